@@ -55,10 +55,10 @@ func runValidate(_ context.Context, env environment, args []string) error {
 // checkFiles reports which files that processes write are folders.
 func checkFiles(cfg *config.Config) error {
 	var errs []error
-	for key, path := range map[string]string{"decisions.log": cfg.Decisions.Log, "planner.log": cfg.Planner.Log} {
-		info, err := os.Stat(path) // a path that is empty, or that is not there yet, has an error
+	for _, f := range []struct{ key, path string }{{"decisions.log", cfg.Decisions.Log}, {"planner.log", cfg.Planner.Log}} {
+		info, err := os.Stat(f.path) // a path that is empty, or that is not there yet, has an error
 		if err == nil && info.IsDir() {
-			errs = append(errs, fmt.Errorf("%s: %s is a folder: name a file in it", key, path))
+			errs = append(errs, fmt.Errorf("%s: %s is a folder: name a file in it", f.key, f.path))
 		}
 	}
 	return errors.Join(errs...)

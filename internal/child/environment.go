@@ -9,7 +9,7 @@ import (
 // engines and their libraries. All others, such as the credentials of object stores, stay here.
 var inherited = []string{
 	"HOME", "HOSTNAME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "PWD", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER",
-	"LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV",
+	"LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "VIRTUAL_ENV",
 	"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy",
 	"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE",
 	"GOCOVERDIR", "GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOTRACEBACK",

@@ -30,6 +30,13 @@ func (b *bench) startTransferEngines(ctx context.Context, start ...func() (*engi
 	return engines, b.awaitEngines(ctx, engines)
 }
 
+// startNixlPair starts an engine that computes prompts and one that decodes, and waits for them.
+func (b *bench) startNixlPair(ctx context.Context) ([]*engine, error) {
+	return b.startTransferEngines(ctx,
+		func() (*engine, error) { return b.startNixl(computing, "prefill") },
+		func() (*engine, error) { return b.startNixl(decoding, "decode") })
+}
+
 // startNixl starts an engine with NixlConnector, whose worker has a role.
 func (b *bench) startNixl(name, role string) (*engine, error) {
 	port, err := loopback.Port()
@@ -247,14 +254,8 @@ func (d *disaggregated) reported() (right, all int) {
 }
 
 func disaggregatedSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
-	engines, err := b.startTransferEngines(ctx,
-		func() (*engine, error) { return b.startNixl(computing, "prefill") },
-		func() (*engine, error) { return b.startNixl(decoding, "decode") })
-	defer func() {
-		for _, e := range engines {
-			e.stop()
-		}
-	}()
+	engines, err := b.startNixlPair(ctx)
+	defer stopAll(engines)
 	if err != nil {
 		return err
 	}

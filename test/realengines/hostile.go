@@ -45,9 +45,7 @@ type hostileRound struct {
 
 func hostileSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
 	h := &hostileRun{}
-	engines, err := b.startTransferEngines(ctx,
-		func() (*engine, error) { return b.startNixl(computing, "prefill") },
-		func() (*engine, error) { return b.startNixl(decoding, "decode") })
+	engines, err := b.startNixlPair(ctx)
 	defer stopAll(engines)
 	if err != nil {
 		return err
