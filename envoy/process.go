@@ -24,6 +24,8 @@ type Config struct {
 	Dir string
 	// Concurrency is the number of worker threads; 0 is one per core.
 	Concurrency int
+	// MaxConnections is the bound of the bootstrap on connections of clients; 0 is none.
+	MaxConnections int
 	// Log receives the lines that Envoy logs at level warning and above.
 	Log *slog.Logger
 }
@@ -49,6 +51,10 @@ func Start(cfg Config) (*Process, error) {
 	admin := filepath.Join(cfg.Dir, adminFile)
 	if err := os.Remove(admin); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove an earlier Envoy's admin address: %w", err)
+	}
+
+	if err := writePressure(cfg.Dir, 0); err != nil {
+		return nil, err
 	}
 
 	args := []string{

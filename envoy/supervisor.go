@@ -88,6 +88,7 @@ func (s *Supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 	waiting.Go(func() {
 		if p.WaitReady(waitCtx) == nil {
 			s.setReady()
+			p.reportConnections(waitCtx, s.cfg.MaxConnections)
 		}
 	})
 

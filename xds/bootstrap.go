@@ -2,8 +2,6 @@ package xds
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -13,6 +11,7 @@ import (
 	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
 	connectionsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	heapv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
+	injectedv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/injected_resource/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -28,6 +27,9 @@ type BootstrapSettings struct {
 	Admin string
 	// MaxConnections bounds the connections of clients. 0 is no bound.
 	MaxConnections int
+	// PressureFile is a file with the part of MaxConnections that is open, from 0 to 1: near the bound, Envoy closes the
+	// connections that have been idle for longest. Empty means that there is no such file.
+	PressureFile string
 	// MaxHeapBytes bounds Envoy's heap: near it, Envoy answers requests with 503. 0 is no bound.
 	MaxHeapBytes int64
 	// XDS is the address of the control plane: ip:port, or unix:///path.
@@ -125,8 +127,23 @@ const (
 	refuseAt = 0.95
 )
 
-// overloadInterval is how often Envoy looks at its heap.
+// Shares of a bound from which on connections without a request end earlier than after their time-out, and at which they
+// end after leastIdle. Between the two the time falls evenly, so those that have been idle for longest end first.
+const (
+	shortenFrom = 0.75
+	shortestAt  = 0.95
+	leastIdle   = time.Second
+)
+
+// overloadInterval is how often Envoy looks at its heap and its connections.
 const overloadInterval = 250 * time.Millisecond
+
+// Names of Envoy's monitors of resources.
+const (
+	connectionsMonitor = "envoy.resource_monitors.global_downstream_max_connections"
+	pressureMonitor    = "envoy.resource_monitors.injected_resource"
+	heapMonitor        = "envoy.resource_monitors.fixed_heap"
+)
 
 // buildOverload bounds what clients can make Envoy hold.
 func buildOverload(b BootstrapSettings, p *packer) *overloadv3.OverloadManager {
@@ -134,26 +151,49 @@ func buildOverload(b BootstrapSettings, p *packer) *overloadv3.OverloadManager {
 		return nil
 	}
 	o := &overloadv3.OverloadManager{RefreshInterval: seconds(overloadInterval)}
+	var shorten []*overloadv3.Trigger
+
 	if b.MaxConnections > 0 {
-		o.ResourceMonitors = append(o.ResourceMonitors, monitor("envoy.resource_monitors.global_downstream_max_connections",
+		o.ResourceMonitors = append(o.ResourceMonitors, monitor(connectionsMonitor,
 			p.any(&connectionsv3.DownstreamConnectionsConfig{MaxActiveDownstreamConnections: int64(b.MaxConnections)})))
 	}
-	if b.MaxHeapBytes == 0 {
-		return o
+	if b.MaxConnections > 0 && b.PressureFile != "" {
+		o.ResourceMonitors = append(o.ResourceMonitors, monitor(pressureMonitor,
+			p.any(&injectedv3.InjectedResourceConfig{Filename: b.PressureFile})))
+		shorten = append(shorten, between(pressureMonitor, shortenFrom, shortestAt))
+	}
+	if b.MaxHeapBytes > 0 {
+		o.ResourceMonitors = append(o.ResourceMonitors, monitor(heapMonitor, p.any(&heapv3.FixedHeapConfig{MaxHeapSizeBytes: uint64(b.MaxHeapBytes)})))
+		shorten = append(shorten, between(heapMonitor, shortenFrom, shortestAt))
 	}
 
-	const heap = "envoy.resource_monitors.fixed_heap"
-	o.ResourceMonitors = append(o.ResourceMonitors, monitor(heap, p.any(&heapv3.FixedHeapConfig{MaxHeapSizeBytes: uint64(b.MaxHeapBytes)})))
-	for action, share := range map[string]float64{
-		"envoy.overload_actions.shrink_heap": shrinkAt, "envoy.overload_actions.stop_accepting_requests": refuseAt,
-	} {
-		o.Actions = append(o.Actions, &overloadv3.OverloadAction{Name: action, Triggers: []*overloadv3.Trigger{{
-			Name:         heap,
-			TriggerOneof: &overloadv3.Trigger_Threshold{Threshold: &overloadv3.ThresholdTrigger{Value: share}},
-		}}})
+	if len(shorten) > 0 {
+		o.Actions = append(o.Actions, &overloadv3.OverloadAction{
+			Name: "envoy.overload_actions.reduce_timeouts", Triggers: shorten,
+			TypedConfig: p.any(&overloadv3.ScaleTimersOverloadActionConfig{TimerScaleFactors: []*overloadv3.ScaleTimersOverloadActionConfig_ScaleTimer{{
+				Timer:          overloadv3.ScaleTimersOverloadActionConfig_HTTP_DOWNSTREAM_CONNECTION_IDLE,
+				OverloadAdjust: &overloadv3.ScaleTimersOverloadActionConfig_ScaleTimer_MinTimeout{MinTimeout: seconds(leastIdle)},
+			}}}),
+		})
 	}
-	slices.SortFunc(o.Actions, func(a, b *overloadv3.OverloadAction) int { return strings.Compare(a.Name, b.Name) })
+	if b.MaxHeapBytes > 0 {
+		o.Actions = append(o.Actions,
+			&overloadv3.OverloadAction{Name: "envoy.overload_actions.shrink_heap", Triggers: []*overloadv3.Trigger{from(heapMonitor, shrinkAt)}},
+			&overloadv3.OverloadAction{Name: "envoy.overload_actions.stop_accepting_requests", Triggers: []*overloadv3.Trigger{from(heapMonitor, refuseAt)}})
+	}
 	return o
+}
+
+// from returns a trigger that acts at a share of the bound of a resource.
+func from(resource string, share float64) *overloadv3.Trigger {
+	return &overloadv3.Trigger{Name: resource, TriggerOneof: &overloadv3.Trigger_Threshold{Threshold: &overloadv3.ThresholdTrigger{Value: share}}}
+}
+
+// between returns a trigger that acts more and more between two shares of the bound of a resource.
+func between(resource string, low, high float64) *overloadv3.Trigger {
+	return &overloadv3.Trigger{Name: resource, TriggerOneof: &overloadv3.Trigger_Scaled{
+		Scaled: &overloadv3.ScaledTrigger{ScalingThreshold: low, SaturationThreshold: high},
+	}}
 }
 
 // monitor returns a monitor of a resource.

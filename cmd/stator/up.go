@@ -152,13 +152,14 @@ func (u *up) prepare(ctx context.Context) error {
 
 	boot, err := xds.Bootstrap(xds.BootstrapSettings{
 		NodeID: nodeID, Admin: u.socket("envoy"), XDS: u.socket("xds"),
-		MaxConnections: u.cfg.Gateway.MaxConnections, MaxHeapBytes: u.cfg.Gateway.MaxHeapBytes,
+		MaxConnections: u.cfg.Gateway.MaxConnections, PressureFile: envoy.PressureFile(u.dir), MaxHeapBytes: u.cfg.Gateway.MaxHeapBytes,
 	})
 	if err != nil {
 		return err
 	}
 	u.envoy = envoy.NewSupervisor(envoy.SupervisorConfig{
-		Config:    envoy.Config{Path: path, Bootstrap: boot, Dir: u.dir, Concurrency: u.flags.concurrency, Log: u.log},
+		Config: envoy.Config{Path: path, Bootstrap: boot, Dir: u.dir, Concurrency: u.flags.concurrency,
+			MaxConnections: u.cfg.Gateway.MaxConnections, Log: u.log},
 		DrainTime: u.flags.drain, Hard: u.env.hard,
 		// An Envoy that has ended sends no more access-log entries, so its bookings end here.
 		Ended: func() { u.router.Routes().EndBefore(nodeID, time.Now()) },

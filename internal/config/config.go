@@ -75,7 +75,8 @@ type Gateway struct {
 	// 0s is no bound. Idle connections count in maxConnections, so a long one lets few clients keep out all others. A short
 	// one has clients that keep connections open connect again, and lets some meet a connection that is just ending.
 	ConnectionIdleTimeout Duration `yaml:"connectionIdleTimeout"`
-	// MaxConnections bounds the connections of clients of an Envoy that stator up runs. Further ones are closed.
+	// MaxConnections bounds the connections of clients of an Envoy that stator up runs. Further ones are closed. From three
+	// quarters of it on, connections without a request end earlier than after connectionIdleTimeout: after 1s near the bound.
 	// For other Envoys see "stator envoy bootstrap --max-connections".
 	MaxConnections int `yaml:"maxConnections" reload:"restart"`
 	// MaxHeapBytes bounds the heap of an Envoy that stator up runs: near it, requests are answered with 503. 0 is

@@ -24,9 +24,9 @@ const (
 	faultLoads   = 200 // failed, slow and cut loads at least
 	faultRounds  = 60  // at most
 	faultCache   = 1024
-	freezes      = 5
+	freezes      = 20
 	pausedFor    = 5500 * time.Millisecond // after a failed load the connector does not ask the store for 5 s
-	stepBar      = 100 * time.Millisecond  // by which the median of the longest steps may grow while the store is stopped
+	stepBar      = 100 * time.Millisecond  // by which 95 % of the longest steps may exceed their median with the store, while it is stopped
 )
 
 // faultRun is an engine behind a faulty proxy, one that shares its store, and one without it.
@@ -488,16 +488,17 @@ func (f *faultRun) print(p *page) {
 	equal := f.swap.later.equal == f.swap.later.all && f.swap.beside.equal == f.swap.beside.all
 	p.bar("no token of other weights", f.swap.hits == 0 && equal && f.swap.differ > 0)
 
-	usual, stopped := median(f.usual), median(f.stopped)
+	usual, stopped := percentile(f.usual, 50), percentile(f.stopped, 95)
 	p.text("\n**A store that is stopped.** The longest time between two tokens of a stream, while %d prompts are computed, %d times: "+
 		"%s ms with the store, and %s ms while it is stopped by SIGSTOP and has their blocks.",
 		len(f.requests), freezes, milliseconds(f.usual), milliseconds(f.stopped))
-	p.bar("a stopped store lengthens the longest step by at most 100 ms, in the median",
+	p.bar("while the store is stopped, 95 % of the longest steps are at most 100 ms longer than their median with it",
 		stopped <= usual+stepBar && f.failedStopped.Load() == 0)
 }
 
-func median(times []time.Duration) time.Duration {
-	return slices.Sorted(slices.Values(times))[len(times)/2]
+// percentile returns the least of times that p % of them do not exceed.
+func percentile(times []time.Duration, p int) time.Duration {
+	return slices.Sorted(slices.Values(times))[(len(times)*p+99)/100-1]
 }
 
 func milliseconds(times []time.Duration) string {

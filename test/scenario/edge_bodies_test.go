@@ -1,13 +1,17 @@
 package scenario
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -183,5 +187,60 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 1}]}]
 	}
 	if _, err := get("http://" + g.admin + "/readyz"); err != nil {
 		t.Errorf("Envoy's state cannot be read: %v", err)
+	}
+}
+
+// TestIdlestConnectionsEndFirst: when all connections that clients may have are open, those without a request end soon, long before
+// gateway.connectionIdleTimeout, and new clients are served. Connections with requests go on.
+func TestIdlestConnectionsEndFirst(t *testing.T) {
+	const bound = 20
+	g := up(t, "--config", configFile(t, fmt.Sprintf(`
+gateway: {maxConnections: %d, connectionIdleTimeout: 1h}
+models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 1}]}]
+`, bound)))
+
+	var all []net.Conn
+	for range bound {
+		c, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		all = append(all, c)
+	}
+	used, silent := all[:bound/4], all[bound/4:]
+	ask := func(c net.Conn) error {
+		_, _ = io.WriteString(c, "GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, r.Body)
+		return err
+	}
+
+	var asking sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	for _, c := range used {
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				if err := ask(c); err != nil {
+					t.Errorf("a connection with requests: %v", err)
+					return
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+	}
+	for _, c := range silent {
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("a silent connection: %v", err)
+		}
+	}
+	stop()
+	asking.Wait()
+	if _, err := get(g.url + "/live"); err != nil {
+		t.Errorf("a new client: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -83,6 +84,62 @@ models:
 				}
 				return nil
 			})
+		})
+	}
+}
+
+// TestLargeStreamsHoldNoBudget: 13 clients read long answers to bodies that together exceed what the relay may hold. The bodies are
+// freed when the answers begin, so the requests of others are all served meanwhile.
+func TestLargeStreamsHoldNoBudget(t *testing.T) {
+	const streams, others = 13, 20
+	for _, transfer := range []string{"p2p", "nixl"} {
+		t.Run(transfer, func(t *testing.T) {
+			g := up(t, "--config", configFile(t, fmt.Sprintf(`
+gateway: {maxBodyBytes: 1048576, maxBodiesBytes: 4194304}
+models:
+- name: sim
+  path: "builtin:sim"
+  router: {prefill: remote}
+  launch:
+  - {engine: sim, role: prefill, args: {transfer: %s, engineSpeedup: 0.5}}
+  - {engine: sim, role: decode, args: {transfer: %s, engineSpeedup: 0.5}}
+`, transfer, transfer)))
+
+			body, err := json.Marshal(map[string]any{"model": "sim", "stream": true, "max_tokens": 2000, "ignore_eos": true,
+				"prompt": strings.Repeat("a long answer ", 20), "padding": strings.Repeat("x", 900_000)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var answers []*http.Response
+			for range streams {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/completions", strings.NewReader(string(body)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("content-type", "application/json")
+				resp, err := g.do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = resp.Body.Close() }()
+				if resp.StatusCode != http.StatusOK {
+					t.Fatalf("stream %d: %s", len(answers)+1, resp.Status)
+				}
+				answers = append(answers, resp)
+			}
+
+			for i := range others {
+				if r := g.complete("sim", fmt.Sprintf("%d is another request", i)); r.status != http.StatusOK {
+					t.Errorf("request %d: %d %s", i, r.status, r.body)
+				}
+			}
+			if n := g.metric("stator_route_bookings"); n < streams {
+				t.Errorf("%g of %d streams are still read", n, streams)
+			}
+			for _, resp := range answers {
+				_ = resp.Body.Close()
+			}
+			g.assertNothingBooked()
 		})
 	}
 }
