@@ -5,8 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"go/ast"
+	"go/doc"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,6 +81,71 @@ func TestRooms(t *testing.T) {
 	}
 
 	replaceSection(t, "docs/architecture.md", "rooms", drawRooms(rooms, total))
+	replaceSection(t, "docs/architecture.md", "packages", listPackages(t))
+}
+
+// TestReadmeNamesRooms checks that the map in the README names every room of code, and no folder that is not there. The
+// first column has paths, the second also names of folders below them.
+func TestReadmeNamesRooms(t *testing.T) {
+	data, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(data), "\n## Map of the packages\n")
+	section, _, _ := strings.Cut(rest, "\n## ")
+
+	named := map[string]bool{}
+	isFolder := func(path string) bool {
+		info, err := os.Stat(path)
+		return err == nil && info.IsDir()
+	}
+	code := regexp.MustCompile("`([a-z/-]+)`")
+	for row := range strings.Lines(section) {
+		columns := strings.SplitN(row, "|", 4)
+		if len(columns) < 4 {
+			continue
+		}
+		paths := code.FindAllStringSubmatch(columns[1], -1)
+		for _, path := range paths {
+			named[roomOf(path[1])] = true
+			if !isFolder(path[1]) {
+				t.Errorf("the README names the folder %q, which is not there", path[1])
+			}
+		}
+		for _, name := range code.FindAllStringSubmatch(columns[2], -1) {
+			if !slices.ContainsFunc(paths, func(path []string) bool { return isFolder(path[1] + "/" + name[1]) }) {
+				t.Errorf("the README names the folder %q, which is not there", name[1])
+			}
+		}
+	}
+	for _, names := range floors {
+		for _, name := range names {
+			if !named[name] {
+				t.Errorf("the map of the packages in the README lacks %s", name)
+			}
+		}
+	}
+}
+
+// listPackages returns a table of all packages with the first sentences of their comments.
+func listPackages(t *testing.T) string {
+	t.Helper()
+	synopses := map[string]string{}
+	for path, f := range sources(t) {
+		pkg := filepath.ToSlash(filepath.Dir(path))
+		if pkg != "." && f.Doc != nil && !strings.HasPrefix(pkg, "test/") && !strings.HasPrefix(pkg, "examples") {
+			synopses[pkg] = new(doc.Package).Synopsis(f.Doc.Text())
+		}
+	}
+
+	var b strings.Builder
+	b.WriteString("| Package | |\n|---|---|\n")
+	for _, pkg := range slices.Sorted(maps.Keys(synopses)) {
+		text := strings.TrimPrefix(synopses[pkg], "Package "+filepath.Base(pkg)+" ")
+		text = strings.TrimPrefix(text, "Command "+filepath.Base(pkg)+" ")
+		fmt.Fprintf(&b, "| `%s` | %s |\n", pkg, strings.ReplaceAll(text, "|", "\\|"))
+	}
+	return b.String()
 }
 
 // readRooms returns the rooms by name. Tests, generated code and the programs under test/ are no rooms.

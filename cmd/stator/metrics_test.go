@@ -28,6 +28,7 @@ import (
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/workeragent/engine"
+	"github.com/stator-project/stator/workeragent/kvbm/node"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -92,6 +93,10 @@ func metricParts(t *testing.T) []metricPart {
 	if err != nil {
 		t.Fatal(err)
 	}
+	store := newRecorder()
+	if _, err := node.New(node.Config{Model: "m", HostBytes: 1 << 20, Log: log, Metrics: store}); err != nil {
+		t.Fatal(err)
+	}
 	return []metricPart{
 		{"Every process", "The program itself.", every.families(t)},
 		{"Bus", "Every process that joins the bus.", onBus.families(t)},
@@ -99,6 +104,7 @@ func metricParts(t *testing.T) []metricPart {
 		{"Control plane", "`stator xds`: what Envoys received.", control.families(t)},
 		{"Planner", "`stator planner`.", plans.families(t)},
 		{"Agent", "`stator agent`: the engines of a node.", agent.families(t)},
+		{"Store of KV blocks", "`stator agent`, for each model with `models[].kv`.", store.described()},
 	}
 }
 
@@ -162,13 +168,44 @@ func (r *recorder) families(t *testing.T) []*dto.MetricFamily {
 	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return !strings.HasPrefix(f.GetName(), "stator_") })
 }
 
-// blanks returns an empty value for each label of a vector. Only the text of a description has their names.
+// described returns the registered metrics by their descriptions alone: a store has most of its figures while it runs.
+func (r *recorder) described() (all []*dto.MetricFamily) {
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		for _, c := range r.collectors {
+			c.Describe(descs)
+		}
+		close(descs)
+	}()
+	for d := range descs {
+		// The text is Desc{fqName: "name", help: "help", constLabels: {}, variableLabels: {a,b}}.
+		parts := strings.Split(d.String(), `"`)
+		kind := dto.MetricType_GAUGE
+		if strings.HasSuffix(parts[1], "_total") {
+			kind = dto.MetricType_COUNTER
+		}
+		m := new(dto.Metric)
+		for _, name := range namesOf(d) {
+			m.Label = append(m.Label, &dto.LabelPair{Name: &name})
+		}
+		all = append(all, &dto.MetricFamily{Name: &parts[1], Help: &parts[3], Type: &kind, Metric: []*dto.Metric{m}})
+	}
+	slices.SortFunc(all, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return all
+}
+
+// blanks returns an empty value for each label of a vector.
 func blanks(c prometheus.Collector) []string {
 	descs := make(chan *prometheus.Desc, 1)
 	c.Describe(descs)
-	_, names, _ := strings.Cut((<-descs).String(), "variableLabels: {")
+	return make([]string, len(namesOf(<-descs)))
+}
+
+// namesOf returns the names of the labels of a metric. Only the text of a description has them.
+func namesOf(d *prometheus.Desc) []string {
+	_, names, _ := strings.Cut(d.String(), "variableLabels: {")
 	names, _, _ = strings.Cut(names, "}")
-	return make([]string, len(strings.Split(names, ",")))
+	return strings.Split(names, ",")
 }
 
 // labels returns the names of a family's labels, with their values where there are several.

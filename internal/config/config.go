@@ -118,7 +118,7 @@ type Gateway struct {
 	// follows: without it no client can compute one. All routers need the same. The file is read again when it changes:
 	// then all tenants have new salts, and none of their earlier prompts is found in a cache. Without a file every router
 	// makes another secret at its start, so with several routers caches are found less often.
-	TenantSecretFile string `yaml:"tenantSecretFile" default:"a random secret at every start" reload:"restart"`
+	TenantSecretFile string `yaml:"tenantSecretFile" file:"relative" default:"a random secret at every start" reload:"restart"`
 }
 
 // TrustsEveryone reports whether the routing hints of all clients count.
@@ -150,8 +150,8 @@ type Model struct {
 	BlockSize int `yaml:"blockSize"`
 	// Profile is a folder with the measurements of Dynamo's profiler for these workers (prefill_raw_data and
 	// decode_raw_data, .npz or .json). They are the first estimates of how long prompts and decode steps
-	// last. A relative path starts at the configuration file's folder.
-	Profile string `yaml:"profile" default:"a mid-sized model on one data-centre GPU" reload:"restart"`
+	// last.
+	Profile string `yaml:"profile" file:"relative" default:"a mid-sized model on one data-centre GPU" reload:"restart"`
 	// Router configures how a worker is chosen.
 	Router Router `yaml:"router"`
 	// Targets are the latencies that the planner keeps for this model.
@@ -341,7 +341,7 @@ type KV struct {
 	// PeerTokenFile is a file with the secret that all nodes of the model share, of 16 or more characters. With it, the host memory of
 	// other nodes with this model is searched before the disk. Nodes find each other by the bus. It also authenticates the blocks in the
 	// bucket: a node loads only those that nodes with the same secret have written, or those without one if it has none itself.
-	PeerTokenFile string `yaml:"peerTokenFile" default:"no other node is used; required with peers or peerListen"`
+	PeerTokenFile string `yaml:"peerTokenFile" file:"relative" default:"no other node is used; required with peers or peerListen"`
 	// PeerListen is the address on which this node sends blocks of its host memory to others, such as "10.0.0.1:7600", or ":7600" for all
 	// addresses of this host. Port 0 takes a free one. Nodes send each other blocks by TLS, and prove that they have the token.
 	PeerListen string `yaml:"peerListen" default:"no other node is served"`
@@ -355,9 +355,9 @@ type KV struct {
 	// Measure first: docs/nixl.md.
 	PeerTransport string `yaml:"peerTransport"`
 	// NIXLLibrary is the path of libnixl_capi.so, of a folder or of a Python environment with it.
-	NIXLLibrary string `yaml:"nixlLibrary" default:"$NIXL_LIB_DIR, then $VIRTUAL_ENV"`
-	// DiskPath is a folder for blocks on a local disk, which belongs to one agent. A relative path starts at the agent's folder.
-	DiskPath string `yaml:"diskPath" default:"no disk"`
+	NIXLLibrary string `yaml:"nixlLibrary" file:"relative" default:"$NIXL_LIB_DIR, then $VIRTUAL_ENV"`
+	// DiskPath is a folder for blocks on a local disk, which belongs to one agent.
+	DiskPath string `yaml:"diskPath" file:"relative" default:"no disk"`
 	// DiskBytes is the size of the file in it, which is reserved at once.
 	DiskBytes int64 `yaml:"diskBytes"`
 	// DiskWrite is which blocks are copied to the disk: "all", or those that were "reused" of late.
@@ -455,7 +455,7 @@ type Prompts struct {
 type Decisions struct {
 	// Log is a file to which every decision, and the end of its request, is appended as a line of JSON. "stator
 	// replay --decisions" plays it. It holds hashes of prompts, no text and no token ids.
-	Log string `yaml:"log" default:"none" reload:"restart"`
+	Log string `yaml:"log" file:"relative" default:"none" reload:"restart"`
 	// LogBytes bounds the file, at least 65536. A full one is renamed by appending ".1", and replaces the last
 	// file of that name.
 	LogBytes int64 `yaml:"logBytes" reload:"restart"`
@@ -474,15 +474,15 @@ type Bus struct {
 	// User is the name of this process's user on the bus. It needs passwordFile.
 	User string `yaml:"user" reload:"restart"`
 	// PasswordFile is a file with the user's password. It is read again at every connection.
-	PasswordFile string `yaml:"passwordFile" reload:"restart"`
+	PasswordFile string `yaml:"passwordFile" file:"relative" reload:"restart"`
 	// CredentialsFile is a file with the JWT and key of a NATS user, instead of user and passwordFile.
-	CredentialsFile string `yaml:"credentialsFile" reload:"restart"`
+	CredentialsFile string `yaml:"credentialsFile" file:"relative" reload:"restart"`
 	// CAFile has the certificates that may have signed the server's, in PEM. Without it those of the system count.
-	CAFile string `yaml:"caFile" reload:"restart"`
+	CAFile string `yaml:"caFile" file:"relative" reload:"restart"`
 	// CertFile is this process's certificate, in PEM, for a server that asks for one. It needs keyFile.
-	CertFile string `yaml:"certFile" reload:"restart"`
+	CertFile string `yaml:"certFile" file:"relative" reload:"restart"`
 	// KeyFile is the key of certFile, in PEM.
-	KeyFile string `yaml:"keyFile" reload:"restart"`
+	KeyFile string `yaml:"keyFile" file:"relative" reload:"restart"`
 	// LeaseTTL is how long a worker stays in the fleet after its agent's last sign of life, at least "1s".
 	// Agents renew their leases every third of it.
 	LeaseTTL Duration `yaml:"leaseTTL" reload:"restart"`
@@ -541,9 +541,9 @@ type Planner struct {
 	MaxWatts float64 `yaml:"maxWatts"`
 	// Warm is a file with earlier rates of requests per second, one a line for each interval, the newest last, with which forecasts
 	// begin. It needs a single model.
-	Warm string `yaml:"warm" default:"none" reload:"restart"`
+	Warm string `yaml:"warm" file:"relative" default:"none" reload:"restart"`
 	// Log is a file to which every observation and its plan are appended as a line of JSON. "stator replay --plan" makes the plans again.
-	Log string `yaml:"log" default:"none" reload:"restart"`
+	Log string `yaml:"log" file:"relative" default:"none" reload:"restart"`
 	// LogBytes bounds the file, at least 65536. A full one is renamed by appending ".1", and replaces the last file of that name.
 	LogBytes int64 `yaml:"logBytes" reload:"restart"`
 	// Prometheus is where demand comes from instead of the routers on the bus: the metrics of NVIDIA Dynamo's frontends.
@@ -555,9 +555,9 @@ type Prometheus struct {
 	// URL is the server, such as "http://prometheus:9090". Without it demand comes from the routers on the bus.
 	URL string `yaml:"url" default:"none" reload:"restart"`
 	// TokenFile is a file with a bearer token. It is read again at every request.
-	TokenFile string `yaml:"tokenFile" default:"none" reload:"restart"`
+	TokenFile string `yaml:"tokenFile" file:"relative" default:"none" reload:"restart"`
 	// CAFile has the certificates that may have signed the server's, in PEM. Without it those of the system count.
-	CAFile string `yaml:"caFile" default:"none" reload:"restart"`
+	CAFile string `yaml:"caFile" file:"relative" default:"none" reload:"restart"`
 	// Namespace is Dynamo's namespace of the frontends' metrics.
 	Namespace string `yaml:"namespace" default:"any" reload:"restart"`
 }

@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -19,7 +20,8 @@ const docsFile = "../../docs/configuration.md"
 const docsHead = `# Configuration
 
 Stator reads one YAML file. An unknown key is an error that names its path. A value of 0 or an empty value counts as
-written; a key that is absent, or that has no value, gets its default. ` + "`stator validate --config FILE`" + ` checks a file
+written; a key that is absent, or that has no value, gets its default. A relative path of a file or folder starts at the folder of
+this file. ` + "`stator validate --config FILE`" + ` checks a file
 without starting anything.
 
 A running Stator reads the file again when it changes. Values marked *live* then take effect at once; those marked
@@ -76,6 +78,9 @@ func readComments(t *testing.T) map[string]map[string]string {
 	return comments
 }
 
+// namesFile matches the meaning of a key whose value is a path that Stator opens.
+var namesFile = regexp.MustCompile(`^(A|The path of a) (file|folder)\b`)
+
 // docs writes the rows of the table.
 type docs struct {
 	t        *testing.T
@@ -102,7 +107,13 @@ func (d *docs) rows(typ reflect.Type, prefix, reload string) {
 			def = printDefault(defaults.Field(i))
 		}
 		reload := cmp.Or(field.Tag.Get("reload"), reload)
-		fmt.Fprintf(&d.text, "| `%s` | %s | %s | %s | %s |\n", key, typeName(field.Type), def, reload, d.meaning(typ.Name(), field.Name))
+		meaning, kind := d.meaning(typ.Name(), field.Name), typeName(field.Type)
+		if field.Tag.Get("file") != "" {
+			kind = "path"
+		} else if strings.HasSuffix(key, "File") || namesFile.MatchString(meaning) {
+			d.t.Errorf("%s is a path: give its field the tag file:\"relative\"", key)
+		}
+		fmt.Fprintf(&d.text, "| `%s` | %s | %s | %s | %s |\n", key, kind, def, reload, meaning)
 		if inner.Kind() == reflect.Struct {
 			d.rows(inner, key+".", reload)
 		}

@@ -26,19 +26,9 @@ func Read(path string) (*config.Config, error) {
 	}
 
 	folder := filepath.Dir(path)
+	cfg.ResolveFiles(folder)
 	for i := range cfg.Models {
-		m := &cfg.Models[i]
-		m.Path = modelfile.Resolve(m.Path, folder)
-		if m.Profile != "" && !filepath.IsAbs(m.Profile) {
-			m.Profile = filepath.Join(folder, m.Profile)
-		}
-	}
-
-	b := &cfg.Bus
-	for _, file := range []*string{&b.PasswordFile, &b.CredentialsFile, &b.CAFile, &b.CertFile, &b.KeyFile} {
-		if *file != "" && !filepath.IsAbs(*file) {
-			*file = filepath.Join(folder, *file)
-		}
+		cfg.Models[i].Path = modelfile.Resolve(cfg.Models[i].Path, folder)
 	}
 	return cfg, nil
 }
