@@ -470,8 +470,8 @@ $(VENV_CLIENTS)/.clients: test/realengines/requirements.txt | $(VENV_CLIENTS)/bi
 	touch $@
 
 .PHONY: test-vllm
-test-vllm: build $(WEED_STAMP) $(VENV_VLLM)/.connector $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/real-engines.md; installs 5.7 GB (40 minutes; ARGS="--only truth")
-	go run ./test/realengines --report docs/real-engines.md $(ARGS)
+test-vllm: build $(WEED_STAMP) $(VENV_VLLM)/.connector $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/results/real-engines.md; installs 5.7 GB (40 minutes; ARGS="--only truth")
+	go run ./test/realengines --report docs/results/real-engines.md $(ARGS)
 
 VENV_DYNAMO    := .venv-dynamo
 DYNAMO_RUNTIME := 1.6.1

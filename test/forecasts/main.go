@@ -1,4 +1,4 @@
-// Command forecasts compares the models of internal/plan/forecast on series of arrivals. It prints the tables of docs/forecasts.md.
+// Command forecasts compares the models of internal/plan/forecast on series of arrivals. It prints the tables of docs/results/forecasts.md.
 //
 // Each series is the requests per second of steps of 5 s. A model predicts the step that is 30 s ahead, and the one 120 s ahead: about
 // what a worker needs to become ready. A series whose trace is not on this machine is left out, and the output names it.

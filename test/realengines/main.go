@@ -1,5 +1,5 @@
 // Command realengines plays a gateway in front of real vLLM, and compares what the router expects with what the
-// engines report. `make test-vllm` runs it and writes docs/real-engines.md.
+// engines report. `make test-vllm` runs it and writes docs/results/real-engines.md.
 //
 //	section    engines                        what it shows
 //	llama      two llama.cpp                  prompt tokens are as expected, and conversations stay

@@ -1,5 +1,5 @@
 // Command replaydisagg compares simulated fleets whose engines prefill and decode with fleets of as many GPUs whose engines do
-// one of both. It prints the tables of docs/benchmarks.md.
+// one of both. It prints the tables of docs/results/benchmarks.md.
 package main
 
 import (

@@ -4,7 +4,7 @@
 //
 // Dynamo's figures are of its release 1.6.1: engine vllm, blocks of 64, 16,384 of them unless named
 // otherwise, polynomial timing, open loop. Rows of scale 16 also show the result of our own cost function,
-// for which there is no bound. docs/replay.md has the details.
+// for which there is no bound. docs/results/replay.md has the details.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Command replaymatrix compares the router with rivals over a matrix of loads and fleets in the simulator. It prints the tables
-// of docs/benchmarks.md.
+// of docs/results/benchmarks.md.
 //
 // Every router plays the same arrivals, noise and seeds. kv has its defaults. Each rival has its documented default, and the best of
 // some settings in each cell, by a search on a seed that the tables do not have. The cells are those of design.go. They
@@ -37,7 +37,7 @@ func main() {
 	flag.BoolVar(&o.list, "list", false, "print the names of the cells, and play nothing")
 	flag.BoolVar(&o.quick, "quick", false, "play the named cells and some small ones, on one seed")
 	flag.BoolVar(&o.smoke, "smoke", false, "play little, to see that everything runs")
-	flag.BoolVar(&o.markdown, "markdown", false, "print the tables of docs/benchmarks.md instead of all rows")
+	flag.BoolVar(&o.markdown, "markdown", false, "print the tables of docs/results/benchmarks.md instead of all rows")
 	flag.StringVar(&o.json, "json", "", "write all rows to this `file`, one line of JSON for each cell")
 	flag.BoolVar(&o.resume, "resume", false, "keep the cells that the file of --json has, and play the others")
 	flag.StringVar(&o.rows, "rows", "", "play nothing, and report the rows of this `file` that --json wrote")

@@ -136,7 +136,7 @@ func (s *summary) ratios() (list []line) {
 // worstCells is how many cells the table of the worst ones has.
 const worstCells = 10
 
-// writeMarkdown prints the tables of docs/benchmarks.md.
+// writeMarkdown prints the tables of docs/results/benchmarks.md.
 func (s *summary) writeMarkdown(w io.Writer, conditions string) {
 	row := func(title string, cells []string) {
 		fmt.Fprintf(w, "| %s |", title)

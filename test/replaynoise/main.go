@@ -1,5 +1,5 @@
 // Command replaynoise compares routing policies on simulated engines whose times vary. It prints the tables of
-// docs/replay.md.
+// docs/results/replay.md.
 //
 // Every policy plays the same traces, noise and seeds. Differences are taken between runs of equal seed, and
 // their interval is from a bootstrap over seeds. kv has its default weights, as users have it. Dynamo's cost has the best

@@ -1,5 +1,5 @@
 // Command replayplanner compares algorithms that change the number of engines, on simulated fleets. It prints the tables of
-// docs/benchmarks.md.
+// docs/results/benchmarks.md.
 package main
 
 import (

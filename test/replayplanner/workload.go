@@ -16,7 +16,7 @@ import (
 )
 
 // The parameters of workloads and engines, with their sources. Most were committed after first looks at results, and before changes of
-// our algorithm: see docs/benchmarks.md for what was changed when. None is changed to make a result better.
+// our algorithm: see docs/results/benchmarks.md for what was changed when. None is changed to make a result better.
 
 // errAbsent is the error of a workload whose trace is not on this machine.
 var errAbsent = errors.New("the trace is not at hand")

@@ -1,5 +1,5 @@
 // Command replaytiers compares simulated engines with and without caches behind that of the GPU, on conversations of several turns. It
-// prints the tables of docs/benchmarks.md.
+// prints the tables of docs/results/benchmarks.md.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Command replaytraces plays the default cost function on traces that it was not tuned on: with late events,
-// with several routers, with failures and with small caches. It prints the table of docs/replay.md.
+// with several routers, with failures and with small caches. It prints the table of docs/results/replay.md.
 //
 // Each row is a situation and each column a router. The columns are our router with the true state of every
 // engine, our router with late events as one and as three replicas, round-robin, and Dynamo's cost function.
