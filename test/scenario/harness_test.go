@@ -372,12 +372,23 @@ func (g *gateway) fleet() []rank {
 	return out.Ranks
 }
 
-// metric sums the samples of a metric whose labels contain all of labels.
+// metric sums the samples of a metric whose labels contain all of labels. All metrics must be documented.
 func (g *gateway) metric(name string, labels ...string) float64 {
 	g.t.Helper()
 	text, err := get("http://" + g.admin + "/metrics")
 	if err != nil {
 		g.t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, "# TYPE stator_")
+		known, _, _ := strings.Cut(rest, " ")
+		if ok && !strings.Contains(string(page), "`stator_"+known+"`") {
+			g.t.Errorf("docs/metrics.md lacks stator_%s: have metricParts in cmd/stator make the part that registers it", known)
+		}
 	}
 	return sample(text, name, labels...)
 }
