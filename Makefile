@@ -31,7 +31,11 @@ export CGO_ENABLED ?= 1
 ##@ Every day
 
 .PHONY: help
-help: ## list the targets
+help: ## list the five targets of every day
+	@awk -F ':.*## ' '/^(build|run|test|bench|help-all):.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: help-all
+help-all: ## list all targets
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\nVariables: ARGS adds flags to a program; ORACLE_ARGS to an oracle; TRACE, MODEL, BASE and FUZZTIME are named where they are used.\n'
 
@@ -41,7 +45,7 @@ build: bin/stator $(ENVOY_STAMP) ## put bin/stator and Envoy in place
 .PHONY: bin/stator
 bin/stator:
 	@mkdir -p bin
-	CGO_ENABLED=0 go build -trimpath -buildvcs=auto -o $@ ./cmd/stator
+	CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags="-s -w" -o $@ ./cmd/stator
 
 .PHONY: build-nvml
 build-nvml: ## put bin/stator-nvml in place, which finds GPUs by NVML (it needs a C compiler, and glibc where it runs)

@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -229,6 +230,26 @@ func TestProgramIsStatic(t *testing.T) {
 		if strings.HasPrefix(imported, dynamic) {
 			t.Errorf("cmd/stator imports %s, which only stator-transfer may: bin/stator has to be linked statically", strings.TrimSpace(imported))
 		}
+	}
+}
+
+// TestProgramSize builds stator as `make build` does. A dependency that is much larger than what it is for shows here: see
+// docs/adr/0004-dependencies.md.
+func TestProgramSize(t *testing.T) {
+	sources(t)
+	const most = 49 << 20
+	path := filepath.Join(t.TempDir(), "stator")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./cmd/stator")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > most {
+		t.Errorf("the program has %d MiB, more than %d: look at what the last change imports", info.Size()>>20, most>>20)
 	}
 }
 

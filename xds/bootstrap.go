@@ -163,30 +163,39 @@ func buildOverload(b BootstrapSettings, p *packer) *overloadv3.OverloadManager {
 		shorten = append(shorten, between(pressureMonitor, shortenFrom, shortestAt))
 	}
 	if b.MaxHeapBytes > 0 {
-		o.ResourceMonitors = append(o.ResourceMonitors, monitor(heapMonitor, p.any(&heapv3.FixedHeapConfig{MaxHeapSizeBytes: uint64(b.MaxHeapBytes)})))
+		o.ResourceMonitors = append(o.ResourceMonitors, monitor(heapMonitor,
+			p.any(&heapv3.FixedHeapConfig{MaxHeapSizeBytes: uint64(b.MaxHeapBytes)})))
 		shorten = append(shorten, between(heapMonitor, shortenFrom, shortestAt))
 	}
 
 	if len(shorten) > 0 {
-		o.Actions = append(o.Actions, &overloadv3.OverloadAction{
-			Name: "envoy.overload_actions.reduce_timeouts", Triggers: shorten,
-			TypedConfig: p.any(&overloadv3.ScaleTimersOverloadActionConfig{TimerScaleFactors: []*overloadv3.ScaleTimersOverloadActionConfig_ScaleTimer{{
-				Timer:          overloadv3.ScaleTimersOverloadActionConfig_HTTP_DOWNSTREAM_CONNECTION_IDLE,
-				OverloadAdjust: &overloadv3.ScaleTimersOverloadActionConfig_ScaleTimer_MinTimeout{MinTimeout: seconds(leastIdle)},
-			}}}),
+		idle := &overloadv3.ScaleTimersOverloadActionConfig_ScaleTimer{
+			Timer:          overloadv3.ScaleTimersOverloadActionConfig_HTTP_DOWNSTREAM_CONNECTION_IDLE,
+			OverloadAdjust: &overloadv3.ScaleTimersOverloadActionConfig_ScaleTimer_MinTimeout{MinTimeout: seconds(leastIdle)},
+		}
+		action := overloadAction("reduce_timeouts", shorten...)
+		action.TypedConfig = p.any(&overloadv3.ScaleTimersOverloadActionConfig{
+			TimerScaleFactors: []*overloadv3.ScaleTimersOverloadActionConfig_ScaleTimer{idle},
 		})
+		o.Actions = append(o.Actions, action)
 	}
 	if b.MaxHeapBytes > 0 {
-		o.Actions = append(o.Actions,
-			&overloadv3.OverloadAction{Name: "envoy.overload_actions.shrink_heap", Triggers: []*overloadv3.Trigger{from(heapMonitor, shrinkAt)}},
-			&overloadv3.OverloadAction{Name: "envoy.overload_actions.stop_accepting_requests", Triggers: []*overloadv3.Trigger{from(heapMonitor, refuseAt)}})
+		o.Actions = append(o.Actions, overloadAction("shrink_heap", from(heapMonitor, shrinkAt)),
+			overloadAction("stop_accepting_requests", from(heapMonitor, refuseAt)))
 	}
 	return o
 }
 
+// overloadAction returns what Envoy does when a trigger acts.
+func overloadAction(name string, triggers ...*overloadv3.Trigger) *overloadv3.OverloadAction {
+	return &overloadv3.OverloadAction{Name: "envoy.overload_actions." + name, Triggers: triggers}
+}
+
 // from returns a trigger that acts at a share of the bound of a resource.
 func from(resource string, share float64) *overloadv3.Trigger {
-	return &overloadv3.Trigger{Name: resource, TriggerOneof: &overloadv3.Trigger_Threshold{Threshold: &overloadv3.ThresholdTrigger{Value: share}}}
+	return &overloadv3.Trigger{Name: resource, TriggerOneof: &overloadv3.Trigger_Threshold{
+		Threshold: &overloadv3.ThresholdTrigger{Value: share},
+	}}
 }
 
 // between returns a trigger that acts more and more between two shares of the bound of a resource.
