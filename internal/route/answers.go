@@ -30,9 +30,9 @@ const (
 	answerSessions = 2048
 	// answerStart is expected before the first answer: vLLM's benchmarks and most chats have 100 to 400 tokens.
 	answerStart = 200
-	// answerKeep is how many answers the mean of all is of, and sessionKeep that of a session.
+	// answerKeep is the number of answers in the mean of all sessions, and sessionKeep the number in the mean of one session.
 	answerKeep, sessionKeep = 200, 4
-	// answerFirst is how many answers of a session there must be before it counts.
+	// answerFirst is the number of answers that a session needs before its mean counts.
 	answerFirst = 2
 )
 
@@ -95,17 +95,17 @@ func sessionHash(name string) uint64 {
 	return maphash.String(sessionSeed, name) | 1
 }
 
-// reuse is how often a computed token is found in a cache again. All methods are safe for concurrent use.
+// reuse estimates how often a computed token is found in a cache again. All methods are safe for concurrent use.
 type reuse struct{ cached, computed atomic.Int64 }
 
 const (
-	// reuseKeep is how many tokens are counted before all count half.
+	// reuseKeep is the number of tokens after which all counts are halved.
 	reuseKeep = 1 << 26
-	// reuseStart is how many tokens are assumed to have been computed and not found again.
+	// reuseStart is the number of tokens that are assumed at the start to have been computed and not found again.
 	reuseStart = 10_000
 )
 
-// observe adds a prompt by what the decision expects of it.
+// observe adds a prompt, by the expectations of its decision.
 func (u *reuse) observe(prompt, cached int) {
 	u.cached.Add(int64(cached))
 	if computed := u.computed.Add(int64(prompt - cached)); computed > reuseKeep {
@@ -119,7 +119,7 @@ func (u *reuse) ratio() float64 {
 	return min(1, float64(max(0, u.cached.Load()))/float64(max(0, u.computed.Load())+reuseStart))
 }
 
-// answerTokens is how many tokens an answer had that took so long from its first token to its last one, with so long between tokens.
+// answerTokens returns the number of tokens of an answer, from the time between its first and last token and the gap between tokens.
 func answerTokens(took, gap time.Duration) float64 {
 	if gap <= 0 || took < 0 {
 		return math.NaN()

@@ -23,18 +23,18 @@ type asked struct {
 	policyInput pick.Request
 	session     uint64 // see sessionHash
 
-	// choosesLegs means that it is to be decided where the prompt is computed, splits that a prefill worker can compute it, and
-	// remote that one is to, or has.
+	// choosesLegs means that the decision includes the choice of the worker that computes the prompt, splits that a prefill worker can
+	// compute it, and remote that a prefill worker should compute it, or has done so.
 	choosesLegs, splits, remote bool
 
 	batch    batch
-	tokens   int                  // of the prompt; of all its prompts where there are several
+	tokens   int                  // of all prompts of the request
 	prepared *prompt.Prompt       // what cut makes blocks of; nil where blocks are there already
 	blocks   []blockhash.Block    // the complete blocks of the first prompt
 	chain    []blockhash.Sequence // the sequence hashes of blocks
 
-	// mayWait is true for a request that comes, where its model has a queue and its caller can wait. It is
-	// false for a request that is in the queue already.
+	// mayWait is true for a new request if its model has a queue and its caller can wait. It is false for a request that is in the queue
+	// already.
 	mayWait bool
 }
 
@@ -54,8 +54,8 @@ func must(p pick.Policy, err error) pick.Policy {
 	return p
 }
 
-// read parses the request, finds its model and policy, and renders and tokenizes its prompt. It writes
-// into d what it has found, also where it refuses the request.
+// read parses the request, finds its model and policy, and renders and tokenizes its prompt. It writes its findings into d, even if it
+// refuses the request.
 func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusal {
 	q.reset()
 	d.Model = req.Model
@@ -120,7 +120,7 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	return q.refusalOf(req)
 }
 
-// refusalOf refuses a request that was read where its client has left or a hint is missing.
+// refusalOf refuses a request, after it was read, if its client has left or a required hint is missing.
 func (q *asked) refusalOf(req *Request) *refusal {
 	if req.isDone() {
 		return refuse(ReasonCancelled, nil, 0)
@@ -186,7 +186,7 @@ func (q *asked) cut() {
 	q.chain = blockhash.Chain(q.chain[:0], q.blocks)
 }
 
-// batch is how many prompts a request has, and how many sequences an engine makes of them: n for each prompt.
+// batch has the number of prompts of a request, and the number of sequences that an engine makes of them: n for each prompt.
 type batch struct{ prompts, sequences int }
 
 // maxSequences bounds the sequences of one request. No engine runs more at a time.
@@ -202,11 +202,11 @@ func batchOf(parsed *prompt.Request) batch {
 	return batch{prompts, min(prompts*answers, maxSequences)}
 }
 
-// maxOutput bounds the expected length of an answer where no context length bounds it, in tokens.
+// maxOutput bounds the expected length of an answer, in tokens, if the model's context length is not known.
 const maxOutput = 131_072
 
-// boundOutput bounds the length of the answer that a request claims to expect: by max_tokens, and by what the
-// prompt leaves of the context. A client could otherwise fill every cache with blocks that it never uses.
+// boundOutput bounds the length of the answer that a request claims to expect: by max_tokens, and by the rest of the context after the
+// prompt. A client could otherwise fill every cache with blocks that it never uses.
 func (q *asked) boundOutput(claimed, maxTokens int) int {
 	if q.model.ContextLength > 0 {
 		claimed = min(claimed, max(0, q.model.ContextLength-q.tokens/q.batch.prompts))
@@ -217,8 +217,8 @@ func (q *asked) boundOutput(claimed, maxTokens int) int {
 	return min(claimed, maxOutput)
 }
 
-// answerBlocks is how many blocks answers of known length occupy: half of their blocks, which is the mean over
-// the time in which they grow. Answers of unknown length add nothing, as for all others.
+// answerBlocks returns the number of blocks that answers of known length occupy: half of their blocks, which is the mean over the time in
+// which they grow. Answers of unknown length add nothing.
 func (q *asked) answerBlocks() int {
 	return q.outputTokens / (2 * q.model.BlockSize) * q.batch.sequences
 }

@@ -102,8 +102,8 @@ func TestBatchesAreBookedWhole(t *testing.T) {
 	}
 }
 
-// TestBatchesAreNotUntracked runs a request of many answers where a long prompt is cached. The engine reports
-// each answer, and the next turn of the prompt must still go to its cache.
+// TestBatchesAreNotUntracked runs a request with many answers on a worker that has a long prompt in its cache. The engine reports each
+// answer, and the next turn of the prompt must still go to its cache.
 func TestBatchesAreNotUntracked(t *testing.T) {
 	long := strings.Repeat("all work and no play ", 200)
 	for _, n := range []int{1, 8, 128} {
@@ -129,8 +129,8 @@ func TestBatchesAreNotUntracked(t *testing.T) {
 	}
 }
 
-// TestBatchesOfPromptsTeachNothing runs completions of many prompts, of which the engine reports the first
-// early. The learned line must stay that of single prompts.
+// TestBatchesOfPromptsTeachNothing runs completions of many prompts, of which the engine reports the first early. The learned line must
+// stay the line of single prompts.
 func TestBatchesOfPromptsTeachNothing(t *testing.T) {
 	r, f, x := lettersRouter(t, 1, route.ModelConfig{})
 	rank, now := f.Snapshot().Ranks[0], start

@@ -158,7 +158,7 @@ func again(t testing.TB, r *route.Router, id string) func() {
 	return turn
 }
 
-// benchDecisions is how many decisions benchmarks keep.
+// benchDecisions is the number of decisions that the routers of benchmarks keep.
 const benchDecisions = 256
 
 // TestDecideAllocatesNothing: a decision whose memory is used again, with its reasons kept.
@@ -178,8 +178,8 @@ func benchRouter(t testing.TB, ranks int) *route.Router {
 	return r
 }
 
-// body returns a completion request of so many characters, and the bytes where its prompt
-// begins.
+// body returns a completion request with a prompt of the given number of characters, and the part of its bytes from the beginning of the
+// prompt.
 func body(chars int) (*route.Request, []byte) {
 	req := &route.Request{Endpoint: prompt.Completions, Known: true, Source: "bench"}
 	req.Body = []byte(`{"model": "sim", "prompt": "` + strings.Repeat("all work and no play makes a dull router ", chars/41+1)[:chars] + `"}`)

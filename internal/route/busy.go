@@ -81,7 +81,7 @@ func (b *Busy) isSet() bool { return b.prefillBound() > 0 || b.KVUsage > 0 }
 
 func (b *Busy) status() int { return cmp.Or(b.Status, DefaultBusyStatus) }
 
-// maxReportAge is how old an engine's report of its load may be and still count.
+// maxReportAge is the age up to which an engine's report of its load counts.
 const maxReportAge = 5 * time.Second
 
 // isBusy reports whether a rank is busy now.
@@ -138,7 +138,7 @@ func (l *latches) update(b *Busy, rank *fleet.Rank, booked *fleet.Amount, now ti
 	return bit.Load() && used >= release // another decision may have set the latch meanwhile
 }
 
-// of returns the latch of a rank, and makes those up to it where they are missing.
+// of returns the latch of a rank. It makes missing latches up to this rank.
 func (l *latches) of(id fleet.RankID) *atomic.Bool {
 	if have := l.bits.Load(); have != nil && int(id) < len(*have) {
 		return (*have)[id]

@@ -15,14 +15,14 @@
 //
 // # Stability
 //
-// What is learned of a worker changes where requests go, and where requests go changes what is learned. That must not make equal
+// The learned speed of a worker changes the routing of requests, and their routing changes the learned speed. This loop must not make equal
 // workers unequal. It does not, for these reasons:
 //
 //   - An observation has the load under which it was made: the tokens of the prompts, the requests that decode beside them, and their
-//     contexts. [perfmodel.Learned] explains the time by these. Its error is what remains, and that alone can be the worker's.
+//     contexts. [perfmodel.Learned] explains the time by these. Only the remaining error can be the worker's.
 //   - A wait is never observed as work. The time until a prompt is computed shows nothing while requests wait in the engine's
 //     queue, nor the time of one prompt while others follow it: then their sum is observed. See [fleet.PrefillPeriod].
-//   - The pace of a rank is 1 unless observations differ clearly from those of its class ([fleet.PaceStats]). So the paces of equal ranks
+//   - The pace of a rank is 1 unless observations differ clearly from its class's observations ([fleet.PaceStats]). So paces of equal ranks
 //     are equal, not only nearly equal. When the latest observations differ clearly from older ones, the older ones are forgotten.
 //   - All terms of the cost grow with the load of a rank, and none falls with it. A rank that gets more than its share becomes
 //     dearer at once, by its bookings, before anything is learned.
@@ -39,13 +39,13 @@
 // and the second one is not sent to the rank that the first one has just filled. Of several decisions at
 // least one succeeds in each round.
 //
-// A queue is different: its requests are decided one after the other under the queue's lock, because the
-// order among them is what it is for.
+// A queue is different: its requests are decided one after the other under the queue's lock, because its purpose is the order among
+// them.
 //
 // # Concurrency
 //
-// A Router is safe for concurrent use. Models are reloaded by swapping one pointer: a decision uses the
-// models and the fleet that it found at its start. Decisions are immutable once returned.
+// A Router is safe for concurrent use. Models are reloaded by swapping one pointer: a decision uses the models and the fleet that it found
+// at its start. Decisions are immutable once returned.
 //
 // # Predictions
 //

@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// Ending is how a request ended, as Envoy's access log reports it.
+// Ending describes the end of a request, as Envoy's access log reports it.
 type Ending struct {
 	// ID is the decision's.
 	ID string
@@ -19,7 +19,7 @@ type Ending struct {
 	Failed bool
 	// Refused means that the worker found fault with the request and computed nothing of it.
 	Refused bool
-	// Tried is the address of the worker that was tried last, where no worker answered; empty if it is not known.
+	// Tried is the address of the worker that was tried last, if no worker answered; empty if it is not known.
 	Tried string
 	// CutOff means that the worker's side ended the response early. Left means that the client left before the first
 	// byte of a response.
@@ -79,8 +79,8 @@ func (e *Ending) reason(rank fleet.Rank) pick.Reason {
 	}
 }
 
-// correct takes back the prediction of a request that its rank did not serve, and predicts its blocks where it
-// was served. made is nil for a request without a prediction.
+// correct takes back the prediction of a request that its rank did not serve, and predicts its blocks on the rank that served it. made is
+// nil for a request without a prediction.
 func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Time) {
 	health := k.Rank.Load.Health()
 	switch {
@@ -129,7 +129,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 	}
 }
 
-// isForeign reports whether an address is that of no worker.
+// isForeign reports whether an address belongs to no worker.
 func (r *Router) isForeign(address string) bool {
 	if address == "" {
 		return false
@@ -163,8 +163,8 @@ func (r *Router) left(e *Ending, k *pick.Booking, made *promise, now time.Time) 
 	}
 }
 
-// overdueAfter is how long after its decision a request's first token is overdue: overdueFactor times what was expected,
-// and overdueSlack.
+// overdueAfter returns the time after its decision at which a request's first token is overdue: overdueFactor times the expected time, and
+// overdueSlack.
 //
 // The expectation is the wait for the prefills before it and its own prefill, by the line of the class and by the
 // rank's observed pace. Lines were wrong by up to 91 % on short prompts under noise, and a pass of an engine that decodes

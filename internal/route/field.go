@@ -21,10 +21,10 @@ type field struct {
 	// admitted is true if ranks has only those whose workers' health admits another request.
 	admitted bool
 
-	pool   int               // ranks in the pool, whatever their state; for an adapter, those that have it
+	pool   int               // ranks in the pool, whatever their state; for an adapter, only the ranks that have it
 	states [fleet.States]int // how many ranks that no hint excludes are in each state
 	hint   exclusion         // the hint that excluded the ranks that came furthest; notExcluded if a rank passed
-	cached poolMoment        // names the contents, where the next request may find the same
+	cached poolMoment        // names the contents, if the next request may find the same
 }
 
 // poolMoment names the ready ranks of a pool at one moment. Most requests may go to all of
@@ -36,14 +36,14 @@ type poolMoment struct {
 	adapter  *model // nil for a base model, whose requests may go to the whole pool
 }
 
-// workerFacts is what judging needs of a worker. Workers lie apart in memory, and these do not.
+// workerFacts has the facts that judging needs of a worker. Workers lie apart in memory, and these do not.
 type workerFacts struct {
 	class  *learned
 	blocks int // capacity of a rank
 }
 
-// usable is how many ranks to judge: the free ones, or all where all are busy. A request that waits is
-// judged too, for its expected wait.
+// usable returns the number of ranks to judge: the free ones, or all ranks if all are busy. A request that waits is judged too, for its
+// expected wait.
 func (f *field) usable() int {
 	if f.free > 0 {
 		return f.free
@@ -169,7 +169,7 @@ func (f *field) numberNodes() int {
 	return len(f.numbers)
 }
 
-// leastWait is how long the quickest of the ranks needs for the prefills that are booked there.
+// leastWait returns the time that the quickest of the ranks needs for the prefills that are booked there.
 func (f *field) leastWait(now time.Time) time.Duration {
 	least := time.Duration(-1)
 	for i := range f.ranks {
@@ -194,7 +194,7 @@ func (f *field) stateSummary() string {
 	return text[len(", "):]
 }
 
-// ranks are those that serve a model in a role, whatever their state.
+// ranks returns the ranks that serve a model in a role, whatever their state.
 func (m *model) ranks(snap *fleet.Snapshot, role fleet.Role) []fleet.Rank {
 	if m == anyModel {
 		return snap.Ranks

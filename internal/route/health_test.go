@@ -65,8 +65,8 @@ func TestHalfOpenWorkerGetsFewRequests(t *testing.T) {
 	}
 }
 
-// TestClientsLeaveAFrozenWorker: a client that left before the response began has waited long enough to doubt the worker. What
-// was predicted there is taken back only then.
+// TestClientsLeaveAFrozenWorker: a client that left before the response began has waited long enough to doubt the worker. The predictions
+// for this worker are taken back only then.
 func TestClientsLeaveAFrozenWorker(t *testing.T) {
 	const tokens = 160
 	for _, c := range []struct {

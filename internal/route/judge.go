@@ -16,7 +16,7 @@ type judged struct {
 	asked      *asked
 	candidates []pick.Candidate
 	function   cost.Function
-	request    cost.Request // what all candidates are judged for; what is learned changes with the candidate's class
+	request    cost.Request // the same for all candidates, except for the learned values, which change with the candidate's class
 	// booking is the load that a pick adds, whichever candidate it is, so without its prefill.
 	booking fleet.Amount
 
@@ -34,7 +34,7 @@ type judged struct {
 	order   []int      // indexes of candidates, filled by cheapest
 }
 
-// classModel is what was learned of a class of workers by the time of one decision.
+// classModel has the values that were learned of a class of workers by the time of one decision.
 type classModel struct {
 	class          *learned
 	pass, transfer *perfmodel.Pass
@@ -118,7 +118,7 @@ func (j *judged) judgeOne(c *pick.Candidate, score *cost.Score) {
 	}
 }
 
-// model returns what is known of a class of workers: the same during a whole decision.
+// model returns the learned values of a class of workers: the same values during a whole decision.
 func (j *judged) model(class *learned) *classModel {
 	for i := range j.models {
 		if j.models[i].class == class {
@@ -133,7 +133,7 @@ func (j *judged) model(class *learned) *classModel {
 	return &j.models[len(j.models)-1]
 }
 
-// setModel sets what is known of a class in the request.
+// setModel sets the learned values of a class in the request.
 func (j *judged) setModel(class *learned) {
 	m, r := j.model(class), &j.request
 	r.Line, r.Decode = m.pass.Prefill, m.pass.Decode
@@ -141,8 +141,8 @@ func (j *judged) setModel(class *learned) {
 	r.Answer, r.Reuse = m.answer, m.reuse
 }
 
-// setModelOf sets what is known of a candidate's class in the request. It looks the class up, because candidates may have been
-// removed since the field's facts lay beside them.
+// setModelOf sets the learned values of a candidate's class in the request. It looks the class up, because candidates may have been removed
+// since the field's facts lay beside them.
 func (j *judged) setModelOf(c *pick.Candidate) { j.setModel(j.speeds.of(c.Rank.Worker)) }
 
 // findPulls finds out how much of the prompt each candidate could fetch from the rank that holds most of it.
@@ -160,13 +160,13 @@ func (j *judged) findPulls(f *field, overlap *kvindex.Overlap) {
 	}
 }
 
-// expected is how the prompt is expected to fare on a candidate.
+// expected has the expected times of the prompt on a candidate.
 type expected struct {
 	wait time.Duration // until it is computed
-	// prefill is how long it is computed, with the steps of the requests that decode beside it.
+	// prefill is the time in which it is computed, with the steps of the requests that decode beside it.
 	prefill time.Duration
-	// added is how much longer the prefills of the candidate take with it. It is less than prefill where the prompt is computed in a
-	// pass that is made anyway, because the pass pays its fixed time only once.
+	// added is the time by which the candidate's prefills take longer with it. It is less than prefill if the prompt is computed in a pass
+	// that is made anyway, because the pass pays its fixed time only once.
 	added time.Duration
 }
 
@@ -281,7 +281,7 @@ func (j *judged) explainPull(d *Decision, tokens int) {
 	}
 }
 
-// maxOthers is how many addresses a retry may walk to.
+// maxOthers is the number of addresses that a retry may try.
 const maxOthers = 2
 
 // listOthers adds the addresses to try next to a decision, best first. There is one retry only. So a worker that did not
@@ -298,7 +298,7 @@ func (j *judged) listOthers(d *Decision, order []int) {
 	}
 }
 
-// otherPlaces is how many places placeOf returns.
+// otherPlaces is the number of places that placeOf distinguishes.
 const otherPlaces = 4
 
 // placeOf returns the place of a rank among those to try after the picked worker. Lower places come first.

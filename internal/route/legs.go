@@ -14,12 +14,12 @@ import (
 // Legs are the two ways to serve a request where prefill and decode workers serve a model, with their costs. A request has
 // either one leg, whose worker computes the prompt and decodes, or two.
 //
-// The costs are those of the candidates' cost function: in milliseconds by cost.Delay. They are 0 where Why is not by cost.
+// The costs come from the candidates' cost function: in milliseconds by cost.Delay. They are 0 if Why is not by cost.
 type Legs struct {
 	// Local is the least cost of a decode worker that computes the prompt, too.
 	Local float64
-	// Prefill is the least cost of a prefill worker that computes the prompt, and Decode that of a decode worker that
-	// receives it, its transfer included.
+	// Prefill is the least cost of a prefill worker that computes the prompt, and Decode the least cost of a decode worker that receives
+	// it, its transfer included.
 	Prefill, Decode float64
 	Why             LegsReason
 }
@@ -37,12 +37,12 @@ const (
 	LegsApart      LegsReason = "apart"             // decode workers compute no prompts, as SGLang's: two legs
 )
 
-// Prefill is where the prompts of a model with prefill and decode workers are computed.
+// Prefill sets the workers that compute the prompts of a model with prefill and decode workers.
 type Prefill string
 
 // The values. A request may ask for one of the last two.
 const (
-	PrefillAuto   Prefill = "auto"               // where it costs less
+	PrefillAuto   Prefill = "auto"               // by the way that costs less
 	PrefillRemote Prefill = openai.PrefillRemote // on a prefill worker, if one is ready and free
 	PrefillLocal  Prefill = openai.PrefillLocal  // on the decode worker
 )
@@ -62,10 +62,10 @@ type legsSpace struct {
 // reset forgets the request.
 func (s *legsSpace) reset() { s.asked = asked{} }
 
-// chooseLegs decides whether a prefill worker computes the prompt of a request for decode workers, whose field is that of w.
-// It compares the costs of both ways: how long the prompt waits and is computed there, its transfer, and how much that holds up
-// other requests. A decode worker that holds much of the prompt, or is idle, computes the rest by itself.
-// It returns a refusal where decode workers compute no prompts, and no prefill worker can.
+// chooseLegs decides whether a prefill worker computes the prompt of a request for decode workers, whose field is in w. It compares the
+// costs of both ways: how long the prompt waits and is computed there, its transfer, and how much that holds up other requests. A decode
+// worker that holds much of the prompt, or is idle, computes the rest by itself. It returns a refusal if decode workers compute no prompts,
+// and no prefill worker can.
 func (r *Router) chooseLegs(w *workspace, q *asked, d *Decision) *refusal {
 	q.remote = false
 	transfer := w.field.ranks[0].Worker.Transfer
@@ -163,7 +163,7 @@ func (j *judged) leastLocal() float64 {
 	return least
 }
 
-// describe is one sentence about where the prompt is computed; empty where there is no choice.
+// describe returns one sentence about the worker that computes the prompt; empty if there is no choice.
 func (l *Legs) describe(d *Decision) string {
 	where := d.Worker + " computes the prompt, too"
 	if d.Split {

@@ -177,7 +177,7 @@ func TestTransfersAreLearned(t *testing.T) {
 	}
 }
 
-// TestTransfersAreForgotten where no event shows their end.
+// TestTransfersAreForgotten checks that transfers are forgotten if no event shows their end.
 func TestTransfersAreForgotten(t *testing.T) {
 	r := newLegs(t, ModelConfig{Prefill: PrefillRemote}, "p", "d")
 	r.cfg.PredictFor = func(fleet.Rank) time.Duration { return time.Second }

@@ -15,7 +15,7 @@ import (
 	"github.com/stator-project/stator/internal/route/queue"
 )
 
-// heap is how many bytes are reachable now.
+// heap returns the number of bytes that are reachable now.
 func heap() int {
 	runtime.GC()
 	runtime.GC()

@@ -28,7 +28,7 @@ const DefaultBlockSize = 16
 
 const maxBlockSize = 1 << 16 // tokens
 
-// ModelConfig is how requests for one model are routed. It must not change once it is set.
+// ModelConfig configures the routing of requests for one model. It must not change once it is set.
 type ModelConfig struct {
 	// Prompt prepares the model's prompts. Nil: requests are routed by load alone.
 	Prompt Preparer
@@ -49,13 +49,13 @@ type ModelConfig struct {
 	BlockSize int
 	// ContextLength is for listings; 0 is unknown.
 	ContextLength int
-	// Policy, Temperature and Cost are those of every role that has no other; see [Choice].
+	// Policy, Temperature and Cost apply to every role that has no others; see [Choice].
 	Policy      string
 	Temperature float64
 	Cost        cost.Function
 	// Roles override Policy, Temperature and Cost for the workers of one role.
 	Roles map[fleet.Role]Choice
-	// Prefill is where prompts are computed, of a model with prefill and decode workers: PrefillAuto, the default, compares
+	// Prefill sets the workers that compute prompts, if the model has prefill and decode workers: PrefillAuto, the default, compares
 	// costs.
 	Prefill Prefill
 	// Busy sets when a rank takes no more requests. All models of a pool must have the same Busy.
@@ -63,11 +63,11 @@ type ModelConfig struct {
 	// Queue sets how requests wait while all ranks that may take them are busy. Nil: they are refused.
 	// Models of one pool share one queue, and must have the same Queue.
 	Queue *queue.Config
-	// MaxWait is how long a request may wait; with a Queue it must be more than 0.
+	// MaxWait bounds the wait of a request; with a Queue it must be more than 0.
 	MaxWait time.Duration
 }
 
-// Choice is how one of several workers is chosen.
+// Choice configures the choice among several workers.
 type Choice struct {
 	// Policy is one of pick.Names; empty means kv.
 	Policy string
@@ -122,8 +122,8 @@ func (m *model) choice(role fleet.Role) *choice {
 	return &m.all
 }
 
-// keepPolicies takes over the policies of the model's old configuration where they are the same, so that
-// a reload does not restart the round of round-robin.
+// keepPolicies takes over the policies of the model's old configuration if they are the same, so that a reload does not restart the round
+// of round-robin.
 func (m *model) keepPolicies(old *model) {
 	m.all.keepPolicy(&old.all)
 	for role, c := range m.roles {
@@ -165,8 +165,8 @@ func (r *Router) SetModels(models map[string]*ModelConfig) error {
 	return nil
 }
 
-// newModel fills in the defaults of a configuration. It returns a model also where the configuration is
-// wrong, so that all problems are found.
+// newModel fills in the defaults of a configuration. It returns a model even if the configuration is wrong, so that all problems are
+// found.
 func newModel(name string, cfg ModelConfig) (*model, error) {
 	m := &model{ModelConfig: cfg, name: name}
 	if m.Pool == "" {
@@ -222,15 +222,15 @@ func (m *model) seed(salt string, media [][16]byte) uint64 {
 type ModelStatus struct {
 	Name, Pool, Adapter, Parent string
 	ContextLength               int
-	// Workers counts those of the pool in any state that decode; Ready those that take requests. Those of an adapter have it
-	// loaded.
+	// Workers counts the workers of the pool that decode, in any state; Ready counts the ones that take requests. For an adapter, only
+	// workers that have it loaded count.
 	Workers, Ready int
 }
 
 // Serves reports whether requests may name this model.
 func (r *Router) Serves(name string) bool { return (*r.models.Load())[name] != nil }
 
-// Models lists what is served, sorted by name.
+// Models lists the served models, sorted by name.
 func (r *Router) Models() []ModelStatus {
 	snap := r.fleet.Snapshot()
 	var list []ModelStatus

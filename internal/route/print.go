@@ -10,9 +10,9 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
-// String prints the decision for people: what was asked, a table of the candidates with overlap, load and
-// the terms of their cost, and one sentence why the winner won. Costs are in milliseconds of delay, or in
-// blocks by Dynamo's function; lower is better.
+// String prints the decision for people: the request, a table of the candidates with overlap, load and the terms of their
+// cost, and one sentence why the winner won. Costs are in milliseconds of delay, or in blocks by Dynamo's function; lower is
+// better.
 func (d *Decision) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "decision %s · %s · model %s", d.ID, d.Outcome, orDash(d.Model))
@@ -116,8 +116,8 @@ type term struct {
 
 func total(s *cost.Score) float64 { return s.Total }
 
-// terms are the terms of the decision's cost function, the sum first. Of those that most decisions do not have, it has only those that
-// a candidate has.
+// terms returns the terms of the decision's cost function, the sum first. It leaves out rare terms that no candidate
+// has.
 func (d *Decision) terms() []term {
 	if d.Cost == cost.NameDynamo {
 		return []term{
@@ -220,8 +220,8 @@ func (d *Decision) split() (won, next *Candidate) {
 	return won, next
 }
 
-// mainReason names the term in which the winner gained most over the next candidate. By Dynamo's function prefill counts as two
-// terms: what overlap saves of this prompt, and what is booked before it.
+// mainReason names the term in which the winner gained most over the next candidate. By Dynamo's function prefill counts as two terms: the
+// part of this prompt that overlap saves, and the prefills that are booked before it.
 func mainReason(won, next *Candidate) string {
 	w, n := &won.Score, &next.Score
 	own := n.Prefill - w.Prefill + n.Evict - w.Evict

@@ -65,7 +65,7 @@ func TestPromisesBesideEachOther(t *testing.T) {
 	}
 }
 
-// Promised is how many promises there are, for tests of the whole router.
+// Promised returns the number of promises, for tests of the whole router.
 func (r *Router) Promised() (n int) {
 	for i := range r.promises.shards {
 		s := &r.promises.shards[i]

@@ -15,7 +15,7 @@ type Pull struct {
 	Rank   int
 	// At is the host and port of that rank for transfers.
 	At string
-	// Tokens is how many tokens of the prompt are there and not on the picked rank.
+	// Tokens is the number of tokens of the prompt that are there and not on the picked rank.
 	Tokens int
 }
 
@@ -41,7 +41,7 @@ func findSource(f *field, overlap *kvindex.Overlap) (most source) {
 // canPull reports whether a worker can fetch blocks from others of its kind, and they from it.
 func canPull(w *fleet.Worker) bool { return w.Transfer == fleet.TransferP2P && w.TransferAt != "" }
 
-// TransferAddress returns where others reach a rank of the worker for transfers; empty where they need no address. SGLang has
+// TransferAddress returns the address at which others reach a rank of the worker for transfers; empty if they need no address. SGLang has
 // one bootstrap server for all ranks of a worker, and vLLM one port for each rank.
 func TransferAddress(w *fleet.Worker, rank int) string {
 	if rank == 0 || w.Transfer != fleet.TransferP2P {

@@ -7,8 +7,8 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// Reading is what was read of a prompt for the decision about its decode worker. The decision about its prefill worker uses it, so
-// that the prompt is parsed, rendered and tokenized once. The zero value is empty. It refers to nothing of the request's body.
+// Reading is the content of a prompt as it was read for the decision about its decode worker. The decision about its prefill worker uses
+// it, so that the prompt is parsed, rendered and tokenized once. The zero value is empty. It refers to nothing of the request's body.
 type Reading struct {
 	model  *model // a reload of the configuration makes others
 	tokens int

@@ -10,21 +10,21 @@ import (
 
 // Request is a request to route. Body and strings are only read during Decide, except Session and Source.
 type Request struct {
-	// ID becomes the decision's id; where it is empty the router makes one. It must be
-	// unique among requests in flight and must never come from a client.
+	// ID becomes the decision's id; if it is empty, the router makes one. It must be unique among requests in flight and must never come
+	// from a client.
 	ID       string
 	Endpoint prompt.Endpoint
 	// Known is false for a path whose body is not parsed. Such a request is routed by load.
 	Known bool
 	Body  []byte
-	// Parsed is the body's content, where the caller has parsed it already. If it is nil and Known is
-	// true, Decide parses Body.
+	// Parsed is the body's content, if the caller has parsed it already. If it is nil and Known is true, Decide parses
+	// Body.
 	Parsed *prompt.Request
-	// Reading is memory for what is read of the prompt: a decision that is Split fills it, and one for a prefill worker uses it
-	// and does not read Body, unless it is empty. Both must be for the same prompt. Nil for none.
+	// Reading is memory for the content of the prompt: a decision that is Split fills it, and one for a prefill worker uses it and does not
+	// read Body, unless it is empty. Both must be for the same prompt. Nil for none.
 	Reading *Reading
-	// Role is the role of the workers that may take the request. To a decode worker the prompt comes
-	// computed. Aggregated, the default, means a decode worker where the pool has any.
+	// Role is the role of the workers that may take the request. To a decode worker the prompt comes computed. Aggregated, the default,
+	// means a decode worker if the pool has any.
 	Role fleet.Role
 	// Splits means that engines can compute the prompt on one worker and decode on another one, although Known is false.
 	Splits bool
@@ -34,9 +34,9 @@ type Request struct {
 	Except []string
 	// Model is for paths that are not parsed; empty means any model.
 	Model string
-	// Session is the client's session, where it names one. The session policy compares all of it. Decisions keep
-	// a session of at most 128 bytes as it is, so it must not be a part of a larger string; of a longer one they
-	// keep a hash.
+	// Session is the client's session, if it names one. The session policy compares all of it. Decisions keep a
+	// session of at most 128 bytes as it is, so it must not be a part of a larger string; of a longer one they keep a
+	// hash.
 	Session string
 	// Source names the Envoy that carries the request: see Router.EndBefore. It is kept as Session is.
 	Source string
@@ -47,7 +47,7 @@ type Request struct {
 
 	// IgnoreBodyHints ignores routing hints in the body, because the client is not trusted.
 	IgnoreBodyHints bool
-	// Hints are those of trusted headers. They take precedence over the body's. Nil for none.
+	// Hints are the hints of trusted headers. They take precedence over the body's. Nil for none.
 	Hints *prompt.Hints
 	// Tenant is the client's tenant, which a fair class of the queue serves as much as each other one.
 	// Empty means the body's user.
@@ -93,7 +93,7 @@ func (o Outcome) String() string {
 // MarshalText writes the outcome's name.
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// Decision is where a request goes, and why. It is immutable.
+// Decision has the rank that takes a request, and the reasons. It is immutable.
 type Decision struct {
 	ID      string
 	At      time.Time
@@ -112,8 +112,8 @@ type Decision struct {
 	Model, Policy, Cost string
 	// Pool is the model whose workers may take the request: an adapter's is its base model.
 	Pool string `json:"-"`
-	// Worker and Rank take the request at Address. Ranks is how many the worker has. Where it has more
-	// than one, the request must name Rank to the engine.
+	// Worker and Rank take the request at Address. Ranks is the number of ranks of the worker. If it is more than one, the request must
+	// name Rank to the engine.
 	Worker      string
 	Rank, Ranks int
 	Address     string
@@ -123,7 +123,7 @@ type Decision struct {
 	Role  fleet.Role `json:",omitempty"`
 	Split bool       `json:",omitempty"`
 	Legs  Legs       `json:",omitzero"`
-	// Transfer is how Worker takes part in transfers of KV caches, and TransferAt where others reach Rank for that.
+	// Transfer is the way in which Worker takes part in transfers of KV caches, and TransferAt the address of Rank for them.
 	Transfer   fleet.Transfer `json:",omitempty"`
 	TransferAt string         `json:"-"`
 	// Pull is another worker from whose cache the picked one should fetch the beginning of the prompt.
@@ -148,8 +148,8 @@ type Decision struct {
 	// Session and Source are the request's, or a hash of them: "h:" and 16 hex digits. See Request.Session.
 	Session, Source string
 
-	// Candidates are the best that were considered, best first by cost, the picked one always
-	// among them; Considered is how many there were.
+	// Candidates are the best that were considered, best first by cost, the picked one always among them; Considered is the number of
+	// all.
 	Candidates []Candidate
 	Considered int
 }
@@ -162,10 +162,10 @@ type Candidate struct {
 	Picked  bool
 	// Overlap is in blocks: device from the root, each slower tier past the faster ones.
 	Overlap [fleet.Tiers]int
-	// Evicting is how many further blocks on the device the prompts that wait there will evict before this one is computed.
+	// Evicting is the number of further blocks on the device that the prompts that wait there will evict before this one is computed.
 	Evicting int
-	// OnNode and OnPeers are how many blocks follow those of Overlap in host memory that the rank can load from: that of its node, where
-	// other engines have reported them, and that of other nodes.
+	// OnNode and OnPeers count the blocks after Overlap that the rank can load from host memory: OnNode from the memory of its own node, if
+	// other engines have reported the blocks, and OnPeers from the memory of other nodes.
 	OnNode, OnPeers int
 	Load            fleet.Amount // booked there before this request
 	// Untracked is the requests there that no router has booked.

@@ -25,17 +25,17 @@ type Config struct {
 	// decisions begin with it and a hyphen, so that a router which receives the end of a foreign request knows
 	// whose it is.
 	Replica string
-	// Decisions is how many decisions are kept for Explain, and Candidates how many candidates each of
-	// them keeps. Defaults 4096 and 16: together about 16 MiB when full, and at most 28 MiB whatever clients send.
+	// Decisions is the number of decisions that are kept for Explain, and Candidates the number of candidates that each of them keeps.
+	// Defaults 4096 and 16: together about 16 MiB when full, and at most 28 MiB whatever clients send.
 	Decisions, Candidates int
-	// Grace is how old a booking must be before an empty engine's report ends it. It must be longer than
-	// a request's way to the engine. Default 10 s.
+	// Grace is the least age of a booking that an empty engine's report ends. It must be longer than a request's way to the engine. Default
+	// 10 s.
 	Grace time.Duration
-	// PredictFor is how long the index predicts a prompt's blocks on the picked rank, unless its events
-	// report them first; 0 predicts nothing. Nil: 5 s for workers with KVEvents, else 120 s.
+	// PredictFor is the time for which the index predicts a prompt's blocks on the picked rank, unless its events report them first; 0
+	// predicts nothing. Nil: 5 s for workers with KVEvents, else 120 s.
 	PredictFor func(rank fleet.Rank) time.Duration
-	// Speeds are the first estimates of how fast workers are, by their model: those of a measured
-	// profile. The estimate for other models is perfmodel.DefaultSpeed().
+	// Speeds are the first estimates of workers' speeds, by their model: the values of a measured profile. The estimate for other models is
+	// perfmodel.DefaultSpeed().
 	Speeds map[string]perfmodel.Speed
 	// Relayed means that requests can be sent to a prefill and a decode worker at once: for transfers with an address.
 	Relayed bool
@@ -48,9 +48,9 @@ type Config struct {
 	// Missing receives each loadable adapter of which a request was refused because no ready worker has it. It must be
 	// quick and must not call the router. May be nil.
 	Missing func(adapter string)
-	// Served receives each request that has ended regularly: the rank that served it, when it was decided, and its
-	// prompt's tokens, of which none count as cached where the decision picked another rank. It must be quick and must not
-	// call the router. May be nil.
+	// Served receives each request that has ended regularly: the rank that served it, when it was decided, and its prompt's
+	// tokens, of which none count as cached if the decision picked another rank. It must be quick and must not call the router.
+	// May be nil.
 	Served func(rank fleet.Rank, decided time.Time, t pick.Tokens)
 }
 
@@ -70,8 +70,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// defaultPredictFor is short where events will report the blocks soon, and long where a prediction is
-// all that is known of the rank's cache.
+// defaultPredictFor is short if events will report the blocks soon, and long if predictions are the only knowledge of the rank's
+// cache.
 func defaultPredictFor(rank fleet.Rank) time.Duration {
 	if rank.Worker.KVEvents != "" {
 		return 5 * time.Second
@@ -128,9 +128,9 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	return r
 }
 
-// NewID returns a fresh decision id, for a caller that must name the decision before it is made (see
-// Request.ID). It ends in 16 hex digits: a counter that starts at the seed, mixed by a bijection. So ids of
-// one router never repeat, and those of two routers are equal only by chance.
+// NewID returns a fresh decision id, for a caller that must name the decision before it is made (see Request.ID). It ends in 16 hex digits:
+// a counter that starts at the seed, mixed by a bijection. So ids of one router never repeat, and ids of two routers are equal only by
+// chance.
 func (r *Router) NewID() string {
 	x := r.cfg.Seed + r.ids.Add(1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -148,7 +148,7 @@ func (r *Router) IDFor(source, requestID string) string {
 // IsBooked reports whether a decision has a booking that has not ended.
 func (r *Router) IsBooked(id string) bool { return r.bookings.Has(id) }
 
-// idOf returns the id with that number: its digits, after the name of this router where there are several.
+// idOf returns the id with that number: its digits, after the name of this router if there are several routers.
 func (r *Router) idOf(number uint64) string {
 	var raw [8]byte
 	var text [16]byte
@@ -207,8 +207,8 @@ func (r *Router) settleOne(id string, now time.Time) {
 	r.bookings.SettleOne(id, func(rank fleet.Rank, last uint64) (time.Time, bool) { return r.computedAt(rank, last, now) }, now)
 }
 
-// computedAt returns when a prompt was computed whose last block is last; ok is false where the rank's events
-// have not shown it by now.
+// computedAt returns the time at which a prompt with the last block last was computed; ok is false if the rank's events have not shown it
+// by now.
 func (r *Router) computedAt(rank fleet.Rank, last uint64, now time.Time) (ended time.Time, ok bool) {
 	if last == 0 || !r.index.IsReported(rank.ID, blockhash.Sequence(last)) {
 		return time.Time{}, false
@@ -216,7 +216,7 @@ func (r *Router) computedAt(rank fleet.Rank, last uint64, now time.Time) (ended 
 	return now.Add(-rank.Load.Lag()), true
 }
 
-// maxEventLag is how late events may come and still show when a prompt was computed.
+// maxEventLag bounds the delay of events that still show when a prompt was computed.
 const maxEventLag = 50 * time.Millisecond
 
 // hasNoEvents reports whether predictions stand for a rank's cache, because it publishes no events.
@@ -251,7 +251,7 @@ func (r *Router) RankGone(rank fleet.RankID) int {
 	return r.bookings.EndIf(pick.RankGone, func(_ string, k *pick.Booking) bool { return k.Rank.ID == rank })
 }
 
-// Bookings is how many requests are booked and have not ended.
+// Bookings returns the number of requests that are booked and have not ended.
 func (r *Router) Bookings() int { return r.bookings.Len() }
 
 // Explain returns a recent decision by its id.

@@ -20,7 +20,7 @@ import (
 	"github.com/stator-project/stator/internal/route/queue"
 )
 
-// line is what workers are taken to be: a token takes a millisecond.
+// line is the assumed speed of all workers: a token takes a millisecond.
 var line = perfmodel.Line{Token: 1e6}
 
 // TestScenarios runs testdata/*.txt. Prompts are texts, a token a byte, and blocks have four
@@ -34,7 +34,7 @@ var line = perfmodel.Line{Token: 1e6}
 //	                                            replaces all models
 //	holds NAME [tier=T] [rank=R]    text: the rank reports these blocks
 //	load NAME [requests=N] [prefill=TOKENS] [decode=BLOCKS]
-//	report NAME kv=USAGE            what the engine reports about itself
+//	report NAME kv=USAGE            the engine's report about itself
 //	decide [id=ID] [model=M] [path=unknown] [endpoint=embeddings] [times=N] [session=S] [tenant=T] [wait]
 //	                                text: prints the decision, or for several who got how many
 //	explain ID | prefill ID | end ID

@@ -11,33 +11,33 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// WorkerClass names the workers that share what is learned of their speed.
+// WorkerClass names the workers that share one learned speed.
 type WorkerClass struct{ Model, Engine string }
 
 func classOf(w *fleet.Worker) WorkerClass { return WorkerClass{w.Model, w.Engine} }
 
-// speeds is what is learned of how long passes take, per class of workers. It is safe for concurrent use.
+// speeds learns the duration of passes, per class of workers. It is safe for concurrent use.
 //
-// Two kinds of observations show that, and each has the load under which it was made, so that a busy worker does not look like a slow
-// one. Of prompts that follow one another on a rank, their tokens are known, the time that all of them take, and what the rank
-// decodes beside them. Between two reports of an engine, the mean gap between tokens is known, the tokens in its cache, and
-// which prompts were computed. A transfer lasts from the answer of the prefill worker to the event by which the decode worker reports
-// the prompt's last block.
+// Two kinds of observations show that, and each has the load under which it was made, so that a busy worker does not look like a slow one.
+// For prompts that follow one another on a rank, their tokens are known, the time that all of them take, and the requests that the rank
+// decodes beside them. Between two reports of an engine, the mean gap between tokens is known, the tokens in its cache, and which prompts
+// were computed. A transfer lasts from the answer of the prefill worker to the event by which the decode worker reports the prompt's last
+// block.
 type speeds struct {
 	start   map[string]perfmodel.Speed               // first estimates by model; read only
 	mu      sync.Mutex                               // held to add a class
 	byClass atomic.Pointer[map[WorkerClass]*learned] // nil at first; the map never changes once stored
 }
 
-// learned is what is learned of one class: of the passes of its engines, of transfers over tokens that are computed elsewhere, of
-// the lengths of its answers, and of how often computed tokens are used again.
+// learned has the learned values of one class: the passes of its engines, the transfers over tokens that are computed elsewhere, the
+// lengths of its answers, and how often computed tokens are used again.
 type learned struct {
 	pass, transfer *perfmodel.Learned
 	answers        answerLengths
 	reuse          reuse
 }
 
-// of returns what is learned of a worker's class, and begins a new class with its first estimate.
+// of returns the learned values of a worker's class, and begins a new class with its first estimate.
 func (s *speeds) of(w *fleet.Worker) *learned {
 	class := classOf(w)
 	if known := s.byClass.Load(); known != nil {
@@ -66,11 +66,11 @@ func (s *speeds) of(w *fleet.Worker) *learned {
 	return next[class]
 }
 
-// observePrefill learns from the prefills of a rank: from all those that follow one another, when the last of them has ended.
+// observePrefill learns from the prefills of a rank: from all prefills that follow one another, when the last of them has ended.
 func (s *speeds) observePrefill(k *pick.Booking, p fleet.Ended) {
 	load := k.Rank.Load
 	period, ok := load.EndPeriod(int64(k.Prompt-k.Cached), &p)
-	// While requests wait in the engine's queue, the time until a prompt is computed is that of the queue.
+	// While requests wait in the engine's queue, the time until a prompt is computed is mostly spent in the queue.
 	if !ok || load.View(p.At, maxReportAge).Queued {
 		return
 	}
@@ -80,10 +80,10 @@ func (s *speeds) observePrefill(k *pick.Booking, p fleet.Ended) {
 	class.pass.Observe(w, period.Took)
 }
 
-// residual is how many passes a prompt waits for in the mean until a pass begins that computes it.
+// residual is the mean number of passes that a prompt waits for until a pass begins that computes it.
 const residual = 0.5
 
-// workOf is what a rank did in a period in which it computed prompts.
+// workOf returns the work of a rank in a period in which it computed prompts.
 func workOf(rank fleet.Rank, period *fleet.PrefillPeriod) perfmodel.Work {
 	w := perfmodel.Work{Prefills: float64(period.Passes), Tokens: float64(period.Tokens)}
 	booked := rank.Load.Booked()
@@ -95,7 +95,7 @@ func workOf(rank fleet.Rank, period *fleet.PrefillPeriod) perfmodel.Work {
 	return w
 }
 
-// observeInterval learns from what an engine did between two reports.
+// observeInterval learns from the work of an engine between two reports.
 func (s *speeds) observeInterval(rank fleet.Rank, i *fleet.Interval, now time.Time) {
 	took, passes, ok := i.Decoded()
 	if !ok {
@@ -120,7 +120,7 @@ func (s *speeds) observeAnswer(k *pick.Booking, session uint64, gap time.Duratio
 	class.answers.observe(answerTokens(now.Sub(k.At.Add(k.FirstToken.Duration())), gap), session)
 }
 
-// Speeds returns what has been learned, per class of workers.
+// Speeds returns the learned speeds, per class of workers.
 func (r *Router) Speeds() map[WorkerClass]perfmodel.Speed {
 	out := map[WorkerClass]perfmodel.Speed{}
 	if known := r.speeds.byClass.Load(); known != nil {
@@ -132,7 +132,7 @@ func (r *Router) Speeds() map[WorkerClass]perfmodel.Speed {
 	return out
 }
 
-// RankPace is what is known of the pace of one rank.
+// RankPace is the learned pace of one rank.
 type RankPace struct {
 	Worker string
 	Rank   int
@@ -140,7 +140,7 @@ type RankPace struct {
 	fleet.PaceStats
 }
 
-// Paces returns what is known of the pace of each rank, by the names of workers.
+// Paces returns the learned pace of each rank, by the names of workers.
 func (r *Router) Paces(now time.Time) []RankPace {
 	ranks := r.fleet.Snapshot().Ranks
 	list := make([]RankPace, len(ranks))

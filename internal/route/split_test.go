@@ -11,8 +11,8 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 )
 
-// TestSplit: requests go to decode workers where there are any, and to a prefill worker when the caller asks for one. Workers at
-// which a request has failed are left out, and both workers have a booking.
+// TestSplit: requests go to decode workers if there are any, and to a prefill worker when the caller asks for one. Workers at which a
+// request has failed are left out, and both workers have a booking.
 func TestSplit(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	f := fleet.New(fleet.Hooks{})

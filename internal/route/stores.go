@@ -6,11 +6,12 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 )
 
-// storeReach is how much of a prompt the stores of KV blocks of nodes have in host memory. All engines of a model on a node share its
+// storeReach describes how much of a prompt the nodes' stores of KV blocks have in host memory. All engines of a model on a node share its
 // store, and each reports only those blocks that it has written or loaded.
 type storeReach struct {
 	onNode []int // blocks, by the number of the node
-	// most is the node that has most of those that serve others, first how many blocks it has, and second how many the next one has.
+	// most is the node with the most blocks among the nodes that serve others, first its number of blocks, and second the number of the
+	// next node.
 	most          int32
 	first, second int
 }

@@ -53,11 +53,11 @@ func (t *transfers) add(id string, on transfer) {
 	}
 }
 
-// settle learns from the transfers that have arrived, in the order of their ids, and forgets those that should have.
+// settle learns from the transfers that have arrived, in the order of their ids, and forgets the ones that should have arrived.
 func (t *transfers) settle(arrived func(rank fleet.Rank, last uint64) (at time.Time, ok bool), now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(t.byID)) { // a map has no order, and what is learned depends on it
+	for _, id := range slices.Sorted(maps.Keys(t.byID)) { // a map has no order, and the learned values depend on it
 		on := t.byID[id]
 		at, ok := arrived(on.rank, on.last)
 		if !ok && now.Sub(on.since) <= maxTransfer {
@@ -79,8 +79,8 @@ func (r *Router) Handed(d *Decision, now time.Time) bool {
 		return false
 	}
 
-	// Where the rank holds the last block already, no event will show the transfer. Where it computes prompts, the event shows the time
-	// of these, too.
+	// If the rank holds the last block already, no event will show the transfer. If it computes prompts, the event shows the time of these,
+	// too.
 	tokens := int(k.Prompt - k.Cached)
 	_, there := r.computedAt(k.Rank, d.Last, now)
 	if d.Last != 0 && tokens > 0 && !there && !r.hasNoEvents(k.Rank) && !computesPrompts(k.Rank) {
@@ -92,7 +92,7 @@ func (r *Router) Handed(d *Decision, now time.Time) bool {
 // computesPrompts reports whether prompts are booked on a rank that are not computed yet.
 func computesPrompts(rank fleet.Rank) bool { return rank.Load.Booked().PrefillTokens > 0 }
 
-// transferTime is how long the prompt of a booking is expected to be on its way.
+// transferTime returns the expected duration of the transfer of a booking's prompt.
 func (r *Router) transferTime(k *pick.Booking) time.Duration {
 	return r.speeds.of(k.Rank.Worker).transfer.Pass().Prefill.Prefill(int(k.Prompt - k.Cached))
 }

@@ -54,8 +54,8 @@ func (u *uses) drop(rank fleet.RankID) {
 	delete(u.byRank, rank)
 }
 
-// discount takes the blocks out of a candidate's overlap that the prompts that wait on its rank will evict. It changes
-// nothing while these fit beside what the rank holds.
+// discount takes the blocks out of a candidate's overlap that the prompts that wait on its rank will evict. It changes nothing while these
+// fit beside the blocks that the rank holds.
 func (r *Router) discount(c *pick.Candidate, q *asked) {
 	device, capacity := c.Facts.Overlap[fleet.Device], c.Facts.Capacity
 	if device == 0 || capacity <= 0 || c.Facts.Booked.PrefillTokens == 0 {

@@ -28,12 +28,12 @@ type Wait struct {
 	// Since is when the request came, and Took how long it has waited.
 	Since time.Time
 	Took  time.Duration
-	// Class and Tenant are its place in the queue. Ahead is how many requests waited in the whole queue
-	// when it came.
+	// Class and Tenant are its place in the queue. Ahead is the number of requests that waited in the whole queue when it
+	// came.
 	Class, Tenant string
 	Ahead         int
-	// Busy is how many ranks could have taken the request if they had been less busy. Where Free is true
-	// these ranks were free, and the request took its turn behind others.
+	// Busy is the number of ranks that could have taken the request if they had been less busy. If Free is true these ranks were free, and
+	// the request took its turn behind others.
 	Busy int
 	Free bool
 }
@@ -103,9 +103,9 @@ func (r *Router) setQueues(models map[string]*model) {
 	r.queues.Store(&list)
 }
 
-// enqueue puts a request into the queue after attempt has returned that it cannot go now. It returns d,
-// which is then Queued, or the final decision where the request's turn came at once, or a refusal. free is
-// true if a rank is free and others wait already.
+// enqueue puts a request into the queue after attempt has returned that it cannot go now. It returns d, which is then Queued,
+// or the final decision if the request's turn came at once, or a refusal. free is true if a rank is free and others wait
+// already.
 func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free bool) (*Decision, *refusal) {
 	f := &w.field
 	j := r.judge(w, q, f, d.At)
@@ -163,9 +163,9 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	return d, nil
 }
 
-// Wake books the waiting requests whose turn has come, and refuses those that have waited too long. The
-// router calls it itself when a booking or its prefill ends. Call it for other causes: workers that
-// came, a new configuration, the passing of time. It costs next to nothing while no request waits.
+// Wake books the waiting requests whose turn has come, and refuses the ones that have waited too long. The router calls it itself when a
+// booking or its prefill ends. Call it for other causes: workers that came, a new configuration, the passing of time. It costs next to
+// nothing while no request waits.
 func (r *Router) Wake(now time.Time) {
 	if r.queued.Load() == 0 {
 		return
@@ -240,8 +240,8 @@ func ranksOf(snap *fleet.Snapshot, worker string) []fleet.Rank {
 	return snap.Ranks[at:end]
 }
 
-// resume attempts to book a waiting request, with the models, the fleet and the index of now. It returns
-// nil where the request must go on waiting.
+// resume attempts to book a waiting request, with the models, the fleet and the index of now. It returns nil if the request must go on
+// waiting.
 func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 	d := t.newDecision(now)
 	m := (*r.models.Load())[d.Model]
@@ -323,8 +323,8 @@ func (r *Router) Cancel(t *Ticket) bool {
 	return true
 }
 
-// Expire ends the wait of a request at Until, and returns its refusal. It returns nil where the final
-// decision was passed to Request.Ready already.
+// Expire ends the wait of a request at Until, and returns its refusal. It returns nil if the final decision was passed to Request.Ready
+// already.
 func (r *Router) Expire(t *Ticket, now time.Time) *Decision {
 	t.waiting.mu.Lock()
 	defer t.waiting.mu.Unlock()

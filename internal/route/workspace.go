@@ -26,11 +26,11 @@ type workspace struct {
 	legs    legsSpace
 }
 
-// maxKept is how many bytes of a request's and a prompt's buffers survive a decision. One giant prompt must not
-// pin its memory forever.
+// maxKept is the number of bytes of a request's and a prompt's buffers that survive a decision. One giant prompt must not pin its memory
+// forever.
 const maxKept = 4 << 20
 
-// idlePerCore is how many idle workspaces are kept for each of GOMAXPROCS.
+// idlePerCore is the number of idle workspaces that are kept for each of GOMAXPROCS.
 const idlePerCore = 4
 
 // acquire returns a workspace for one decision. Idle ones form a stack, and not a sync.Pool: a single
@@ -69,7 +69,7 @@ func (r *Router) release(w *workspace) {
 	}
 }
 
-// size is how many bytes the buffers of the request and of its prompt take.
+// size returns the number of bytes in the buffers of the request and of its prompt.
 func (w *workspace) size() int {
 	return w.parsed.Size() + w.prompt.Size() + 8*cap(w.asked.blocks) + 8*cap(w.asked.chain)
 }
