@@ -25,8 +25,8 @@ const (
 	maxAllAdapters  = 64 << 10
 )
 
-// NewAdapters makes the adapters of an engine of their names, in any order. Repeated names count once. Names that cannot
-// be used, and those beyond the bounds, are left out; skipped is how many.
+// NewAdapters makes the adapters of an engine of their names, in any order. Repeated names count once. Names that cannot be used, and names
+// beyond the bounds, are left out; skipped counts them.
 func NewAdapters(names []string) (a Adapters, skipped int) {
 	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
 	var b strings.Builder
@@ -44,7 +44,7 @@ func NewAdapters(names []string) (a Adapters, skipped int) {
 	return Adapters(b.String()), skipped
 }
 
-// ValidAdapter reports whether name can be that of an adapter: 1 to MaxAdapterBytes of UTF-8 without control characters.
+// ValidAdapter reports whether name can be the name of an adapter: 1 to MaxAdapterBytes of UTF-8 without control characters.
 func ValidAdapter(name string) bool {
 	return name != "" && len(name) <= MaxAdapterBytes && utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
 }
@@ -52,7 +52,7 @@ func ValidAdapter(name string) bool {
 // Known reports whether the engine lists its adapters.
 func (a Adapters) Known() bool { return a != "" }
 
-// Has reports whether name is one of the adapters. It is false where they are unknown.
+// Has reports whether name is one of the adapters. It is false if they are unknown.
 func (a Adapters) Has(name string) bool {
 	rest := strings.TrimPrefix(string(a), "\n")
 	for rest != "" {

@@ -57,7 +57,7 @@ func (s *Snapshot) Worker(name string) *Worker {
 	return s.Workers[i]
 }
 
-// Rank returns one rank of a worker; false where there is no such worker or rank.
+// Rank returns one rank of a worker; false if there is no such worker or rank.
 func (s *Snapshot) Rank(worker string, number int) (Rank, bool) {
 	i, ok := s.first[worker]
 	if !ok || number < 0 || number >= s.Ranks[i].Worker.Ranks {
@@ -80,13 +80,13 @@ type Hooks struct {
 type Fleet struct {
 	hooks Hooks
 	snap  atomic.Pointer[Snapshot]
-	// restricted is how many workers should not get every request: see Health.Admits.
+	// restricted counts the workers that should not get every request: see Health.Admits.
 	restricted atomic.Int64
 
 	mu      sync.Mutex
 	members map[string]*member // guarded by mu
 	sorted  []*member          // guarded by mu; members by name
-	planned map[string]Planned // guarded by mu; what the last plan sets, by name
+	planned map[string]Planned // guarded by mu; the entries of the last plan, by name
 	free    []RankID           // guarded by mu; oldest first
 	next    RankID             // guarded by mu
 	changed chan struct{}      // guarded by mu; closed and replaced at each change
@@ -136,8 +136,8 @@ func (f *Fleet) Changed() <-chan struct{} {
 //	same epoch, ranks, model   kept
 //	otherwise                  new; RankGone is called for the old ones
 //
-// Its state and weight are those that its source reports. Snapshots have what follows from them, from its [Health], and from
-// the last plan: see [Fleet.SetPlanned].
+// Its state and weight are the ones that its source reports. Snapshots have the state and weight that follow from these, from its [Health],
+// and from the last plan: see [Fleet.SetPlanned].
 func (f *Fleet) Put(w Worker) (changed bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -180,8 +180,8 @@ func (f *Fleet) putLocked(w Worker) (changed bool, err error) {
 	return true, nil
 }
 
-// Update changes a worker by a function, which must not change its name. It returns false where there is no such worker, or
-// nothing changes. Unlike Put after a look at a snapshot, it cannot undo another change.
+// Update changes a worker by a function, which must not change its name. It returns false if there is no such worker, or nothing changes.
+// Unlike Put after a look at a snapshot, it cannot undo another change.
 func (f *Fleet) Update(name string, change func(w *Worker)) (changed bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -194,8 +194,8 @@ func (f *Fleet) Update(name string, change func(w *Worker)) (changed bool, err e
 	return f.putLocked(w)
 }
 
-// ObserveProbe records what the engine of a worker did when it was asked for its health, and returns the worker's health
-// before and after. ok is false if there is no such worker at that address (any more).
+// ObserveProbe records the answer of a worker's engine when it was asked for its health, and returns the worker's health before and after.
+// ok is false if there is no such worker at that address (any more).
 func (f *Fleet) ObserveProbe(name, address string, p Probe, now time.Time) (before, after HealthView, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -213,7 +213,7 @@ func (f *Fleet) ObserveProbe(name, address string, p Probe, now time.Time) (befo
 	return before, after, true
 }
 
-// stayLocked reports whether a silent worker must stay, by the others of the same model and role. Those that are starting or draining do
+// stayLocked reports whether a silent worker must stay, by the others of the same model and role. Workers that are starting or draining do
 // not count.
 func (f *Fleet) stayLocked(w *Worker) stay {
 	all, ready := 1, 0

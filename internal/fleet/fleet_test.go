@@ -21,7 +21,7 @@ import (
 //	load NAME RANK requests=N        adds to the booked requests of a rank
 //	show                             prints the snapshot: rank IDs, states, booked requests
 //	pool MODEL ROLE                  prints the ranks of a pool
-//	plan [NAME=(WEIGHT[,drain])]...  replaces what the plan sets
+//	plan [NAME=(WEIGHT[,drain])]...  replaces the settings of the plan
 //	weights                          prints each worker with its state, its weight, and the configured one
 //	watch                            takes the channel of changes
 //	changed                          whether it was closed since

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// HealthState is what is known of whether a worker serves requests.
+// HealthState is the known state of a worker: whether it serves requests.
 type HealthState uint8
 
 // The states. Requests go to ready workers. A suspect one still gets them, unless its engine was asked and did not
@@ -18,7 +18,7 @@ const (
 	HealthDown
 	HealthHalfOpen
 
-	// HealthStates is how many there are.
+	// HealthStates is the number of health states.
 	HealthStates = 5
 )
 
@@ -26,9 +26,9 @@ var healthNames = [HealthStates]string{"unknown", "ready", "suspect", "down", "h
 
 func (s HealthState) String() string { return name(healthNames[:], uint8(s)) }
 
-// Health is what is known of one engine process, and how. It has one state for all ranks, because they share an HTTP
-// server. Evidence comes from probes of the engine, from requests and from its event connections. Leases and the
-// configuration describe the worker itself: see [Worker.State]. A new epoch has a new Health.
+// Health has the known state of one engine process, and its evidence. It has one state for all ranks, because they share an HTTP server.
+// Evidence comes from probes of the engine, from requests and from its event connections. Leases and the configuration describe the worker
+// itself: see [Worker.State]. A new epoch has a new Health.
 //
 // Workers that no agent reports begin as unknown, and all others as ready:
 //
@@ -43,15 +43,15 @@ func (s HealthState) String() string { return name(healthNames[:], uint8(s)) }
 //	response cut off       -         suspect   -             -           -
 //	agent reports again    ready     -         ready         ready       ready
 //
-// (1) half-open if it was half-open before. (2) A probe counts as silent only if the worker has made no progress since
-// the engine was asked: a busy engine may answer late. A connection that is reset is silence: the network may have done
-// it. (3) No silent worker leaves when fewer than half of its pool would be ready without it, because the network may be
-// the cause. It stays suspect, and gets requests where no other worker can take them; the last one gets all. (4) Not
-// after a probe that was refused or silent. (5) half-open with the HoldAfter-th request in a row.
+// (1) half-open if it was half-open before. (2) A probe counts as silent only if the worker has made no progress since the engine was
+// asked: a busy engine may answer late. A connection that is reset is silence: the network may have done it. (3) No silent worker leaves
+// when fewer than half of its pool would be ready without it, because the network may be the cause. It stays suspect, and gets requests if
+// no other worker can take them; the last one gets all. (4) Not after a probe that was refused or silent. (5) half-open with the
+// HoldAfter-th request in a row.
 //
-// An unknown worker is starting and a down one is down, whatever its source reports. In the other states it is what its
-// source reports. Two kinds of evidence confirm each other: an engine that refuses a probe after a request has failed is
-// down at once, and one that only refuses probes after the second one.
+// An unknown worker is starting and a down one is down, whatever its source reports. In the other health states, it has the state that its
+// source reports. Two kinds of evidence confirm each other: an engine that refuses a probe after a request has failed is down at once, and
+// one that only refuses probes after the second one.
 //
 // The evidence wakes the prober of the worker, so that suspicion lasts as long as one probe.
 //
@@ -74,7 +74,7 @@ type Health struct {
 	failures   int       // requests in a row that were not served
 	unanswered bool      // the last probe was refused or silent
 	probed     time.Time // when the last answer of a probe came
-	share      int64     // requests at once while half-open, 0 where there is no bound
+	share      int64     // requests at once while half-open, 0 if there is no bound
 	notBefore  time.Time // of another request than the one that tries a half-open worker
 	kept       bool      // silent, and stays because too few of its pool are ready
 	counted    bool      // in restricted
@@ -82,14 +82,14 @@ type Health struct {
 }
 
 const (
-	// HoldAfter is how many requests in a row a worker must fail to serve before it is half-open, whatever its
-	// probes show. Envoy may not reach it.
+	// HoldAfter is the number of requests in a row that a worker must fail to serve before it is half-open, whatever its probes show. Envoy
+	// may not reach it.
 	HoldAfter = 3
-	// HoldTime is how long a half-open worker gets no request after one that failed. It is also after how long another
-	// one may go there although the last has not ended, because the end of a request may be lost.
+	// HoldTime is the time in which a half-open worker gets no request after one that failed. After the same time another one may go there
+	// although the last has not ended, because the end of a request may be lost.
 	HoldTime = 5 * time.Second
-	// fullShare is how many requests at once make a half-open worker a ready one: it has then served four, of which
-	// some at once.
+	// fullShare is the greatest number of requests at once of a half-open worker. Beyond it the worker is ready: it has then served four,
+	// some of them at once.
 	fullShare = 8
 	// rampTime is after how long with healthy probes a half-open worker is ready that got no requests.
 	rampTime = 30 * time.Second
@@ -191,9 +191,9 @@ func (h *Health) suspect(why string, now time.Time) {
 	h.alarm()
 }
 
-// Probe is what an engine did when it was asked for its health.
+// Probe is the answer of an engine that was asked for its health.
 type Probe struct {
-	// Healthy and Refused are what it answered; neither means that it was silent.
+	// Healthy and Refused are the kinds of answers; neither means that the engine was silent.
 	Healthy, Refused bool
 	// Detail describes the answer in a few words. It may be empty for a healthy engine.
 	Detail string
@@ -296,7 +296,7 @@ func (h *Health) set(to HealthState, why string, now time.Time) {
 	}
 }
 
-// settle updates what is read without mu, after each change. mu is held, or nothing else has the Health yet.
+// settle updates the fields that are read without mu, after each change. mu is held, or nothing else has the Health yet.
 func (h *Health) settle() {
 	h.plain.Store(h.state == HealthReady && h.failures == 0)
 
@@ -336,8 +336,8 @@ func (h *Health) HasFailed() bool {
 	return h.failures > 0
 }
 
-// Admits reports whether a rank of the worker, on which so many requests are booked, should get another one. Where no
-// rank of a pool is admitted, all may get it.
+// Admits reports whether a rank of the worker, on which so many requests are booked, should get another one. If no rank of a pool is
+// admitted, all may get it.
 func (h *Health) Admits(booked int64, now time.Time) bool {
 	if h.plain.Load() {
 		return true

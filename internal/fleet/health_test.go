@@ -100,7 +100,7 @@ func TestHealthTable(t *testing.T) {
 		// The last worker of its pool is not taken out because the network may be down.
 		{HealthReady, "last silent silent silent", HealthSuspect, true},
 		{HealthReady, "last silent refused", HealthDown, true},
-		// One of the last half stays too, and gets requests where no other worker can take them.
+		// One of the last half stays too, and gets requests if no other worker can take them.
 		{HealthReady, "half silent silent silent", HealthSuspect, false},
 		{HealthReady, "half silent silent healthy", HealthReady, true},
 		{HealthReady, "half silent refused", HealthDown, true},

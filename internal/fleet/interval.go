@@ -2,14 +2,14 @@ package fleet
 
 import "time"
 
-// Interval is what an engine did between two of its reports. The zero value is that of an engine of which that is not known.
+// Interval is the work of an engine between two of its reports. The zero value means that the work is not known.
 type Interval struct {
 	Gaps    uint64        // between tokens of answers
 	GapTime time.Duration // their sum
 	Span    time.Duration // between the reports
-	// Running is how many requests decoded while the engine did, in the mean.
+	// Running is the mean number of requests that decoded while the engine did.
 	Running float64
-	// Blocks is how many blocks a request occupies in the mean, as booked.
+	// Blocks is the mean number of blocks that a request occupies, as booked.
 	Blocks float64
 	// Tokens and Passes are the prompt tokens that were computed, and the passes in which that was.
 	Tokens, Passes float64
@@ -22,9 +22,9 @@ type Interval struct {
 // Gap is the mean time between two tokens.
 func (i *Interval) Gap() time.Duration { return i.GapTime / time.Duration(max(1, i.Gaps)) }
 
-// Decoded returns how long the engine decoded, in how many passes. ok is false where it is not known what it did in these passes: it
-// was idle for a while, and computed prompts, or few of them, so that those that began before or end later count much, or it was not
-// seen when they ended.
+// Decoded returns the time in which the engine decoded, and the number of passes. ok is false if the work in these passes is not known: it
+// computed prompts and was idle for a while, or computed them in few passes, so that prompts which began before or end later count much, or
+// the ends of some prompts were not seen.
 func (i *Interval) Decoded() (took time.Duration, passes float64, ok bool) {
 	switch {
 	case i.Gaps == 0 || i.Running <= 0 || i.guessed || i.computed && (!i.isBusy || i.Passes < leastPasses):
@@ -37,15 +37,15 @@ func (i *Interval) Decoded() (took time.Duration, passes float64, ok bool) {
 	return took, float64(took) / float64(i.Gap()), true
 }
 
-// leastPasses is how many passes must have computed prompts, if one did.
+// leastPasses is the least number of passes with prompts in a known interval, if it has any.
 const leastPasses = 8
 
 // mostlyBusy is the share of the time in which a busy engine decodes. Requests that end or begin between the reports make it look
 // less than 1.
 const mostlyBusy = 0.7
 
-// between returns what the engine did between two reports. Prompts of other replicas are not seen to end, so they count in
-// proportion to the requests that are booked.
+// between returns the work of the engine between two reports. Prompts of other replicas are not seen to end, so they count in proportion to
+// the requests that are booked.
 func (l *Load) between(last, next *sample, booked *Amount) (i Interval) {
 	if last == nil || next.Gaps <= last.Gaps || next.GapTime <= last.GapTime || !next.At.After(last.At) {
 		return i // the first report, or the engine was idle or has restarted
@@ -82,8 +82,8 @@ type slots struct {
 	now  int // 0 while it is not known
 }
 
-// fullReports is how many reports in a row must show the same number. A request may wait for a moment because the prompt before it
-// fills a pass, too.
+// fullReports is the number of reports in a row that must show the same number of requests. A request may wait for a moment because the
+// prompt before it fills a pass, too.
 const fullReports = 3
 
 // observe adds a report and returns the number of slots; 0 while it is not known.

@@ -72,20 +72,20 @@ type Report struct {
 	// sum. Both are 0 for an engine that does not report them.
 	Gaps    uint64
 	GapTime time.Duration
-	// StepTokens is how many tokens of an answer a decode step makes in the mean, by speculative decoding; 0 for an engine that
-	// does not report it.
+	// StepTokens is the mean number of tokens of an answer that a decode step makes, by speculative decoding; 0 for an engine that does not
+	// report it.
 	StepTokens float64
 	// Store is the store of KV blocks that the engine uses.
 	Store Store
 }
 
-// Store is what routers need to know of the store of KV blocks that an engine uses, which all engines of its model on its node share. The
-// zero value is that of an engine without one.
+// Store describes for routers the store of KV blocks that an engine uses, which all engines of its model on its node share. The zero value
+// means that the engine has no store.
 type Store struct {
 	Used bool
-	// Served means that other nodes can load what the store has in host memory.
+	// Served means that other nodes can load the blocks that the store has in host memory.
 	Served bool
-	// Tiers is how long blocks take to load from each tier; zero for those of which that is not known, and for Device.
+	// Tiers has the time that blocks take to load from each tier; zero if it is not known, and for Device.
 	Tiers [Tiers]TierLoad
 	// Peers is the same for the host memory of other nodes. It is zero for a node that loads nothing from others.
 	Peers TierLoad
@@ -94,7 +94,7 @@ type Store struct {
 // MaxStepTokens bounds Report.StepTokens.
 const MaxStepTokens = 1000
 
-// TierLoad is how long KV blocks take from a tier to the engine, as last measured.
+// TierLoad is the time that KV blocks take from a tier to the engine, as last measured.
 type TierLoad struct {
 	// Wait is until the first of them, with the loads that are running. Token is the time of the blocks of a token.
 	Wait, Token time.Duration
@@ -124,7 +124,7 @@ type Amount struct {
 	Requests      int64 // sequences that the engine makes of it; negative to take them back
 	PrefillTokens int64 // tokens that must still be computed
 	DecodeBlocks  int64 // blocks the request will occupy
-	// PrefillTime is how long PrefillTokens are estimated to take.
+	// PrefillTime is the estimated time to compute PrefillTokens.
 	PrefillTime time.Duration
 }
 
@@ -163,11 +163,11 @@ func (l *Load) SetPeer(was, is Amount, now time.Time) {
 	l.peers.add(is.plus(was.Negative()))
 }
 
-// Own is what this replica has booked.
+// Own returns the load that this replica has booked.
 func (l *Load) Own() Amount { return l.own.amount() }
 
-// Booked is what all replicas have booked, by what they last published. Its figures are read one after
-// another, so beside a writer a booking may be in one figure and not yet in the next.
+// Booked returns the load that all replicas have booked, by their last publications. Its figures are read one after another, so beside a
+// writer a booking may be in one figure and not yet in the next.
 func (l *Load) Booked() Amount { return l.own.amount().plus(l.peers.amount()) }
 
 // prefillTime is the estimated time of all prefills that are booked.
@@ -189,15 +189,15 @@ func (l *Load) PrefillBegins(now time.Time) {
 	l.shared.Store(!idle)
 }
 
-// IsGathering reports whether the rank is expected to compute a prompt that is booked now in one pass with another one, if both fit: a
-// pass that has begun takes no more prompts, and those that come during it are computed together in the next. Prompts of other
-// replicas do not count, because they are known too late.
+// IsGathering reports whether the rank is expected to compute a prompt that is booked now in one pass with another one, if both fit: a pass
+// that has begun takes no more prompts, and prompts that come during it are computed together in the next. Prompts of other replicas do not
+// count, because they are known too late.
 func (l *Load) IsGathering(now time.Time) bool { return now.UnixNano() < l.nextPass.Load() }
 
-// stepLeft is how much of the decode step that runs on the rank is left on average.
+// stepLeft returns the time that is left on average of the decode step that runs on the rank.
 func (l *Load) stepLeft(now time.Time) time.Duration { return l.Gap(now, maxGapAge) / 2 }
 
-// maxGapAge is how old the time between tokens may be from which stepLeft is known.
+// maxGapAge bounds the age of the time between tokens from which stepLeft is computed.
 const maxGapAge = 10 * time.Second
 
 // PrefillEnds takes back the amount of a prefill that is done, as was seen, or should be.
@@ -226,8 +226,8 @@ func (l *Load) elapsed(now time.Time) time.Duration {
 
 // Ended is the observation of a prefill that ended.
 type Ended struct {
-	// Took is how long the rank worked on it: since the end of the prefill before, or since it was booked if
-	// that was later. Of several prefills in one pass the first gets the time of all, and the others none.
+	// Took is the time that the rank worked on it: since the end of the prefill before, or since it was booked if that was later. Of
+	// several prefills in one pass the first gets the time of all, and the others none.
 	Took time.Duration
 	// Sure is false if another replica's prefill may have run in that time. Its end is received later than
 	// ours, so the same time would be counted for both.
@@ -251,15 +251,15 @@ func (l *Load) PrefillObserved(booked, end time.Time) Ended {
 	}
 }
 
-// Lag is how much later than the fastest events of the last minute the rank's latest events were received,
-// on average. It is 0 before the first event.
+// Lag returns the average delay of the rank's latest events, compared with the fastest events of the last minute. It is 0 before the first
+// event.
 func (l *Load) Lag() time.Duration { return time.Duration(l.lag.Load()) }
 
-// ObserveLag adds the age that a batch of events had when it was received, by the rank's clock and ours. The
-// clocks may differ by any amount: the least age of the last minute is the difference, and only what an age
-// exceeds it by is lag. When a clock steps, the ages are all larger or all smaller from then on. A smaller
-// one is the least at once. A larger one looks like lag until the older ages are a minute old, or is a step
-// if it exceeds maxLag. ObserveLag is for one goroutine at a time.
+// ObserveLag adds the age that a batch of events had when it was received, by the rank's clock and ours. The clocks may differ
+// by any amount: the least age of the last minute is the difference, and only the excess of an age over it is lag. When a
+// clock steps, the ages are all larger or all smaller from then on. A smaller one is the least at once. A larger one looks
+// like lag until the older ages are a minute old, or is a step if it exceeds maxLag. ObserveLag is for one goroutine at a
+// time.
 func (l *Load) ObserveLag(age time.Duration, now time.Time) {
 	lag := int64(age - l.ages.observe(age, now))
 	mean := l.lag.Load()
@@ -301,11 +301,11 @@ func (a *leastAge) observe(age time.Duration, now time.Time) time.Duration {
 //	late by more than 300 ms up to 10 s  as long as they are late
 //	always                               at least an eighth of their time
 //
-// Booked is the estimated time of all of them, and elapsed the time since the rank began with the first. They are late by
-// elapsed − booked, less the time by which the ends of this rank's prefills are usually seen late: its events may be slow.
-// Prefills are later than that because the rank compiles kernels or has stopped. Such times have no scale of their own: what
-// has lasted a second longer than expected is likely to last another one. Where prefills of other replicas run, too, what is
-// booked is known too late for this, and prefills do not count as late.
+// Booked is the estimated time of all of them, and elapsed the time since the rank began with the first. They are late by elapsed − booked,
+// less the time by which the ends of this rank's prefills are usually seen late: its events may be slow. Prefills are later than that
+// because the rank compiles kernels or has stopped. Such times have no typical length: a prefill that has lasted a second longer than
+// expected is likely to last another one. If prefills of other replicas run, too, their bookings are known too late for this, and prefills
+// do not count as late.
 func (l *Load) Wait(now time.Time) time.Duration {
 	booked := l.prefillTime()
 	if booked <= 0 {
@@ -362,11 +362,11 @@ func (l *Load) ObservePace(took, estimated time.Duration, at time.Time) {
 	l.pace.observe(took, estimated, at)
 }
 
-// PaceStats returns what is known of the rank's pace.
+// PaceStats returns the learned pace of the rank.
 func (l *Load) PaceStats(now time.Time) PaceStats { return l.pace.stats(now) }
 
-// SetReport stores the newest report of an engine with so many blocks, and returns what the engine has done since the one before. It
-// is for one goroutine at a time.
+// SetReport stores the newest report of an engine with the given number of blocks, and returns its work since the report before. It is for
+// one goroutine at a time.
 func (l *Load) SetReport(r Report, blocks int) Interval {
 	booked := l.Booked()
 	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-booked.Requests), done: l.prefills.done(),
@@ -399,16 +399,16 @@ func (l *Load) Gap(now time.Time, maxAge time.Duration) time.Duration {
 	return last.gap
 }
 
-// View is what is known of a rank besides the bookings.
+// View is the knowledge about a rank besides its bookings.
 type View struct {
-	// Untracked is how many requests run or wait on the rank that no router has booked. Clients have sent them
-	// to the engine directly, or a router has restarted. A request that ended while the engine's report was in
-	// transit looks like one. So a request counts only once two reports in a row have it.
+	// Untracked is the number of requests that run or wait on the rank and that no router has booked. Clients have sent them to the engine
+	// directly, or a router has restarted. A request that ended while the engine's report was in transit looks like one. So a request
+	// counts only once two reports in a row have it.
 	Untracked int64
-	// Slots is how many requests run at once at most; 0 while that is not known.
+	// Slots is the greatest number of requests that run at once; 0 while it is not known.
 	Slots int
-	// Footprint is the share of the booked blocks that running requests take in the cache: less than 1 where they have prefixes
-	// in common.
+	// Footprint is the share of the booked blocks that running requests take in the cache: less than 1 if they have prefixes in
+	// common.
 	Footprint float64
 	// Queued means that requests wait in the engine's queue, by two reports in a row.
 	Queued bool
@@ -416,7 +416,7 @@ type View struct {
 	Reported bool
 }
 
-// View returns what the reports show. One that is older than maxAge counts as none, but for what does not change.
+// View returns the knowledge from the reports. A report that is older than maxAge counts as none, except for facts that do not change.
 func (l *Load) View(now time.Time, maxAge time.Duration) View {
 	last := l.reported.Load()
 	if last == nil {

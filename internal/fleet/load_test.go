@@ -7,8 +7,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// TestLagExceedsTheLeastAge: the lag is what ages exceed the least one of the last minute by. A new one counts
-// for an eighth. Clocks that differ, and clocks that step, are no lag.
+// TestLagExceedsTheLeastAge: the lag is the excess of ages over the least age of the last minute. A new one counts for an eighth. Clocks
+// that differ, and clocks that step, are no lag.
 func TestLagExceedsTheLeastAge(t *testing.T) {
 	for _, skew := range []time.Duration{0, 200 * time.Millisecond, -time.Hour, time.Hour} {
 		var l fleet.Load
@@ -53,7 +53,7 @@ func TestSkewDoesNotShortenPrefills(t *testing.T) {
 	}
 }
 
-// TestPromptsGather: a prompt that comes while a rank computes another one is computed in the next pass, with those that come until
+// TestPromptsGather: a prompt that comes while a rank computes another one is computed in the next pass, with the prompts that come until
 // that begins.
 func TestPromptsGather(t *testing.T) {
 	var l fleet.Load
@@ -94,7 +94,7 @@ func TestPromptsGatherDuringAStep(t *testing.T) {
 	}
 }
 
-// TestGuessedEndsTeachNothing: what an engine did between two reports is not known if prompts ended in between whose end was not seen.
+// TestGuessedEndsTeachNothing: the work of an engine between two reports is not known if prompts ended in between whose end was not seen.
 func TestGuessedEndsTeachNothing(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		var l fleet.Load
@@ -128,8 +128,8 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// TestUsualLatenessIsExpected: where the ends of prefills are seen 900 ms late, none is late at that time. A single stall
-// changes little, and prefills of other replicas make it unknown what is late.
+// TestUsualLatenessIsExpected: if the ends of prefills are usually seen 900 ms late, none is late at that time. A single stall changes
+// little, and beside prefills of other replicas no prefill counts as late.
 func TestUsualLatenessIsExpected(t *testing.T) {
 	const takes = 100 * time.Millisecond
 	now := time.Unix(1000, 0)
@@ -165,8 +165,8 @@ func TestUsualLatenessIsExpected(t *testing.T) {
 	}
 }
 
-// What waits on a rank is the time of the prefills booked there, less what has gone by since it
-// began with the first; and a rank that takes longer is not estimated to be nearly done.
+// The wait on a rank is the time of the prefills booked there, less the time since it began with the first; and a rank that takes longer is
+// not estimated to be nearly done.
 func TestWait(t *testing.T) {
 	var l fleet.Load
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }

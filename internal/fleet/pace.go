@@ -21,12 +21,12 @@ import (
 // The fourth row makes a router try again a rank that it avoids. Such a rank gets no prefills while others are
 // idle, so nothing else would show that it has recovered.
 type pace struct {
-	judged atomic.Pointer[judgedPace] // nil where the pace is 1
+	judged atomic.Pointer[judgedPace] // nil if the pace is 1
 
 	mu       sync.Mutex
 	evidence paceEvidence // guarded by mu
 	recent   paceEvidence // of the latest observations alone; guarded by mu
-	// ignored is the number of prefills that were ignored, and observed that of all others. Guarded by mu.
+	// ignored is the number of prefills that were ignored, and observed the number of all others. Guarded by mu.
 	ignored, observed int
 }
 
@@ -47,22 +47,22 @@ type paceEvidence struct {
 }
 
 const (
-	// paceIgnored is how many prefills of an engine are ignored after its start. Engines compile kernels for
-	// their first prompts: vLLM up to three variants of each, one for each kind of length.
+	// paceIgnored is the number of an engine's prefills that are ignored after its start. Engines compile kernels for their first prompts:
+	// vLLM up to three variants of each, one for each kind of length.
 	paceIgnored = 8
-	// paceEven is how far from 1 a ratio must be to count. Ranks that are nearly equal must have equal costs.
-	// Else the one that seems a little faster gets every request that could go to any of them.
+	// paceEven bounds the ratios that count: below it, or above its inverse. Ranks that are nearly equal must have equal costs. Else the
+	// one that seems a little faster gets every request that could go to any of them.
 	paceEven = 0.85
-	// paceClear is how many times its doubt a ratio must be from 1 to count. With 2, equal ranks under much noise
-	// differ in 3 % of the time, and with 3 in less than 1 %. Slow ranks are recognised little later.
+	// paceClear is the distance from 1, in multiples of its doubt, that a ratio needs to count. With 2, equal ranks under much noise differ
+	// in 3 % of the time, and with 3 in less than 1 %. Slow ranks are recognised little later.
 	paceClear = 3
 	// paceBeyond bounds how many times its estimate a prefill counts. One whose end was missed would
 	// otherwise make the rank seem slow for long.
 	paceBeyond = 5
 	// paceKeep is the share of its weight that a prefill keeps at each new one: 0.98 weighs about the last 50.
 	paceKeep = 0.98
-	// paceKeepRecent is the same of the latest observations alone: 0.7 weighs the last three. Where these differ clearly, by paceClear
-	// times what they may by chance, older ones are forgotten. paceLeastNoise bounds from below by how much an observation varies by
+	// paceKeepRecent is the same of the latest observations alone: 0.7 weighs the last three. If these differ clearly, by paceClear times
+	// the difference that chance explains, older ones are forgotten. paceLeastNoise bounds from below by how much an observation varies by
 	// chance, as a share.
 	paceKeepRecent, paceLeastNoise = 0.7, 0.1
 	// paceFade is the time in which a prefill's weight falls to 0.37. An avoided rank is tried again after one
@@ -70,7 +70,7 @@ const (
 	// for one of the prompts of a minute. A shorter time would forget ranks with little traffic: evidence of
 	// less than two prefills in it never suffices.
 	paceFade = time.Minute
-	// paceLongest is how long a judgement lasts at most, in times of paceFade.
+	// paceLongest bounds the time that a judgement lasts, in multiples of paceFade.
 	paceLongest = 4.0
 	// paceStart is the weight of the assumption that the ratio is 1, in prefills, and paceStartDoubt its
 	// standard deviation, so that the first prefills do not decide alone.
@@ -118,7 +118,7 @@ func (p *pace) isEarly() bool {
 	return true
 }
 
-// stats returns what is known at a moment.
+// stats returns the learned pace at a moment.
 func (p *pace) stats(now time.Time) PaceStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,8 +156,8 @@ func (e *paceEvidence) faded(now time.Time) float64 {
 	return math.Exp(-float64(now.Sub(e.at)) / float64(paceFade))
 }
 
-// ratio returns the ratio and its standard error, where all prefills have lost weight by a share once more.
-// The assumption counts as some prefills of mean length.
+// ratio returns the ratio and its standard error after all prefills have kept only the share keep of their weight. The assumption counts as
+// some prefills of mean length.
 func (e *paceEvidence) ratio(keep float64) (ratio, doubt float64) {
 	if e.weight <= 0 {
 		return 1, paceStartDoubt / math.Sqrt(paceStart)
@@ -171,7 +171,7 @@ func (e *paceEvidence) ratio(keep float64) (ratio, doubt float64) {
 	return ratio, math.Sqrt(spread) / estimated
 }
 
-// differs reports whether the mean ratio of the latest observations differs from that of all by more than chance explains.
+// differs reports whether the mean ratio of the latest observations differs from the mean ratio of all by more than chance explains.
 func (e *paceEvidence) differs(all *paceEvidence) bool {
 	if e.estimated <= 0 || all.est <= 0 {
 		return false
@@ -182,18 +182,18 @@ func (e *paceEvidence) differs(all *paceEvidence) bool {
 	return math.Abs(latest-usual) > paceClear*noise/math.Sqrt(e.weight)
 }
 
-// isClear reports whether the ratio counts, where all prefills have lost weight by a share once more.
+// isClear reports whether the ratio counts after all prefills have kept only the share keep of their weight.
 func (e *paceEvidence) isClear(keep float64) bool {
 	ratio, doubt := e.ratio(keep)
 	nearly := ratio > paceEven && ratio < 1/paceEven
 	return !nearly && math.Abs(ratio-1) > paceClear*doubt
 }
 
-// judgeSteps is how often judge halves the time in which it looks for the end of its judgement: the time is
-// then exact to a second.
+// judgeSteps is the number of times that judge halves the period in which it looks for the end of its judgement: the end is then exact to a
+// second.
 const judgeSteps = 10
 
-// judge returns the pace now and until when it counts if no prefill follows; nil where it is 1.
+// judge returns the pace now and the time until which it counts if no prefill follows; nil if it is 1.
 func (e *paceEvidence) judge() *judgedPace {
 	if !e.isClear(1) {
 		return nil
@@ -211,12 +211,12 @@ func (e *paceEvidence) judge() *judgedPace {
 	return &judgedPace{min(max(ratio, paceLow), paceHigh), at, at + int64(vague*float64(paceFade))}
 }
 
-// PaceStats is what is known of the pace of a rank.
+// PaceStats is the learned pace of a rank, with its evidence.
 type PaceStats struct {
 	// Pace is the factor that decisions use. Ratio is the mean ratio of observed to estimated times, and Doubt
 	// its standard error. Pace is 1 where Ratio may differ from 1 by chance.
 	Pace, Ratio, Doubt float64
-	// Prefills is how many prefills were observed, and Ignored how many before them were ignored, because an
-	// engine's first prompts are slow.
+	// Prefills is the number of prefills that were observed, and Ignored the number before them that were ignored, because an engine's
+	// first prompts are slow.
 	Prefills, Ignored int
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// prefill is what one prefill was estimated to take in these tests.
+// prefill is the estimated time of one prefill in these tests.
 const prefill = 100 * time.Millisecond
 
 // lognormal is a factor with the mean 1.

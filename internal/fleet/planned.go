@@ -2,21 +2,21 @@ package fleet
 
 import "fmt"
 
-// Planned is what a plan sets for one worker.
+// Planned has the settings of a plan for one worker.
 type Planned struct {
 	Name string
 	// Weight replaces the configured one: 1 to MaxWeight.
 	Weight uint32
-	// Drain means that the worker gets no new requests: it is draining where it would be ready or starting.
+	// Drain means that the worker gets no new requests: it is draining if it would otherwise be ready or starting.
 	Drain bool
 }
 
 // MaxPlanned bounds the workers of one plan.
 const MaxPlanned = 1 << 16
 
-// SetPlanned replaces what a plan sets for workers, by name, and reports whether that changed any worker of the fleet. It is
-// kept for workers that are not there yet, and for every epoch of those that are. Of two entries with one name the last one
-// counts. After an error nothing has changed: a weight is out of range, or there are more than MaxPlanned entries.
+// SetPlanned replaces the settings of a plan for workers, by name, and reports whether that changed any worker of the fleet. They are kept
+// for workers that are not there yet, and for every epoch of the present ones. Of two entries with one name the last one counts. After an
+// error nothing has changed: a weight is out of range, or there are more than MaxPlanned entries.
 //
 // Neither Put nor a new epoch undoes a drain. Only the next plan does.
 func (f *Fleet) SetPlanned(workers []Planned) (changed bool, err error) {
@@ -81,7 +81,7 @@ func (w *Worker) StateWithoutPlan() State {
 	return w.State
 }
 
-// unplanned takes what a plan sets out of a worker of a snapshot, so that Put does not make it the worker's own.
+// unplanned takes the settings of a plan out of a worker of a snapshot, so that Put does not make them the worker's own.
 func (w *Worker) unplanned() {
 	if w.configured > 0 {
 		w.Weight = w.configured

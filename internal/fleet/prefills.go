@@ -27,12 +27,12 @@ type PrefillPeriod struct {
 	Prompts int64
 	Tokens  int64
 	Passes  int64
-	// Took is how long the rank worked on them.
+	// Took is the time that the rank worked on them.
 	Took time.Duration
 }
 
-// PassTokens is how many prompt tokens an engine computes in one pass unless it is configured: vLLM's
-// default max_num_batched_tokens.
+// PassTokens is the number of prompt tokens that an engine computes in one pass unless it is configured: vLLM's default
+// max_num_batched_tokens.
 const PassTokens = 8192
 
 // begin begins a period.
@@ -68,8 +68,8 @@ func (p *prefills) done() computed {
 	return p.total
 }
 
-// EndPeriod adds what was observed of a prefill of so many tokens, after its end was counted. It returns the period that has ended
-// with it; ok is false where others are left, or where the time of one was not observed.
+// EndPeriod adds the observation of a prefill, after its end was counted. It returns the period that has ended with it; ok is false if
+// other prefills are left, or if the time of one was not observed.
 func (l *Load) EndPeriod(tokens int64, e *Ended) (period PrefillPeriod, ok bool) {
 	p := &l.prefills
 	p.mu.Lock()

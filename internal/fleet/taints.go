@@ -11,7 +11,7 @@ import (
 // it.
 type Taints string
 
-// Bounds of a worker's taints. The name is what Kubernetes allows for a label and its value.
+// Bounds of a worker's taints. The name has the length that Kubernetes allows for a label and its value.
 const (
 	MaxTaints     = 64
 	MaxTaintBytes = 317

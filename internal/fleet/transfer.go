@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Transfer is how the KV cache of a prompt gets from the worker that computes it to the one that decodes. Package handoff has the
-// requests of each.
+// Transfer is the way in which the KV cache of a prompt gets from the worker that computes it to the one that decodes. Package handoff has
+// the requests of each.
 type Transfer uint8
 
 // The transfers.
 const (
 	NoTransfer        Transfer = iota
-	TransferNixl               // vLLM's NixlConnector: the decode worker pulls from where the prefill worker's answer names
+	TransferNixl               // vLLM's NixlConnector: the decode worker pulls from the place that the prefill worker's answer names
 	TransferP2P                // vLLM's OffloadingConnector with a p2p tier: the decode worker pulls from an address
 	TransferBootstrap          // SGLang: both workers meet at the prefill worker's bootstrap server
 	TransferContext            // TensorRT-LLM: the decode worker pulls by the "disaggregated_params" of the prefill worker
@@ -66,7 +66,7 @@ func TransferOf(engine string) Transfer {
 	return NoTransfer
 }
 
-// ValidateTransfer reports what is wrong with the worker's transfer and its address.
+// ValidateTransfer returns the first mistake in the worker's transfer and its address.
 func (w *Worker) ValidateTransfer() error {
 	switch {
 	case int(w.Transfer) >= len(transferNames):

@@ -41,7 +41,7 @@ const (
 	Draining
 	Down
 
-	// States is how many there are.
+	// States is the number of states.
 	States = 4
 )
 
@@ -59,7 +59,7 @@ const (
 	Disk
 	External
 
-	// Tiers is how many there are.
+	// Tiers is the number of tiers.
 	Tiers = 4
 )
 

@@ -20,7 +20,7 @@ type Worker struct {
 	// Address is host:port of the engine's HTTP server, the host an IP literal. Envoy's endpoint and the
 	// pick must spell it alike. Empty while Named does not resolve.
 	Address string
-	// Named is name:port, where the worker is listed by a DNS name, which Address is looked up from. Empty for an IP.
+	// Named is name:port if the worker is listed by a DNS name, from which Address is looked up. Empty for an IP.
 	Named string
 	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, dynamo, sim or exec.
 	Engine string
@@ -28,22 +28,22 @@ type Worker struct {
 	Epoch uint64
 	// Ranks is the number of data-parallel ranks, each with its own KV cache. At least 1.
 	Ranks int
-	// Weight is the worker's share of the traffic that Envoy routes without a pick, and of that of policies that count weights:
-	// 1 to MaxWeight. In a snapshot it is that of the last plan, where the plan sets one.
+	// Weight is the worker's share of the traffic that Envoy routes without a pick, and of the traffic of policies that count weights: 1 to
+	// MaxWeight. In a snapshot it is the weight of the last plan, if the plan sets one.
 	Weight uint32
-	// State is what the source of the worker reports; in a snapshot, what follows from it, from the worker's Health, and from the
-	// last plan.
+	// State is the state that the source of the worker reports; in a snapshot, it also follows from the worker's Health and from the last
+	// plan.
 	State State
 	// HealthPath is the path that each process asks for the engine's health, because no agent reports it. Empty for
 	// the workers of agents, and for listed ones that are not asked.
 	HealthPath string
-	// KVEvents is the ZMQ endpoint of rank 0's events, and KVReplay that of their replay. Rank r has the
-	// same with its port raised by r, or with _dpr after the path of a Unix socket, which only processes of
-	// the engine's host can open. Empty for an engine that publishes no events.
+	// KVEvents is the ZMQ endpoint of rank 0's events, and KVReplay the endpoint of their replay. Rank r has the same with its port raised
+	// by r, or with _dpr after the path of a Unix socket, which only processes of the engine's host can open. Empty for an engine that
+	// publishes no events.
 	KVEvents string
 	KVReplay string
-	// Transfer is how the worker takes part in transfers of KV caches. TransferAt is the host and port that requests name for
-	// those with an address: with p2p that of rank 0, where rank r has the same with its port raised by r.
+	// Transfer is the way in which the worker takes part in transfers of KV caches. TransferAt is the host and port that requests name, for
+	// transfers with an address: with p2p the address of rank 0; rank r has the same with its port raised by r.
 	Transfer   Transfer
 	TransferAt string
 	// Blocks is the KV capacity of one rank in blocks; 0 is unknown.
@@ -56,14 +56,14 @@ type Worker struct {
 	Taints Taints
 	// Adapters are the LoRA adapters that the engine has loaded, as far as it lists them.
 	Adapters Adapters
-	// Leased means that the worker is on the bus, where its agent reports its health. Each process sets it by itself: it is not
-	// in the lease.
+	// Leased means that the worker is on the bus, on which its agent reports its health. Each process sets it by itself: it is not in the
+	// lease.
 	Leased bool
 	// Unleased is when the worker's lease expired; zero while it is current, and for a worker that has none. Its
 	// engine serves, but its agent is silent. It is not in the lease either.
 	Unleased time.Time
 
-	configured uint32 // in a snapshot, the weight that the source reports, where a plan sets another; see ConfiguredWeight
+	configured uint32 // in a snapshot, the weight that the source reports, if a plan sets another; see ConfiguredWeight
 	drained    bool   // see DrainedByPlan
 	undrained  State  // the state of a drained worker without the plan
 }
@@ -97,7 +97,7 @@ func HealthPathOf(engine, model string) string {
 	return DefaultHealthPath
 }
 
-// IsReadyPath reports whether path is that of one model, as HealthPathOf returns it for Dynamo. An answer of 404 there means
+// IsReadyPath reports whether path is the health path of one model, as HealthPathOf returns it for Dynamo. An answer of 404 there means
 // that nothing serves the model.
 func IsReadyPath(path string) bool {
 	return strings.HasPrefix(path, readyBefore) && strings.HasSuffix(path, readyAfter)
@@ -188,8 +188,8 @@ func ValidName(s string) bool {
 	return true
 }
 
-// ValidWorkerName reports whether s can name a worker: a name of one part, or those of its node and of the
-// worker there, with a dot between them.
+// ValidWorkerName reports whether s can name a worker: a name of one part, or the names of its node and of the worker there, with a dot
+// between them.
 func ValidWorkerName(s string) bool {
 	node, local, hasNode := strings.Cut(s, ".")
 	return ValidName(node) && (!hasNode || ValidName(local))
