@@ -25,20 +25,20 @@
 //	Following    headers and body of the         none                                  Following, or
 //	               response                                                              Finished at its end
 //	Following    no more events                  none; the end is reported             Finished
-//	any          a panic of this program         no pick, or an error where a body     Finished
+//	any          a panic of this program         no pick, or an error if a body        Finished
 //	                                             must be read
 //	any          the client leaves               none; a booking or ticket is ended    -
 //
-// The door decides which of these its protocol has. A body is unread where Envoy sends the request to a worker before
-// its body arrives here. An event that does not fit the phase is a mistake of the door's protocol, which it reports.
+// The door decides which of these its protocol has. A body is unread if Envoy sends the request to a worker before its body arrives here.
+// An event that does not fit the phase is a mistake of the door's protocol, which it reports.
 //
 // # Fail open
 //
-// Envoy forwards a request without a pick if this service is away, is slow or returns an error, unless a worker takes part in
-// transfers of KV caches or clients have tenants: there package xds has it refuse the request, and so does this package where a
-// body does not arrive. Package
-// accesslog counts such requests, because a dead service would otherwise look like a healthy one. A
-// request that is certainly wrong is answered at once, in OpenAI's format, and reaches no engine.
+// Envoy forwards a request without a pick if this service is away, is slow or returns an error, unless a worker takes
+// part in transfers of KV caches or clients have tenants: there package xds has it refuse the request, and so does this
+// package if a body does not arrive. Package accesslog counts such requests, because a dead service would otherwise
+// look like a healthy one. A request that is certainly wrong is answered at once, in OpenAI's format, and reaches no
+// engine.
 //
 // # No booking is lost
 //
@@ -50,7 +50,7 @@
 //
 // # Followed requests
 //
-// Where the [Feedback] wants the ends of an Envoy's requests, because no access log reports them, the door keeps a picked
+// If the [Feedback] wants the ends of an Envoy's requests, because no access log reports them, the door keeps a picked
 // request and hands in its response, and its end with or without one. The exchange then holds the booking's id, the
 // picked addresses and a few numbers; the decision and the body were given back. The first of all sources ends the
 // booking, because the end of a booking that does not exist changes nothing. Requests that are not booked are not
@@ -64,10 +64,10 @@
 //
 // # Prefill workers
 //
-// Where a model has prefill and decode workers, the decision names the decode worker. The exchange then has a prefill worker
-// compute the prompt, over HTTP, and Envoy sends the request with the parameters of the transfer to the decode worker. Without
-// them, the decode worker computes the prompt by itself: so no failure of a prefill worker fails a request. The door waits as it
-// waits for the queue, at most [route.PrefillTimeout] longer. Each of both workers has a booking.
+// If a model has prefill and decode workers, the decision names the decode worker. The exchange then has a prefill worker compute the
+// prompt, over HTTP, and Envoy sends the request with the parameters of the transfer to the decode worker. Without them, the decode worker
+// computes the prompt by itself: so no failure of a prefill worker fails a request. The door waits as it waits for the queue, at most
+// [route.PrefillTimeout] longer. Each of both workers has a booking.
 //
 // # Memory
 //

@@ -56,7 +56,7 @@ type Exchange struct {
 	target   target
 	booking  string          // empty for a request without a body, which is not booked
 	unread   bool            // the body does not arrive, or not all of it
-	gathered []byte          // the body so far, where it arrives in pieces
+	gathered []byte          // the body so far, if it arrives in pieces
 	held     int             // bytes of it that count in the budget
 	size     int             // bytes of the client's body, which the door or held counts in the budget
 	decision *route.Decision // memory to give back when the reply was delivered; nil for none
@@ -65,7 +65,7 @@ type Exchange struct {
 	broke       []string  // prefill workers that the body has broken
 	transferred bool      // the decode worker's body has the members of a transfer
 	began       time.Time // when the headers arrived
-	cached      int       // tokens of the prompt that the prefill worker had; -1 where it is not known
+	cached      int       // tokens of the prompt that the prefill worker had; -1 if not known
 	wanted      bool      // the end of the request is to be reported; see follow.go
 	eventStream bool      // the response is a stream of events
 	ending      Ending    // in phase Following
@@ -262,8 +262,8 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	return x.conclude(d, x.pulled(d, body, sent), now)
 }
 
-// pulled returns the body for a worker that is to fetch the beginning of the prompt from another one's cache; the given one where
-// it is not.
+// pulled returns the body for a worker that is to fetch the beginning of the prompt from another one's cache; the given one for any other
+// worker.
 func (x *Exchange) pulled(d *route.Decision, body, sent []byte) []byte {
 	if d.Outcome != route.Picked || d.Pull.Tokens == 0 {
 		return sent

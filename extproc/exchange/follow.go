@@ -12,7 +12,7 @@ type Feedback interface {
 	Ended(source string, e Ending, now time.Time)
 }
 
-// Ending is how a followed request ended, as far as its door has seen it.
+// Ending describes the end of a followed request, as far as its door has seen it.
 type Ending struct {
 	// Booking is the id of the booking, and Picked the destinations of the pick.
 	Booking, Picked string

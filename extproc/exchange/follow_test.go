@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// ends is a Feedback that ends bookings at once and keeps what it receives.
+// ends is a Feedback that ends bookings at once and keeps the endings that it receives.
 type ends struct {
 	router   *route.Router
 	unwanted bool
@@ -37,7 +37,7 @@ func (e *ends) Ended(_ string, ending Ending, now time.Time) {
 
 const question = `{"model": "sim", "prompt": "hello"}`
 
-// asked returns an exchange whose request was decided, the reply, and where its end goes.
+// asked returns an exchange whose request was decided, the reply, and the Feedback that receives its end.
 func asked(t *testing.T, change func(*ends)) (x *Exchange, r Reply, e *ends) {
 	t.Helper()
 	s, router := newService(t)
@@ -55,7 +55,7 @@ func asked(t *testing.T, change func(*ends)) (x *Exchange, r Reply, e *ends) {
 // at returns a time after the headers of the request.
 func at(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
 
-// TestFollowedResponses: what a door hands in about a response, and the end that is reported once.
+// TestFollowedResponses: a door hands in the events of a response, and the end is reported once.
 func TestFollowedResponses(t *testing.T) {
 	ok := Response{Status: 200, Served: "10.0.0.1:8000"}
 	events := Response{Status: 200, EventStream: true}
@@ -112,7 +112,7 @@ func TestFollowedResponses(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotFollowed: requests of an Envoy with an access log, those without room, refused ones and those that are not
+// TestWhatIsNotFollowed: requests of an Envoy with an access log, requests without room, refused ones and requests that are not
 // booked.
 func TestWhatIsNotFollowed(t *testing.T) {
 	for name, change := range map[string]func(*ends){

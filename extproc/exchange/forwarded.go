@@ -8,9 +8,9 @@ import (
 	"github.com/stator-project/stator/internal/route/handoff"
 )
 
-// withoutTransfers returns a body without the members by which engines fetch KV caches from each other; nil where it has none.
-// Clients must not set them. A body that cannot be searched is refused, so no engine reads in it what was not found here: not even
-// where the router's parser accepts it.
+// withoutTransfers returns a body without the members by which engines fetch KV caches from each other; nil if it has none. Clients must
+// not set them. A body that cannot be searched is refused, so no engine reads members in it that were not found here, even if the router's
+// parser accepts the body.
 func (x *Exchange) withoutTransfers(body []byte, known bool) ([]byte, *Answer) {
 	switch {
 	case x.unread || len(body) == 0:
@@ -41,8 +41,8 @@ func isForm(body []byte) bool { return bytes.HasPrefix(body, []byte("--")) }
 // members of transfers.
 func (s *Service) mustRead() bool { return s.Settings().TenantHeader != "" || s.router.HasTransfers() }
 
-// forwarded returns the body that a worker receives in place of the client's; nil where it receives that one. Clean is the
-// client's without the members of transfers, or nil.
+// forwarded returns the body that a worker receives in place of the client's; nil if it receives the client's. Clean is the client's
+// without the members of transfers, or nil.
 func forwarded(body, clean []byte, salt string) []byte {
 	if clean != nil {
 		body = clean

@@ -7,11 +7,11 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// Hints is which routing hints of trusted clients count. A client whose hints count can go before others, and
-// can choose its worker.
+// Hints selects the routing hints of trusted clients that count. A client whose hints count can go before others, and can choose its
+// worker.
 type Hints string
 
-// The values. Hints of headers take precedence over those of the body.
+// The values. Hints of headers take precedence over hints of the body.
 const (
 	HintsOff     Hints = "off"     // none
 	HintsBody    Hints = "nvext"   // nvext in the body

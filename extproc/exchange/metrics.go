@@ -18,7 +18,7 @@ type metrics struct {
 	waits        prometheus.Histogram
 }
 
-// The outcomes of this package, beside those of package route.
+// The outcomes of this package, beside the outcomes of package route.
 const (
 	outcomePicked    = "picked"
 	outcomeCancelled = "cancelled"

@@ -31,7 +31,7 @@ func startReader(t *testing.T) func(body []byte) map[string]string {
 	}
 }
 
-// TestNoTransferArrives: of thousands of bodies with members of transfers, an engine in Python reads none in what the gateway
+// TestNoTransferArrives: of thousands of bodies with members of transfers, an engine in Python reads none in the bodies that the gateway
 // forwards, on parsed paths and on others. The bodies are mutations of the requests that ended a real vLLM.
 func TestNoTransferArrives(t *testing.T) {
 	ask := startReader(t)
@@ -74,8 +74,8 @@ func TestNoTransferArrives(t *testing.T) {
 	}
 }
 
-// TestUnreadBodiesAreRefused: where a worker takes part in transfers, or clients have tenants, no request reaches a worker before
-// its body was read.
+// TestUnreadBodiesAreRefused: if a worker takes part in transfers, or clients have tenants, no request reaches a worker before its body was
+// read.
 func TestUnreadBodiesAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		name     string

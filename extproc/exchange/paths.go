@@ -11,12 +11,12 @@ import (
 
 // target is the handling of a path.
 type target struct {
-	// known means that the bodies of such requests are parsed, as those of endpoint.
+	// known means that the bodies of such requests are parsed, as bodies of endpoint.
 	known    bool
 	endpoint prompt.Endpoint
 	// passed means that requests reach a worker although their bodies are not parsed.
 	passed bool
-	// splits means that a prefill worker can compute the prompt of such a request, whose shape is that of the path.
+	// splits means that a prefill worker can compute the prompt of such a request. shape is then the shape of its body.
 	splits bool
 	shape  handoff.Endpoint
 	path   string
@@ -60,9 +60,9 @@ func (s *Settings) classify(method, path string) target {
 	return t
 }
 
-// modelOf returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A
-// name that nothing serves counts where there are several pools: the request must not reach another model's
-// workers. Otherwise it is the engine's to judge.
+// modelOf returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A name that nothing
+// serves counts if there are several pools: the request must not reach another model's workers. Otherwise it is the engine's to
+// judge.
 func (s *Service) modelOf(body []byte) string {
 	set := s.Settings()
 	name, ok := openai.ModelOf(body)

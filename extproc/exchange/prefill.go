@@ -28,11 +28,11 @@ func (x *Exchange) isRelayed(d *route.Decision) bool {
 	return d.Split && handoff.IsConcurrent(d.Transfer)
 }
 
-// prefill has a prefill worker compute the prompt of a picked request. It returns the body for the decode worker: the given one
-// where no prefill worker has computed it. False means that the body has broken prefill workers, and must go to no other worker.
+// prefill has a prefill worker compute the prompt of a picked request. It returns the body for the decode worker: the given one if no
+// prefill worker has computed it. False means that the body has broken prefill workers, and must go to no other worker.
 //
-// Meanwhile the body counts in the budget of prefill workers. Where that has no room, they are so slow that the decode worker
-// computes the prompt.
+// Meanwhile the body counts in the budget of prefill workers. If that has no room, they are so slow that the decode worker computes the
+// prompt.
 func (x *Exchange) prefill(d *route.Decision, body []byte) (decode []byte, ok bool) {
 	s, size := x.svc, x.size
 	if !s.bodies.lend(size, &s.prefilling) {
@@ -82,7 +82,7 @@ func (x *Exchange) whileWanted() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// requestID returns the id that both engines receive: Envoy's, where Envoy has sent it, or else that of the decision.
+// requestID returns the id that both engines receive: Envoy's, if Envoy has sent it, or else the decision's.
 func (x *Exchange) requestID() string {
 	if x.head.RequestID != "" {
 		return x.head.RequestID

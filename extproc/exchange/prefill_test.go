@@ -26,7 +26,7 @@ import (
 const given = `{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r",` +
 	`"remote_host":"10.0.0.9","remote_port":5600,"tp_size":1}`
 
-// prefillWorker is an engine that answers prefill requests. It keeps what it received.
+// prefillWorker is an engine that answers prefill requests. It keeps the requests that it received.
 type prefillWorker struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -133,8 +133,8 @@ func post(t *testing.T, s *Service, done <-chan struct{}, head Head, body string
 
 const completionOfClient = `{"model":"sim","prompt":"a prompt of some blocks","max_tokens":9,"seed":9007199254740993}`
 
-// TestPrefillOutcomes: whatever prefill workers do, the request goes to the decode worker, with the parameters of the one that has
-// computed the prompt or without. No booking is left but that of the decode worker.
+// TestPrefillOutcomes: whatever prefill workers do, the request goes to the decode worker, with the parameters of the one that has computed
+// the prompt or without. No booking is left but the decode worker's.
 func TestPrefillOutcomes(t *testing.T) {
 	good := answers(http.StatusOK, `{"choices":[],"kv_transfer_params":`+given+`}`)
 	for _, c := range []struct {
@@ -253,8 +253,8 @@ func TestHangingPrefillWorkers(t *testing.T) {
 	}
 }
 
-// TestFirstTokenEndsTheAnswer: TensorRT-LLM transfers nothing where the first token ends the answer. The decode worker computes the
-// prompt, no other prefill worker is asked, and Envoy does not retry an answer of 400, which is then the client's fault.
+// TestFirstTokenEndsTheAnswer: TensorRT-LLM transfers nothing if the first token ends the answer. The decode worker computes the prompt, no
+// other prefill worker is asked, and Envoy does not retry an answer of 400, which is then the client's fault.
 func TestFirstTokenEndsTheAnswer(t *testing.T) {
 	const transferred = `{"prompt_token_ids":[1],"choices":[{"finish_reason":"not_finished","disaggregated_params":` +
 		`{"request_type":"context_only","first_gen_tokens":[17],"ctx_request_id":9}}]}`
@@ -305,8 +305,8 @@ func TestPrefillTimesOut(t *testing.T) {
 	}
 }
 
-// TestPrefillsThatHang: bodies at prefill workers that hang use up no memory for decisions. Where there is no room for another one,
-// its decode worker computes the prompt at once.
+// TestPrefillsThatHang: bodies at prefill workers that hang use up no memory for decisions. If there is no room for another one, its decode
+// worker computes the prompt at once.
 func TestPrefillsThatHang(t *testing.T) {
 	const held = 4
 	arrived := make(chan struct{}, held)

@@ -24,16 +24,16 @@ import (
 //	nixl, context     after the decode worker has failed before its answer:  both again, to another decode worker
 //	                    it is the next address
 //
-// Where there is no other decode worker, one that has failed gets the client's body, and computes the prompt: it may have failed
-// because it could not fetch the prompt from the prefill worker. For the same reason the next worker computes the prompt after one
-// that has answered with an error.
+// If there is no other decode worker, one that has failed gets the client's body, and computes the prompt: it may have failed because it
+// could not fetch the prompt from the prefill worker. For the same reason the next worker computes the prompt after one that has answered
+// with an error.
 //
 // A body may end an engine, so that it goes to no third worker after two have broken: they had received it, and their connection
 // broke or they answered with an error. SGLang's decode workers compute no prompts: without a leg to a prefill worker there is no
 // attempt.
 //
-// The parameters of a transfer are never used a second time. A decode worker frees the blocks at the prefill worker when it has
-// fetched them, and no one learns whether it had done so before it died; another decode worker would read what lies there now.
+// The parameters of a transfer are never used a second time. A decode worker frees the blocks at the prefill worker when it has fetched
+// them, and no one learns whether it had done so before it died; another decode worker would read the present content of these blocks.
 
 // maxPlans bounds the decisions that are kept for the relay. Of more at a time the oldest are forgotten; their requests are
 // decided once more.
@@ -72,7 +72,7 @@ func (p *plans) add(d *route.Decision, relayed bool, broke []string) {
 	p.byID[d.ID] = kept
 }
 
-// take returns a decision once; nil where there is none.
+// take returns a decision once; nil if there is none.
 func (p *plans) take(id string) *plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +149,7 @@ func (r *Relayed) hasBroken(worker string) {
 	}
 }
 
-// FailedAt returns the address of the picked worker, where the request comes because that one has failed; empty where it has not.
+// FailedAt returns the address of the picked worker if the request comes because that worker has failed; empty if it has not.
 func (r *Relayed) FailedAt() string {
 	if r.plan == nil || r.plan.relayed {
 		return ""
@@ -165,8 +165,8 @@ type Attempt struct {
 	Address string
 	Body    *prefill.Body
 	Set     []envoynames.Header
-	// Leg is the request to the prefill worker beside it; nil for none. Where it fails before the answer has begun, the
-	// attempt is to be stopped.
+	// Leg is the request to the prefill worker beside it; nil for none. If it fails before the answer has begun, the attempt is to be
+	// stopped.
 	Leg *prefill.Leg
 
 	relayed     *Relayed
@@ -174,7 +174,7 @@ type Attempt struct {
 	transferred bool // the body has the members of a transfer that came before
 }
 
-// Next returns the next attempt, or the answer to the client where there is none. ctx ends when the client leaves, or the attempt has
+// Next returns the next attempt, or the answer to the client if there is none. ctx ends when the client leaves, or the attempt has
 // failed.
 func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 	d, a := r.decide(now)
@@ -215,7 +215,7 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 	return attempt, nil
 }
 
-// begin begins the leg to a prefill worker, where there is one.
+// begin begins the leg to a prefill worker, if there is one.
 func (a *Attempt) begin(ctx context.Context, ask *prefill.Request) {
 	leg, body := a.relayed.svc.prefills.Begin(ctx, ask)
 	a.Leg, a.Body = leg, prefill.NewBody(body)
@@ -243,7 +243,7 @@ func (r *Relayed) again(ctx context.Context, a *Attempt, ask *prefill.Request, n
 	return nil, NoAnswer()
 }
 
-// decide returns the decision of the next attempt: that of the request where it has not been tried, or another one.
+// decide returns the decision of the next attempt: the request's own decision if it has not been tried, or another one.
 func (r *Relayed) decide(now time.Time) (*route.Decision, *Answer) {
 	p := r.plan
 	r.plan = nil

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestRelayToTheOnlyDecodeWorker: a decode worker that could not fetch a prompt computes it where there is no other one.
+// TestRelayToTheOnlyDecodeWorker: a decode worker that could not fetch a prompt computes it if there is no other one.
 func TestRelayToTheOnlyDecodeWorker(t *testing.T) {
 	p := newPrefillWorker(t, answers(http.StatusOK, `{"choices":[],"kv_transfer_params":`+given+`}`))
 	s, router, _ := newSplit(t, 0, p.URL)
@@ -35,7 +35,7 @@ func TestRelayToTheOnlyDecodeWorker(t *testing.T) {
 	}
 }
 
-// bodyOf returns what the decode worker of an attempt receives.
+// bodyOf returns the body that the decode worker of an attempt receives.
 func bodyOf(t *testing.T, a *Attempt) string {
 	t.Helper()
 	r, err := a.Body.NewRequest(t.Context(), "http://"+a.Address)
@@ -49,7 +49,7 @@ func bodyOf(t *testing.T, a *Attempt) string {
 	return string(text)
 }
 
-// TestFailuresOfALivingWorker: where the picked worker accepts connections, its failures are no evidence of its health.
+// TestFailuresOfALivingWorker: if the picked worker accepts connections, its failures are no evidence of its health.
 func TestFailuresOfALivingWorker(t *testing.T) {
 	for _, alive := range []bool{true, false} {
 		p := newPrefillWorker(t, answers(http.StatusOK, `{"choices":[],"kv_transfer_params":`+given+`}`))

@@ -24,7 +24,7 @@ type Reply struct {
 	// Destinations is the picked address, followed by those to try after a failure. Envoy's load balancer reads it as
 	// metadata.
 	Destinations string
-	// Cached is how many tokens of the prompt the prefill worker had in its cache, of a pick; -1 where it is not known.
+	// Cached is the number of tokens of the prompt that the prefill worker of a pick had in its cache; -1 if it is not known.
 	Cached int
 	// Set are headers to set on the request or to replace. ClearRoute makes Envoy choose the route again by them.
 	Set        []envoynames.Header
@@ -147,14 +147,14 @@ func NoAnswer() *Answer {
 		Message: "The workers that were asked have failed before their answer began. Try again."}, "no_answer")
 }
 
-// noDecision returns the refusal of a request whose body is unread for that reason, where its model must be known.
+// noDecision returns the refusal of a request whose body is unread for that reason, if its model must be known.
 func noDecision(reason string) *Answer {
 	return refusal(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.ServerError, Code: "no_decision",
 		Message: "The gateway cannot read which model is asked for: " + reason + "."}, outcomeUnread)
 }
 
-// mustBeRead returns the refusal of a request whose body is unread for that reason, where it must be read. The reason is empty for
-// a body of which only the first part has arrived.
+// mustBeRead returns the refusal of a request whose body is unread for that reason, if it must be read. The reason is empty for a body of
+// which only the first part has arrived.
 func mustBeRead(reason string) *Answer {
 	if reason == "" {
 		reason = "only its first part arrives. The operator must set request_body_mode to BUFFERED or FULL_DUPLEX_STREAMED"

@@ -41,7 +41,7 @@ type Settings struct {
 	TenantHeader string
 }
 
-// Service is what all exchanges of a router share.
+// Service is the state that all exchanges of a router share.
 type Service struct {
 	router   *route.Router
 	feedback Feedback // nil for none
@@ -120,14 +120,14 @@ func (s *Service) RelayBudget() *Budget { return &s.relayed }
 // CountProtocolError counts a request whose events did not fit the door's protocol.
 func (s *Service) CountProtocolError() { s.metrics.outcomes.WithLabelValues("protocol_error").Inc() }
 
-// Origin is what the door knows about a request before its headers, and no client can set.
+// Origin has the facts that the door knows about a request before its headers, and that no client can set.
 type Origin struct {
 	// Source is the name of the Envoy.
 	Source string
 	// Done is closed when Envoy takes no more replies, because the client has left.
 	Done <-chan struct{}
-	// Configured means that the whole configuration of the Envoy is from package xds, so that clients have set what is in
-	// the headers of roles and tenants. ReadsMetadata means that the Envoy reads the pick from the metadata.
+	// Configured means that the whole configuration of the Envoy is from package xds, so that the values in the headers of roles and
+	// tenants come from clients. ReadsMetadata means that the Envoy reads the pick from the metadata.
 	Configured, ReadsMetadata bool
 	// TrustedListener means that the request came on Envoy's listener for trusted clients.
 	TrustedListener bool
