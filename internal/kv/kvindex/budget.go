@@ -2,8 +2,8 @@ package kvindex
 
 import "sync/atomic"
 
-// budget counts the index's bytes against its bound. Invariant: used is the sum of what is reserved and not
-// released, and never above max after reserve has returned.
+// budget counts the index's bytes against its bound. Invariant: used is the sum of all bytes that are reserved and not released, and never
+// above max after reserve has returned.
 type budget struct {
 	max  int64
 	used atomic.Int64

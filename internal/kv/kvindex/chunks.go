@@ -60,8 +60,8 @@ func (r *holderRun) holders() *set {
 	return r.set
 }
 
-// runLocked returns the chunk's run of a set, and makes it where it is missing; nil if there is no room. The
-// chunk is locked.
+// runLocked returns the chunk's run of a set, and makes it if it is missing; nil if there is no room. The chunk is
+// locked.
 func (n *nodes) runLocked(g *chunk, s *set) *holderRun {
 	for r := g.runs; r != nil; r = r.next {
 		if r.set == s {
@@ -142,8 +142,8 @@ type reservation struct {
 	next, end uint8      // the positions from next up to, but not including, end
 }
 
-// reserve makes the next reserved position that of the next block, in the run of a set. It uses the present
-// reservation if the block continues the last one there. False means that there is no room.
+// reserve gives the next reserved position, in the run of a set, to the next block. It uses the present reservation if the block continues
+// the last one there. False means that there is no room.
 func (e *edit) reserve(to *set) bool {
 	c := &e.reserved
 	continues := e.chained && e.last == e.parent
@@ -172,7 +172,7 @@ func (e *edit) reserve(to *set) bool {
 	return r != nil
 }
 
-// bits are those of the positions that are still reserved.
+// bits has a bit for each position that is still reserved.
 func (c *reservation) bits() uint64 { return (1<<(c.end-c.next) - 1) << c.next }
 
 // unreserve gives back the positions that are still reserved. If no other writer has reserved positions
@@ -190,8 +190,8 @@ func (e *edit) unreserve() {
 	e.reserved = reservation{}
 }
 
-// chunkToExtend returns the chunk, locked, whose next position is the next block's: that of its parent, if
-// the parent is the chunk's last block. It returns nil if there is none.
+// chunkToExtend returns the chunk, locked, whose next position is the next block's: the chunk of its parent, if the parent is the chunk's
+// last block. It returns nil if there is none.
 func (e *edit) chunkToExtend() *chunk {
 	if !e.chained {
 		return nil

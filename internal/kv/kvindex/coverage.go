@@ -4,7 +4,7 @@ import "github.com/stator-project/stator/internal/fleet"
 
 // Coverage compares the caches of a fleet with the room of an index.
 type Coverage struct {
-	// Pairs is how many blocks the caches of all ranks can hold together.
+	// Pairs is the number of blocks that the caches of all ranks can hold together.
 	Pairs int64
 	// UnknownRanks counts the ranks whose worker does not report the size of its cache. Pairs leaves them out.
 	UnknownRanks int
@@ -29,7 +29,7 @@ func (x *Index) Coverage(s *fleet.Snapshot) Coverage {
 	return c
 }
 
-// Share returns the part of the caches for which the index has room, from 0 to 1. It is 1 where no size is known.
+// Share returns the part of the caches for which the index has room, from 0 to 1. It is 1 if no size is known.
 func (c Coverage) Share() float64 {
 	if c.Pairs <= c.Room {
 		return 1

@@ -43,8 +43,8 @@ const (
 	pieceFlags     = 2
 )
 
-// ageLimits are where the classes of age end, in ticks: see ticksPerIndex. A load stores the youngest class
-// first, so that the oldest blocks are missing if there is too little room.
+// ageLimits are the ends of the classes of age, in ticks: see ticksPerIndex. A load stores the youngest class first, so that the oldest
+// blocks are missing if there is too little room.
 var ageLimits = [...]uint8{1, 8, 32}
 
 const ageClasses = len(ageLimits) + 1

@@ -16,8 +16,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// TestDumpCarriesEverything: an index loaded from another's dumps answers as the twin of the
-// first, and goes on to agree with it under what the engines say next.
+// TestDumpCarriesEverything: an index loaded from another's dumps answers as the twin of the first, and goes on to agree with it under the
+// engines' next events.
 func TestDumpCarriesEverything(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
 		now: time.Unix(1000, 0), fan: 2, depth: 5, ranks: 4, windows: []int{2, 1, 2}}
@@ -81,7 +81,7 @@ func (w *world) query(out *Overlap, x *Index, id fleet.RankID) {
 	}
 }
 
-// TestDumpOfManyBlocks: what a block costs, and that a lookup skips in what was loaded.
+// TestDumpOfManyBlocks: the bytes of a dump for each block are bounded, and a lookup skips in the loaded blocks.
 func TestDumpOfManyBlocks(t *testing.T) {
 	x := New(Config{})
 	fill(x, 1, 100_000)

@@ -36,7 +36,7 @@ type edit struct {
 	gone    uint64
 }
 
-// done gives back what the edit holds. The edit must not be used afterwards.
+// done gives back the reservations and the set that the edit holds. The edit must not be used afterwards.
 func (e *edit) done() {
 	e.unreserve()
 	e.flush()
@@ -56,9 +56,9 @@ func (e *edit) expect(parent blockhash.Sequence, chained bool, left int) {
 	e.left = left
 }
 
-// apply changes the holder's bits on one node, and returns its bits before. ok is false if there was no room,
-// and then nothing changed. Afterwards the edit's chunk and pos are where the node is, or was; chunk is nil
-// if it had no node.
+// apply changes the holder's bits on one node, and returns its bits before. ok is false if there was no room, and then
+// nothing changed. Afterwards the edit's chunk and pos are the present or last place of the node; chunk is nil if it had no
+// node.
 //
 //	node            bits afterwards   effect
 //	none            none              none
@@ -111,8 +111,8 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 	return before, true
 }
 
-// leave removes a node that has no other holder. Its bit in the run is cleared later, with those of the next
-// nodes that leave the same run. Until then a lookup that runs at the same time may still count the block.
+// leave removes a node that has no other holder. Its bit in the run is cleared later, with the bits of the next nodes that leave the same
+// run. Until then a lookup that runs at the same time may still count the block.
 func (e *edit) leave(shard *nodeShard, at *slot, r *holderRun, pos uint8) {
 	if e.leaving != r {
 		e.flush()

@@ -22,7 +22,7 @@ type segment struct {
 	entries []entry
 	marks   []uint8
 	n       int   // entries in use
-	wide    uint8 // 0xff where a whole mark has groups, else 0
+	wide    uint8 // 0xff if a whole mark has groups, else 0
 }
 
 // entry is an engine's hash and the content that it stands for.
@@ -42,8 +42,8 @@ const (
 	minSegment = 8
 )
 
-// engineNew is a segment's fill after a resize. It differs by segment, so that those of a table do not all
-// grow at the same time.
+// engineNew is a segment's fill after a resize. It differs by segment, so that the segments of a table do not all grow at the same
+// time.
 func engineNew(number int) float64 { return 0.68 + 0.08*float64(number)/16 }
 
 // spread mixes the bits of an engine's hash, because some engines count instead of hashing.
@@ -58,8 +58,8 @@ func (t *engineTable) segment(hash uint64) (s *segment, number int) {
 	return &t.segments[number], number
 }
 
-// home is the slot where a search for a hash begins, and the bits of the hash that its mark keeps. The
-// latter are low bits, of which the home and the segment depend little.
+// home returns the first slot of a search for a hash, and the bits of the hash that its mark keeps. The latter are low bits, of which the
+// home and the segment depend little.
 func (s *segment) home(hash uint64) (i int, bits4 uint8) {
 	spread := spread(hash)
 	hi, _ := bits.Mul64(spread<<4, uint64(len(s.entries)))
@@ -87,7 +87,7 @@ func (s *segment) find(hash uint64) (i int, found bool) {
 	return i, false
 }
 
-// get returns the content and tiers of hash; tiers is 0 where it is unknown.
+// get returns the content and tiers of hash; tiers is 0 if it is unknown.
 func (t *engineTable) get(hash uint64) (seq blockhash.Sequence, tiers uint8) {
 	s, _ := t.segment(hash)
 	if i, found := s.find(hash); found {

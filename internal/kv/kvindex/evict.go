@@ -81,8 +81,8 @@ func (x *Index) evictionAge() uint8 {
 	return ages[len(ages)-1-len(ages)/8]
 }
 
-// sweep checks the next few hundred entries and evicts those that are at least limit ticks old. It returns
-// how many it evicted and how many it checked. x.sweeper.mu is held.
+// sweep checks the next few hundred entries and evicts the ones that are at least limit ticks old. It returns how many it evicted and how
+// many it checked. x.sweeper.mu is held.
 //
 // The rank at the hand may have changed since the last call: it may be gone, dropped, or another rank with
 // the same id. Its tables may have been resized, which moves entries past the hand or behind it. All this
@@ -149,8 +149,8 @@ func (h *sweeper) moveTo(rank int) {
 	h.segment, h.slot = 0, 0
 }
 
-// segment returns the i-th segment of the rank's tables: first those of its engine's hashes, then those of
-// its sliding-window groups, for which windowed is true.
+// segment returns the i-th segment of the rank's tables: first the segments of its engine's hashes, then the segments of its sliding-window
+// groups, for which windowed is true.
 func (r *rank) segment(i int) (s *segment, windowed bool) {
 	if n := len(r.engine.segments); i >= n {
 		return &r.windows.table.segments[i-n], true
@@ -158,7 +158,7 @@ func (r *rank) segment(i int) (s *segment, windowed bool) {
 	return &r.engine.segments[i], false
 }
 
-// segments is how many segments the rank's tables have.
+// segments returns the number of segments of the rank's tables.
 func (r *rank) segments() int {
 	n := len(r.engine.segments)
 	if r.windows != nil {
@@ -184,9 +184,9 @@ func (x *Index) evictWaiting(r *rank) int {
 	return orphans + before - r.predictions.n
 }
 
-// reapRank takes up to n blocks of a dropped rank out of their nodes, and returns what is left of n. It sets
-// r.reaped when the rank is empty. Nothing else changes the tables of a dropped rank, so r.reapedTo stays
-// valid between calls.
+// reapRank takes up to n blocks of a dropped rank out of their nodes, and returns the rest of n. It sets r.reaped
+// when the rank is empty. Nothing else changes the tables of a dropped rank, so r.reapedTo stays valid between
+// calls.
 func (x *Index) reapRank(r *rank, n int) int {
 	e := x.edit(r, 0, tierMask)
 	defer e.done()
@@ -303,7 +303,7 @@ func (x *Index) Evicted(id fleet.RankID) bool {
 	return r.lossy
 }
 
-// Blocks is how many blocks the rank's engine has reported and not removed.
+// Blocks is the number of blocks that the rank's engine has reported and not removed.
 func (x *Index) Blocks(id fleet.RankID) int {
 	if r := x.lookupRank(id); r != nil {
 		return int(r.pairs.Load())

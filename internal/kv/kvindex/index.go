@@ -18,8 +18,8 @@ type Config struct {
 	// MaxOrphans bounds the blocks of one rank that wait for their parent; default 16,384. Beyond it the
 	// oldest are dropped.
 	MaxOrphans int
-	// MaxPredicted bounds the predicted blocks of one rank; default 65,536. Beyond it those that expire first
-	// are dropped.
+	// MaxPredicted bounds the predicted blocks of one rank; default 65,536. Beyond it the predictions that expire first are
+	// dropped.
 	MaxPredicted int
 }
 
@@ -93,7 +93,7 @@ func (x *Index) lookupRank(id fleet.RankID) *rank {
 	return nil
 }
 
-// rank returns the state of a rank, and makes it where there is none.
+// rank returns the state of a rank, and makes it if there is none.
 func (x *Index) rank(id fleet.RankID) *rank {
 	if r := x.lookupRank(id); r != nil {
 		return r
@@ -122,7 +122,7 @@ func (x *Index) newRankLocked(id fleet.RankID) *rank {
 	return r
 }
 
-// minFreeHolders is how many holder numbers stay free before the oldest is used again.
+// minFreeHolders is the number of holder numbers that stay free before the oldest is used again.
 const minFreeHolders = 1024
 
 // with returns a copy of list with r at i.

@@ -49,9 +49,9 @@ func TestLookupAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestPredictAllocatesStretchesAlone: where what is new drives out what is oldest, a prediction
-// allocates one chunk, which belongs to lookups too and so to the garbage collector, and nothing
-// else but a table now and then.
+// TestPredictAllocatesStretchesAlone: if new predictions drive out the oldest ones, a prediction allocates one
+// chunk, which belongs to lookups too and so to the garbage collector, and nothing else but a table now and
+// then.
 func TestPredictAllocatesStretchesAlone(t *testing.T) {
 	x := New(Config{})
 	number, at := uint64(0), time.Unix(1000, 0)
@@ -76,8 +76,8 @@ func TestPredictAllocatesStretchesAlone(t *testing.T) {
 	audit(t, x)
 }
 
-// TestHotPrefixSurvivesPressure: what is looked up stays when ten times the capacity is
-// stored once and never used.
+// TestHotPrefixSurvivesPressure: a prefix that is looked up stays when ten times the capacity is stored once and never
+// used.
 func TestHotPrefixSurvivesPressure(t *testing.T) {
 	x := New(Config{MaxBytes: 1 << 19})
 	hot, hashes := prompt(1<<40, 64)
@@ -97,8 +97,8 @@ func TestHotPrefixSurvivesPressure(t *testing.T) {
 	audit(t, x)
 }
 
-// TestConcurrent: lookups beside stores, removals, drops and predictions. What it shows is
-// shown by the race detector, and by the audit.
+// TestConcurrent: lookups beside stores, removals, drops and predictions. Its failures are found by the race detector, and by the
+// audit.
 func TestConcurrent(t *testing.T) {
 	x := New(Config{MaxBytes: 1 << 20})
 	var wg sync.WaitGroup

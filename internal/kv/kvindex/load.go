@@ -65,7 +65,7 @@ func (x *Index) enlist(r *rank) {
 	}
 }
 
-// loadStep is how many blocks are stored between two checks of the budget.
+// loadStep is the number of blocks that are stored between two checks of the budget.
 const loadStep = 1024
 
 // restore stores a parsed dump in an unlisted rank.

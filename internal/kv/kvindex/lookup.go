@@ -5,7 +5,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// progress is how far one holder holds the prompt.
+// progress counts the blocks of the prompt that one holder holds so far.
 type progress struct {
 	held   Held
 	holder uint32
@@ -14,14 +14,14 @@ type progress struct {
 	window uint16 // one more than its index in Overlap.windows; 0 for a rank without windows
 }
 
-// Lookup finds how much of the prompt every rank holds, contiguous from the root: first on the device, then
-// on each slower tier from where the faster ones end. It stops where no rank continues. It overwrites out,
-// and in steady state allocates nothing.
+// Lookup finds how much of the prompt every rank holds, contiguous from the root: first on the device, then on each slower
+// tier from the end of the faster ones. It stops when no rank continues. It overwrites out, and in steady state allocates
+// nothing.
 func (x *Index) Lookup(blocks []blockhash.Block, out *Overlap) {
 	out.reset()
 	w := walk{nodes: &x.nodes, blocks: blocks, now: x.clock.now()}
 
-	// The active holders change only where the set of holders does, so blocks are added to them in rows.
+	// The active holders change only with the set of holders, so blocks are added to them in rows.
 	var holders *set
 	run := 0 // blocks since the set last changed
 walk:

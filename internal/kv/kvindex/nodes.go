@@ -19,7 +19,7 @@ import (
 //
 // Nodes therefore move while readers search. Two rules keep searches right:
 //
-//   - A reader loads the slot's word before and after its run. If the word is the same, the run is that of
+//   - A reader loads the slot's word before and after its run. If the word is the same, the run belongs to
 //     the word's key: the word changes only while run is nil.
 //   - A reader that does not find its key searches once more, from the end of the row of slots back to the
 //     key's home. A node that moves is copied towards its home before it is removed, so a search in that
@@ -112,7 +112,7 @@ func key(seq blockhash.Sequence) uint64 {
 	return uint64(seq)
 }
 
-// home is the slot where a search for a key begins: the first of a cache line.
+// home returns the first slot of a search for a key: the first of a cache line.
 func (t *table) home(key uint64) int { return t.homeOf(key << posBits) }
 
 // homeOf is home for a key that has lost the bits that chose the shard, as in a word.
@@ -198,8 +198,8 @@ type plainSlot struct {
 // remove empties a slot and closes the gap. The last node behind it that may lie there moves into it, and
 // then the gap that this leaves is closed in the same way. The shard is locked.
 //
-// The order of stores is what readers rely on: run is nil while word changes, and the copy in the gap is
-// complete before the original slot is emptied.
+// Readers rely on the order of stores: run is nil while word changes, and the copy in the gap is complete before the original slot is
+// emptied.
 func (t *table) remove(at *slot) {
 	size := len(t.slots)
 	hole := int((uintptr(unsafe.Pointer(at)) - uintptr(unsafe.Pointer(&t.slots[0]))) / unsafe.Sizeof(*at))
@@ -305,8 +305,8 @@ func (n *nodes) age(seq blockhash.Sequence) (uint8, bool) {
 	return r.chunk.used(), true
 }
 
-// roomLocked makes room for one more node, of a key, and returns its empty slot; nil if the budget has no
-// room. at is the empty slot where it would go in the present table.
+// roomLocked makes room for one more node, of a key, and returns its empty slot; nil if the budget has no room. at is the empty slot for it
+// in the present table.
 func (n *nodes) roomLocked(s *nodeShard, at *slot, key uint64) *slot {
 	if t := s.table.Load(); t != nil && float64(s.live+1) <= maxFull*float64(len(t.slots)) {
 		return at

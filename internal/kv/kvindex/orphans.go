@@ -104,8 +104,8 @@ func (x *Index) removeOrphan(r *rank, o *orphan) {
 	x.budget.release(orphanBytes)
 }
 
-// storeOrphansOf stores the blocks that waited for hash, which stands for content seq now, and those that
-// waited for them. It has a list of parents instead of recursion, because a chain may be long.
+// storeOrphansOf stores the blocks that waited for hash, which stands for content seq now, and the blocks that waited for these. It has a
+// list of parents instead of recursion, because a chain may be long.
 func (x *Index) storeOrphansOf(r *rank, hash uint64, seq blockhash.Sequence) {
 	if len(r.orphans.byHash) == 0 {
 		return

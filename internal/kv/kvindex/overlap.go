@@ -15,17 +15,17 @@ type Overlap struct {
 	at []uint32
 
 	active  []progress   // during a lookup: the holders that have all blocks so far
-	windows []windowWalk // of those with sliding windows
+	windows []windowWalk // of ranks with sliding windows
 }
 
-// Held is how much of a prompt one rank holds.
+// Held describes the part of a prompt that one rank holds.
 type Held struct {
 	Rank fleet.RankID
 	// Blocks are contiguous from the root: the device's first, then each slower tier's
 	// extension past the faster ones.
 	Blocks [fleet.Tiers]int
-	// InHost is how many blocks from the root are in host memory, where other ranks may be able to load them. Some of them may be on the
-	// device, too.
+	// InHost is the number of blocks from the root in host memory, from which other ranks may be able to load them. Some of them may be on
+	// the device, too.
 	InHost int
 }
 
@@ -35,7 +35,7 @@ func (o *Overlap) Of(rank fleet.RankID) [fleet.Tiers]int { return o.held(rank).B
 // InHost returns how many blocks from the root that rank has in host memory.
 func (o *Overlap) InHost(rank fleet.RankID) int { return o.held(rank).InHost }
 
-// held returns what a rank holds; nothing for one that is not in the result.
+// held returns the part that a rank holds; zero for a rank that is not in the result.
 func (o *Overlap) held(rank fleet.RankID) Held {
 	if int(rank) >= len(o.at) || o.at[rank] == 0 {
 		return Held{}
@@ -52,7 +52,7 @@ func (o *Overlap) AnyInHost() bool {
 // valid until the next lookup.
 func (o *Overlap) Ranks() []Held { return o.ranks }
 
-// reset empties o. It clears only what the last lookup set in at, which is as long as the fleet.
+// reset empties o. It clears only the entries that the last lookup set in at, which is as long as the fleet.
 func (o *Overlap) reset() {
 	for i := range o.ranks {
 		o.at[o.ranks[i].Rank] = 0

@@ -78,8 +78,8 @@ func (p *predicting) all(chain []blockhash.Sequence, from int) {
 	}
 }
 
-// block predicts one block, or prolongs its prediction, unless it is reported. left is how many blocks of the
-// chain are left, this one included. False means that there is no room.
+// block predicts one block, or prolongs its prediction, unless it is reported. left is the number of blocks of the chain that are left,
+// this one included. False means that there is no room.
 //
 //	bits before     effect
 //	predicted       moves to this prediction if it ends later
@@ -179,9 +179,9 @@ func (x *Index) PredictedUntil(id fleet.RankID, last blockhash.Sequence) (until 
 	return time.Unix(0, p.at), true
 }
 
-// Withdraw takes back the predictions of a chain on a rank, because its request did not reach the rank. The first
-// from blocks are left alone. So are predictions that end after until, because another request has made or
-// prolonged them, and what the rank has reported. It returns how many blocks it took back.
+// Withdraw takes back the predictions of a chain on a rank, because its request did not reach the rank. The first from blocks are left
+// alone. So are predictions that end after until, because another request has made or prolonged them, and blocks that the rank has
+// reported. It returns how many blocks it took back.
 func (x *Index) Withdraw(id fleet.RankID, chain []blockhash.Sequence, from int, until time.Time) (blocks int) {
 	r := x.lookupRank(id)
 	if r == nil || from >= len(chain) {

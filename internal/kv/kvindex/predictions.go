@@ -7,14 +7,14 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// predictions are the blocks that one rank is expected to hold until a time, because a request was sent
-// there. Each has a bit in its node's set, beside those of the tiers. The records here take the bits back
-// when their time is over. The rank's lock guards them.
+// predictions are the blocks that one rank is expected to hold until a time, because a request was sent there. Each has a bit in its
+// node's set, beside the bits of the tiers. The records here take the bits back when their time is over. The rank's lock guards
+// them.
 //
-// One call of Predict makes one prediction, which has a part for each chunk. Exactly one part owns a
-// predicted block: that of the prediction which lasts longest. To prolong a block is to move a bit from the
-// old part to the new one. When a prediction ends, the blocks that its parts still own end. So a block needs
-// no record but its hash, which finds the node.
+// One call of Predict makes one prediction, which has a part for each chunk. Exactly one part owns a predicted block: the
+// part of the prediction that lasts longest. To prolong a block is to move a bit from the old part to the new one. When a
+// prediction ends, the blocks that its parts still own end. So a block needs no record but its hash, which finds the
+// node.
 //
 //	event                                   owner of the block
 //	Predict, and no part owns it            the new part
@@ -62,7 +62,7 @@ const (
 	partBytes     = int64(unsafe.Sizeof(predictionPart{})) + 64 // with its entries in the map and in the heap
 )
 
-// bytes is what the part counts in the budget.
+// bytes is the size of the part in the budget.
 func (p *predictionPart) bytes() int64 { return partBytes + 8*int64(cap(p.seqs)) }
 
 // after is the position behind the part's last.
@@ -110,7 +110,7 @@ func (p *predictions) dropSpare(b *budget) {
 	}
 }
 
-// owner returns the part that owns a position of a chunk, nil where none does.
+// owner returns the part that owns a position of a chunk, nil if none does.
 func (p *predictions) owner(at *chunk, bit uint64) *predictionPart {
 	t := p.byChunk[at]
 	for t != nil && t.owned&bit == 0 {

@@ -16,7 +16,7 @@ type member uint32
 const (
 	tierBits  = 8
 	tierMask  = 1<<tierBits - 1
-	predicted = uint8(1 << fleet.Tiers) // the bit after those of the tiers
+	predicted = uint8(1 << fleet.Tiers) // the bit after the bits of the tiers
 )
 
 func (m member) holder() uint32 { return uint32(m) >> tierBits }
@@ -32,7 +32,7 @@ type set struct {
 	refs    atomic.Int64
 }
 
-// bytes is what the set counts in the budget, with its entry in the map.
+// bytes is the size of the set in the budget, with its entry in the map.
 func (s *set) bytes() int64 { return setBytes + 4*int64(cap(s.members)) }
 
 const setBytes = 112
@@ -53,7 +53,7 @@ func (s *set) tiers(holder uint32) uint8 {
 	return 0
 }
 
-// find returns the position of a holder, or where it would be.
+// find returns the position of a holder, or the position at which to insert it.
 func (s *set) find(holder uint32) (int, bool) {
 	return slices.BinarySearchFunc(s.all(), holder, func(m member, h uint32) int { return int(m.holder()) - int(h) })
 }

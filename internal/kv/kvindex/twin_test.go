@@ -24,8 +24,8 @@ type naiveRank struct {
 	tiers map[uint64]uint8 // on which tiers it is held
 	paths map[uint64][]blockhash.Block
 	until map[string]int64 // predictions by path
-	// promised are predictions that an index may have which has forgotten what the engine said:
-	// it cannot know that the block was reported, nor that a removal means it.
+	// promised are predictions that an index may keep after it has forgotten the engine's events: it cannot know that the block was
+	// reported, nor that a removal means it.
 	promised map[string]int64
 
 	windows map[int]int             // by group: blocks in a row that it needs
@@ -78,7 +78,7 @@ func (r *naiveRank) resolve() {
 	}
 }
 
-// forget drops what is held nowhere.
+// forget drops an engine hash that the rank holds on no tier and in no group.
 func (r *naiveRank) forget(h uint64) {
 	if r.tiers[h] == 0 && len(r.groups[h]) == 0 {
 		delete(r.names, h)
@@ -125,7 +125,7 @@ func (r *naiveRank) overlap(query []blockhash.Block) (counts [fleet.Tiers]int) {
 	return counts
 }
 
-// inHost is how much of a prefix is in host memory, as far as it counts at all.
+// inHost returns the number of blocks of a prefix in host memory, as far as it counts at all.
 func (r *naiveRank) inHost(query []blockhash.Block) (n int) {
 	held, most := r.held(), 0
 	for _, blocks := range r.overlap(query) {
@@ -177,7 +177,7 @@ type world struct {
 	claims int
 	// long has chains go along one of a few prompts of many blocks, and leave it or not.
 	long bool
-	// windows, where not empty, are those of the groups of the first two ranks.
+	// windows, if not empty, are the windows of the groups of the first two ranks.
 	windows []int
 }
 
@@ -297,7 +297,7 @@ func (w *world) step() {
 	}
 }
 
-// windowStep is what a sliding-window group may say.
+// windowStep applies a random event of a sliding-window group.
 func (w *world) windowStep(id fleet.RankID, r *naiveRank, chain []blockhash.Block, hashes []uint64, from int) {
 	group := w.rng.IntN(len(w.windows))
 	switch dice := w.rng.IntN(100); {
@@ -418,8 +418,8 @@ func (w *world) checkUntil(step int, id fleet.RankID, chain []blockhash.Block) {
 	}
 }
 
-// TestLongPromptsAgreeWithTwin is TestAgreesWithTwin with prompts of several stretches, so that
-// lookups skip, over holes, and prompts leave each other inside what is skipped.
+// TestLongPromptsAgreeWithTwin is TestAgreesWithTwin with prompts of several stretches, so that lookups skip, over holes, and prompts leave
+// each other inside the skipped blocks.
 func TestLongPromptsAgreeWithTwin(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
 		now: time.Unix(1000, 0), fan: 2, depth: 200, ranks: 3, long: true, windows: []int{5, 70}}
@@ -456,8 +456,8 @@ func TestHybridAgreesWithTwin(t *testing.T) {
 	audit(t, w.x)
 }
 
-// TestNeverClaimsUnderPressure: in too few bytes the index evicts blocks, but what it reports is
-// true, and it stays within its bytes.
+// TestNeverClaimsUnderPressure: in too few bytes the index evicts blocks, but its reports are true, and it stays within its
+// bytes.
 func TestNeverClaimsUnderPressure(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{MaxBytes: 96 << 10, MaxOrphans: 20, MaxPredicted: 50}),
 		n: naive{map[fleet.RankID]*naiveRank{}}, now: time.Unix(1000, 0), fan: 6, depth: 5, ranks: 4, windows: []int{2, 3}}

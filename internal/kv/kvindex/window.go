@@ -11,10 +11,10 @@ import (
 // under the same engine hashes. A prefix can be reused up to a block only if the full-attention group holds
 // all of it, and every window group holds the blocks that lie in its window before that point.
 //
-// vLLM decides this in HybridKVCacheCoordinator (vllm/v1/core/kv_cache_coordinator.py,
-// find_longest_cache_hit): the groups in turn shorten the hit until none does. A group needs
-// cdiv(window-1, block_size) blocks in a row, or all from the root if those are fewer
-// (SlidingWindowManager.find_longest_cache_hit). The result is the longest length that suits every group.
+// vLLM decides this in HybridKVCacheCoordinator (vllm/v1/core/kv_cache_coordinator.py, find_longest_cache_hit): the groups
+// in turn shorten the hit until none does. A group needs cdiv(window-1, block_size) blocks in a row, or all from the root
+// if these are fewer (SlidingWindowManager.find_longest_cache_hit). The result is the longest length that suits every
+// group.
 //
 // Example: a window of 3 blocks, and a prompt of 8 blocks.
 //
@@ -24,9 +24,9 @@ import (
 //	blocks in a row     0 0 0 1 2 3 0 1
 //	reusable up to                ^        6 blocks: 3 in a row at block 5
 //
-// A node's set has a bit for each size of window, beside those of the tiers: all of the rank's groups of that
-// size hold the block. So a lookup counts rows as it walks, without a lock, and ranks without such groups
-// cost nothing.
+// A node's set has a bit for each size of window, beside the bits of the tiers: all of the rank's groups of that
+// size hold the block. So a lookup counts rows as it walks, without a lock, and ranks without such groups cost
+// nothing.
 
 // windows is the content of a rank's sliding-window groups. The rank's lock guards it.
 type windows struct {
@@ -43,8 +43,8 @@ type windowGroup struct {
 	class  uint8 // of groups with the same window
 }
 
-// windowNeeds is how many blocks in a row each class needs. Lookups read it without a lock, so a published
-// one does not change.
+// windowNeeds has the number of blocks in a row that each class needs. Lookups read it without a lock, so a published one does not
+// change.
 type windowNeeds struct {
 	n      int
 	blocks [windowClasses]int
@@ -63,12 +63,12 @@ const windowBits = uint8((1<<windowClasses - 1) << firstWindow)
 type Window struct {
 	// Group is the engine's number of the group; 0 if it reports none.
 	Group int
-	// Blocks is how many blocks in a row the group needs at the end of a reused prefix: see [WindowBlocks].
+	// Blocks is the number of blocks in a row that the group needs at the end of a reused prefix: see [WindowBlocks].
 	Blocks int
 }
 
-// StoreWindow is [Index.Store] for a sliding-window group, on the rank's device. The group's blocks are
-// independent of those of the full-attention group. Blocks of a group that needs none are not stored.
+// StoreWindow is [Index.Store] for a sliding-window group, on the rank's device. The group's blocks are independent of the full-attention
+// group's blocks. Blocks of a group that needs none are not stored.
 //
 // The overlap of a rank that has such a group is cut to the longest prefix that its groups allow, on the
 // slowest tier first. Beyond 8 groups, or 3 sizes of windows, the last one stands for the rest. That may
@@ -119,8 +119,8 @@ func (x *Index) RemoveWindow(id fleet.RankID, group int, hashes []uint64) {
 	}
 }
 
-// WindowBlocks is how many blocks in a row a sliding window of tokens needs. A token attends to itself and to
-// the tokens-1 before it, so a window of 1 needs none.
+// WindowBlocks returns the number of blocks in a row that a sliding window of tokens needs. A token attends to itself and to the tokens-1
+// before it, so a window of 1 needs none.
 func WindowBlocks(tokens, blockSize int) int {
 	if tokens <= 1 || blockSize <= 0 {
 		return 0
