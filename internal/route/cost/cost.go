@@ -23,7 +23,7 @@ const (
 	NameDynamo = "dynamo"
 )
 
-// Request is what every candidate is judged for.
+// Request is the request for which every candidate is judged.
 type Request struct {
 	// BlockSize is in tokens; less than 1 counts as 1.
 	BlockSize int
@@ -52,9 +52,9 @@ func (r *Request) Blocks() int {
 	return (r.PromptTokens + bs - 1) / bs
 }
 
-// reusable is how many tokens of the prompt a cache can have at most, in whole blocks. An engine computes at least the
-// last token of a prompt, and with it the block of that token: vLLM computes the last block of a prompt again that it
-// has cached as a whole.
+// reusable returns the most tokens of the prompt that a cache can have, in whole blocks. An engine computes at least the last
+// token of a prompt, and with it the block of that token: vLLM computes the last block of a prompt again that it has cached as a
+// whole.
 func (r *Request) reusable() int {
 	bs := max(1, r.BlockSize)
 	return max(0, r.PromptTokens-1) / bs * bs
@@ -68,35 +68,35 @@ type Facts struct {
 	// Overlap is the blocks of the prompt that the rank holds: the device's from the root,
 	// each slower tier's past the faster ones.
 	Overlap [fleet.Tiers]int
-	// Evicting is how many blocks of the prompt the rank's device holds besides, which the prompts that wait there will
-	// evict before this one is computed.
+	// Evicting is the number of blocks of the prompt that the rank's device holds besides, and that the prompts that wait there will evict
+	// before this one is computed.
 	Evicting int
-	// Pullable is how many further blocks of the prompt the rank could fetch from another worker's cache; only [Delay] uses
+	// Pullable is the number of further blocks of the prompt that the rank could fetch from another worker's cache; only [Delay] uses
 	// it.
 	Pullable int
-	// OnNode and OnPeers are how many blocks follow those of Overlap in host memory that the rank can load from: first in that of its
-	// node, where other engines have reported them, and then in that of other nodes. Only [Delay] uses them.
+	// OnNode and OnPeers count the blocks after Overlap that the rank can load from host memory: first OnNode from its own node, if other
+	// engines have reported them, and then OnPeers from other nodes. Only [Delay] uses them.
 	OnNode, OnPeers int
 	// Booked is the load that routers have placed there.
 	Booked fleet.Amount
-	// Untracked is the requests there that no router has booked, Slots how many requests the engine runs at once (0 is unknown), and
-	// Footprint the share of the booked blocks that they take (0 counts as 1).
+	// Untracked is the requests there that no router has booked, Slots the number of requests that the engine runs at once (0 is unknown),
+	// and Footprint the share of the booked blocks that they take (0 counts as 1).
 	fleet.View
-	// Wait is how long the prefills that are booked there are expected to last. Pace is how many times as
-	// long as those of its class the rank's passes last; 0 counts as 1. Only [Delay] needs them.
+	// Wait is the expected duration of the prefills that are booked there. Pace is the duration of the rank's passes as a multiple of its
+	// class's passes; 0 counts as 1. Only [Delay] needs them.
 	Wait time.Duration
 	Pace float64
 	// Gathering means that the rank is going to begin a pass with prompts that are booked there, which has room for others; see
 	// [fleet.Load.IsGathering]. Only [Delay] needs it.
 	Gathering bool
-	// Capacity is the rank's cache in blocks; 0 is unknown. Held is how many blocks it holds, used or not.
+	// Capacity is the rank's cache in blocks; 0 is unknown. Held is the number of blocks that it holds, used or not.
 	Capacity, Held int
-	// Store has how long cached tokens take to load from slower tiers and from other nodes. It is nil where nothing is known. Only
+	// Store has the times that cached tokens take to load from slower tiers and from other nodes. It is nil if nothing is known. Only
 	// [Delay] uses it.
 	Store *fleet.Store
 }
 
-// HeldBlocks is how many blocks of a prompt's beginning a rank holds on any tier.
+// HeldBlocks returns the number of blocks of a prompt's beginning that a rank holds on any tier.
 func HeldBlocks(overlap [fleet.Tiers]int) (blocks int) {
 	for _, n := range overlap {
 		blocks += n
@@ -104,7 +104,7 @@ func HeldBlocks(overlap [fleet.Tiers]int) (blocks int) {
 	return blocks
 }
 
-// HeldBlocks is how many blocks of the prompt the rank holds on any tier.
+// HeldBlocks returns the number of blocks of the prompt that the rank holds on any tier.
 func (f *Facts) HeldBlocks() int { return HeldBlocks(f.Overlap) }
 
 // Cached is the number of prompt tokens that the rank need not compute, in whole blocks.
@@ -153,7 +153,7 @@ type Score struct {
 	// Tie orders candidates of equal Total: lower is better. Delay sets it to Uncached, so caches break ties. Weights does
 	// not, because Dynamo breaks ties at random.
 	Tie int `json:"-"`
-	// Preference is the factor on the terms' sum for the worker's taints; 0 where the request prefers
+	// Preference is the factor on the terms' sum for the worker's taints; 0 if the request prefers
 	// none.
 	Preference float64 `json:",omitempty"`
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Delay is the cost of a request on a rank in milliseconds: by how much all delays grow together if the request goes there. Lower is
-// better. Start from [Default]. The delays are those of the request itself, of the requests that are on the rank, and of later ones:
+// Delay is the cost of a request on a rank in milliseconds: the growth of all delays together if the request goes there. Lower is better.
+// Start from [Default]. It counts the delays of the request itself, of the requests that are on the rank, and of later ones:
 //
 //	own      = time of the prompt's prefill
 //	wait     = FirstToken · time of the prefills that are booked before it
@@ -20,41 +20,41 @@ import (
 //	decode   = Decode · tokens of the answer · time of a step for a token · (tokens of all contexts + requests · tokens of this context)
 //	cost     = wait + slot + prefill + transfer + others + evict + decode
 //
-// What comes before the first token counts FirstToken times, because it delays the first token and the end of the request. All
-// requests that run stand still while a prompt is computed (others), and each of their steps is longer by the context of this request, as
-// its steps are by theirs (decode). A computed prompt takes the place of cached tokens; reuse is how often such a token was found
-// again, at most once (evict, where the cache is full). Terms that are equal on all ranks of a class are left out.
+// Time before the first token counts FirstToken times, because it delays the first token and the end of the request. All requests that run
+// stand still while a prompt is computed (others), and each of their steps is longer by the context of this request, as its steps are by
+// theirs (decode). A computed prompt takes the place of cached tokens; reuse is how often such a token was found again, at most once
+// (evict, if the cache is full). Terms that are equal on all ranks of a class are left out.
 //
-// The fixed time is that of a pass which computes prompts. A prompt pays it, and delays others by it, unless it is computed in one pass
-// with a prompt that is booked there already. Wherever the request goes such a pass is made, so ranks differ only in how many
-// requests it delays, for as long as that difference lasts; hence Decode. It never counts more than for the request itself, so that the
-// prompts of a burst do not all gather on one rank.
+// The fixed time is the fixed part of a pass that computes prompts. A prompt pays it, and delays others by it, unless it is computed in one
+// pass with a prompt that is booked there already. Wherever the request goes such a pass is made, so ranks differ only in how many requests
+// it delays, for as long as that difference lasts; hence Decode. It never counts more than for the request itself, so that the prompts of a
+// burst do not all gather on one rank.
 //
-// The model of a pass is [perfmodel.Pass], learned for each class of workers. Prompts and answers of the requests on the rank are
-// those of their bookings. An engine that reports nothing has no known slots; then it is expected to run whatever is booked.
+// The model of a pass is [perfmodel.Pass], learned for each class of workers. Prompts and answers of the requests on the rank are taken
+// from their bookings. An engine that reports nothing has no known slots; then it is expected to run whatever is booked.
 //
-// That each request goes where it adds least to the sum of all delays is the greedy choice of MaxWeight and Balanced-PANDAS (Xie,
-// Yekkehkhany and Lu, "Scheduling with multi-level data locality", INFOCOM 2016): load is weighed by how long the request
-// itself takes on a rank. That keeps queues stable at every load that any choice could serve. A rank with more load has higher
-// costs in each term, so load flows away from it; nothing that grows with the load is taken for slowness.
+// To send each request to the rank at which it adds least to the sum of all delays is the greedy choice of MaxWeight and Balanced-PANDAS
+// (Xie, Yekkehkhany and Lu, "Scheduling with multi-level data locality", INFOCOM 2016): load is weighed by the time that the request itself
+// takes on a rank. That keeps queues stable at every load that any choice could serve. A rank with more load has higher costs in each term,
+// so load flows away from it; nothing that grows with the load is taken for slowness.
 //
 // The weights have reasons and were not tuned for a trace; results change little around them (docs/routing.md).
 type Delay struct {
-	// FirstToken is how often a delay of the first token counts. Default 2: it delays the end, too. Raising it shortens the time
-	// to first token, and lengthens requests.
+	// FirstToken is the weight of a delay of the first token. Default 2: it delays the end, too. Raising it shortens the time to first
+	// token, and lengthens requests.
 	FirstToken float64
-	// Interference is how much of a prefill each request on the rank is delayed by. Default 0.5: of the requests that are there, about
-	// half will have ended when a busy rank comes to the prompt. Raising it keeps long prefills away from ranks with many requests.
+	// Interference is the share of a prefill by which each request on the rank is delayed. Default 0.5: of the requests that are there,
+	// about half will have ended when a busy rank comes to the prompt. Raising it keeps long prefills away from ranks with many requests.
 	Interference float64
-	// Evict is the worth of tokens that lose their place in the cache, relative to the mean token. Default 2: those that follow them in
-	// their prompts are of no use without them.
+	// Evict is the worth of tokens that lose their place in the cache, relative to the mean token. Default 2: the tokens that follow them
+	// in their prompts are of no use without them.
 	Evict float64
 	// Decode is the part of an answer for which a difference of load between ranks is expected to last. Default 0.1, because
 	// later requests even it out. Raising it spreads long contexts, and bursts of one prompt, and makes prompts gather for a pass.
 	Decode float64
-	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk,
-	// external. Default 1, 0.75, 0.25, 0.25. Where the time of loads is known, that counts instead: a token is then worth what is left of
-	// its computing time.
+	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk, external. Default 1, 0.75,
+	// 0.25, 0.25. If the time of loads is known, it counts instead: a token is then worth its computing time less its loading
+	// time.
 	Tier [fleet.Tiers]float64
 }
 
@@ -95,7 +95,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	s.Total = s.Wait + s.Slot + s.Prefill + s.Transfer + s.Others + s.Evict + s.Decode
 }
 
-// prefill fills in what the rank must compute, load and fetch of the prompt. It returns the time of the prefill in milliseconds
+// prefill fills in the tokens of the prompt that the rank must compute, load and fetch. It returns the time of the prefill in milliseconds
 // without its fixed part.
 func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute float64) {
 	if r.Computed {
@@ -159,7 +159,7 @@ type batch struct {
 	context  float64 // tokens that the running ones have in the cache, the sum of their contexts
 }
 
-// batch divides the requests of a rank into those that the engine runs and those that wait, by its slots and by its cache.
+// batch divides the requests of a rank into running and waiting ones, by its slots and by its cache.
 func (f *Facts) batch(r *Request) (b batch) {
 	b.requests = float64(max(0, f.Booked.Requests) + max(0, f.Untracked))
 	if b.requests == 0 {
@@ -195,8 +195,8 @@ func (b *batch) slot(r *Request, pace float64) float64 {
 	return b.waiting * r.Answer * step / b.running
 }
 
-// wait returns how many milliseconds the prefills take that are booked before the request. Facts.Wait is their rest, if the engine
-// computes one after the other as they come. Those that wait for requests to end are computed in turn with these, in passes that decode
+// wait returns the time in milliseconds of the prefills that are booked before the request. Facts.Wait is their rest, if the engine
+// computes one after the other as they come. Prompts that wait for requests to end are computed in turn with these, in passes that decode
 // anyway, so their tokens count.
 func (f *Facts) wait(r *Request, b *batch) float64 {
 	if b.waiting > 0 {
@@ -205,17 +205,17 @@ func (f *Facts) wait(r *Request, b *batch) float64 {
 	return milliseconds(f.Wait)
 }
 
-// Expected is what a request is expected to meet on a rank.
+// Expected has the expected times of a request on a rank.
 type Expected struct {
-	// Wait is how long it waits until its prompt is computed: for the prefills before it, and for a slot.
+	// Wait is the time until its prompt is computed: for the prefills before it, and for a slot.
 	Wait time.Duration
-	// Step is how long a decode step of the requests that run there lasts; 0 where none runs.
+	// Step is the duration of a decode step of the requests that run there; 0 if none runs.
 	Step time.Duration
 	// Joins means that its prompt is computed in a pass that is made anyway, with others that are booked there or wait for a slot.
 	Joins bool
 }
 
-// Expect returns what a request is expected to meet on a rank that must compute so many tokens of its prompt.
+// Expect returns the expected times of a request on a rank that must compute the given number of tokens of its prompt.
 func Expect(r *Request, f *Facts, uncached int) Expected {
 	b, pace := f.batch(r), f.pace()
 	e := Expected{Wait: time.Duration((f.wait(r, &b) + b.slot(r, pace)) / perMillisecond), Joins: b.waiting > 0 || f.joins(uncached)}
@@ -225,8 +225,8 @@ func Expect(r *Request, f *Facts, uncached int) Expected {
 	return e
 }
 
-// worth returns how many tokens less need to be computed for those that are cached on a tier: as many as could be computed in the time that
-// is left when they are loaded, or the share of Tier where it is not known how long that takes. Engines load only what is worth it.
+// worth returns the number of tokens that tokens cached on a tier save: as many as could be computed in the time that loading saves, or the
+// share of Tier if the time of a load is not known. Engines load tokens only if that saves time.
 func (w *Delay) worth(t fleet.Tier, cached float64, f *Facts, token float64) float64 {
 	if cached <= 0 || f.Store == nil || token <= 0 {
 		return w.Tier[t] * cached
@@ -238,13 +238,14 @@ func (w *Delay) worth(t fleet.Tier, cached float64, f *Facts, token float64) flo
 	return max(0, left(load, cached, token))
 }
 
-// left returns how many tokens could be computed in the time that is left of computing cached ones when they are loaded instead.
+// left returns the number of tokens that could be computed in the time that is saved if cached ones are loaded and not computed.
 func left(load fleet.TierLoad, cached, token float64) float64 {
 	return cached - (milliseconds(load.Wait)+cached*milliseconds(load.Token))/token
 }
 
-// load returns how many tokens the rank should load from host memory that follow those of its blocks, and how many could be computed in the
-// time that this saves: 0 where it is faster to compute them. Those of other nodes are of no use without those of its node before them.
+// load returns the number of tokens after its own blocks that the rank should load from host memory, and the number that could be computed
+// in the time that this saves: 0 if it is faster to compute them. Tokens of other nodes are of no use without the tokens of its own node
+// before them.
 func (w *Delay) load(r *Request, f *Facts, token float64) (tokens int, gain float64) {
 	if f.Store == nil || token <= 0 {
 		return 0, 0
@@ -269,8 +270,8 @@ func (w *Delay) load(r *Request, f *Facts, token float64) (tokens int, gain floa
 	return tokens, gain
 }
 
-// pull returns how many tokens the rank should fetch from another worker's cache, and how many milliseconds that takes: 0 where
-// it is faster to compute them.
+// pull returns the number of tokens that the rank should fetch from another worker's cache, and the milliseconds that it takes: 0 if it is
+// faster to compute them.
 func (f *Facts) pull(r *Request, token float64) (tokens int, took float64) {
 	tokens = min(f.Pullable*max(1, r.BlockSize), r.reusable()-f.Cached(r))
 	if tokens <= 0 {
