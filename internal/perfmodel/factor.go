@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Factor is how many times as long as its model an engine takes, learned from observations. It combines an estimate that was made before
-// anything was observed with what was observed, each by its doubt: the logarithm of the factor is followed by a Kalman filter of one
-// dimension. It is a value. The zero Factor is that of a model without doubt, which nothing changes: begin with [NewFactor].
+// Factor is the time of an engine's work as a multiple of its model's estimate, learned from observations. It combines an estimate that was
+// made before the first observation with the observations, each by its doubt: the logarithm of the factor is followed by a Kalman filter of
+// one dimension. It is a value. The zero Factor belongs to a model without doubt, which nothing changes: begin with [NewFactor].
 type Factor struct {
-	// Log is the logarithm of the factor, and Variance that of its error.
+	// Log is the logarithm of the factor, and Variance the variance of its error.
 	Log, Variance float64
 	// Observed counts the observations.
 	Observed int
 }
 
 const (
-	// factorNoise is the standard deviation of the logarithm of one observation, with which the engine's noise and the error of what was
-	// counted enter. factorDrift is by how much the factor itself changes between two observations.
+	// factorNoise is the standard deviation of the logarithm of one observation, which covers the engine's noise and errors of the counts.
+	// factorDrift is the change of the factor itself between two observations.
 	factorNoise = 0.2
 	factorDrift = 0.005
 	// factorMost bounds the factor and its inverse, so that one absurd observation leaves a usable model.
 	factorMost = 8
-	// factorOutlier is how many standard deviations an observation may be off before it counts as that far off.
+	// factorOutlier bounds the deviation of an observation, in standard deviations: one that is further off counts as that far off.
 	factorOutlier = 3
 )
 

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// GPU is what the data sheet of an accelerator promises. Roofline multiplies it by what engines reach.
+// GPU has the figures of an accelerator's data sheet. Roofline multiplies them by the shares that engines reach.
 type GPU struct {
 	Name string
-	// Memory is in bytes, Bandwidth that of the memory in bytes per second.
+	// Memory is in bytes, and Bandwidth, of the memory, in bytes per second.
 	Memory, Bandwidth float64
 	// FLOPS16 and FLOPS8 are dense floating point operations per second with elements of 16 bits, and of 8 bits. A GPU without units for
 	// the latter has FLOPS16 for both.
@@ -21,7 +21,7 @@ type GPU struct {
 }
 
 // GPUs are the accelerators with known figures, by name. Sources: the vendors' data sheets (NVIDIA H200, H100, A100, B200, L40S, L4, A10,
-// GeForce RTX 4090; AMD Instinct MI300X, MI325X), dense figures, which are half of those with sparsity.
+// GeForce RTX 4090; AMD Instinct MI300X, MI325X), dense figures, which are half of the figures with sparsity.
 var GPUs = []GPU{
 	{"A10", 24e9, 600e9, 125e12, 125e12, 32e9, 150},
 	{"A100-40GB", 40e9, 1.555e12, 312e12, 312e12, 300e9, 400},

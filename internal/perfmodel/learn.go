@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Line is a time that grows with a number of tokens. For prefill it is how long a pass lasts longer because it computes prompts,
-// over their tokens that are not cached. For decode it is how long a pass lasts otherwise, over the tokens that the requests which
-// decode have in the cache. For transfer it is how long the KV cache of computed tokens is on its way.
+// Line is a time that grows with a number of tokens. For prefill it is the extra time of a pass that computes prompts, over their tokens
+// that are not cached. For decode it is the other time of a pass, over the tokens that the requests which decode have in the cache. For
+// transfer it is the time that the KV cache of computed tokens is on its way.
 type Line struct {
 	Base  time.Duration // for no tokens
 	Token float64       // nanoseconds for each token
-	// Observed counts the observations; 0 means that the line is a first estimate. Error is how far the latest
-	// observations lie from the estimate, as a share of it (root mean square).
+	// Observed counts the observations; 0 means that the line is a first estimate. Error is the distance of the latest observations from
+	// the estimate, as a share of it (root mean square).
 	Observed int
 	Error    float64
 }
@@ -23,8 +23,8 @@ type Line struct {
 // Speed is the estimate for a class of workers: of prefills, of decode steps, and of transfers of KV caches.
 type Speed struct{ Prefill, Decode, Transfer Line }
 
-// DefaultSpeed is the first estimate for an engine without a profile. It is that of [Polynomial] for a prompt
-// of some thousand tokens, and for steps with a cache of a million tokens.
+// DefaultSpeed is the first estimate for an engine without a profile. It is the speed of [Polynomial] for a prompt of some thousand tokens,
+// and for steps with a cache of a million tokens.
 func DefaultSpeed() Speed {
 	return Speed{
 		Prefill:  Line{Base: 17 * time.Millisecond, Token: 16_500},
@@ -33,11 +33,11 @@ func DefaultSpeed() Speed {
 	}
 }
 
-// DefaultTransfer is the first estimate of transfers of KV caches: those of a model with 160 KiB a token, as Llama 3 70B has in
-// FP8 (80 layers, 8 heads of 128 elements), at 24 GB/s, which is half of a 400 Gb/s network.
+// DefaultTransfer is the first estimate of transfers of KV caches: for a model with 160 KiB a token, as Llama 3 70B has in FP8 (80 layers,
+// 8 heads of 128 elements), at 24 GB/s, which is half of a 400 Gb/s network.
 func DefaultTransfer() Line { return Line{Base: 5 * time.Millisecond, Token: 7_000} }
 
-// Prefill is how long the computation of a prompt's tokens lasts; 0 for none.
+// Prefill returns the time to compute a prompt's tokens; 0 for none.
 func (l Line) Prefill(tokens int) time.Duration {
 	if tokens <= 0 {
 		return 0
@@ -63,7 +63,7 @@ func (l Line) String() string {
 // lasts as long as both parts together.
 type Pass struct{ Prefill, Decode Line }
 
-// Work is what an engine has done in some time, from which [Learned] learns. Fractions are means.
+// Work is the work of an engine in some time, from which [Learned] learns. Fractions are means.
 type Work struct {
 	Steps    float64 // passes in which requests decoded
 	Context  float64 // the tokens that these requests had in the cache, summed over Steps
@@ -81,10 +81,10 @@ func (p *Pass) Time(w Work) time.Duration {
 // count. It begins with an estimate, the prior. Because an observation has the load under which it was made, a busy engine does not
 // look like a slow one.
 //
-// How fast the engine is on the whole is known after a few observations. How that divides into the four terms of the model is
-// not: it needs observations under different loads, and little noise. So each term is drawn to that of the prior, scaled by the
-// whole, by as much as the observations leave it open (ridge regression), and never falls below a share of that. An observation
-// far from the estimate counts less.
+// The speed of the engine on the whole is known after a few observations. Its division into the four terms of the model is not: it needs
+// observations under different loads, and little noise. So each term is drawn to the prior's term, scaled by the whole, by as much as the
+// observations leave it open (ridge regression), and never falls below a share of the latter. An observation far from the estimate counts
+// less.
 //
 // All methods are safe for concurrent use. Pass is one atomic load, because every decision reads it.
 type Learned struct {
@@ -92,12 +92,12 @@ type Learned struct {
 	start [terms]float64 // the prior, in nanoseconds; does not change
 
 	mu sync.Mutex
-	// moments and targets are the sums of least squares, Σ w·z·zᵀ and Σ w·z·y. The terms z of an observation are those of the prior's
-	// time, as shares of the estimate before it is scaled: so all observations weigh the same, also those from before an engine
+	// moments and targets are the sums of least squares, Σ w·z·zᵀ and Σ w·z·y. The terms z of an observation are the terms of the prior's
+	// time, as shares of the estimate before it is scaled: so all observations weigh the same, also observations from before an engine
 	// changed. Guarded by mu.
 	moments [terms][terms]float64
 	targets [terms]float64
-	// residual is the sum of squared errors, and count that of observations, both with forgetting. prior is the weight of the
+	// residual is the sum of squared errors, and count the number of observations, both with forgetting. prior is the weight of the
 	// assumption that the engine is as fast as the prior. Guarded by mu.
 	residual, count, prior float64
 	scale                  float64 // of the whole prior; guarded by mu
@@ -116,9 +116,9 @@ const (
 const (
 	// keep is the share of its weight that an observation keeps at each new one.
 	keep = 0.995
-	// priorWeight is how many observations the prior counts for at first, and keepPrior the share of that which is left after each.
+	// priorWeight is the weight of the prior at first, in observations, and keepPrior the share of it that is left after each.
 	priorWeight, keepPrior = 10, 0.9
-	// priorError is how far observations are assumed to lie from the estimate before there are some, as a share of it.
+	// priorError is the assumed error of the estimate before the first observation, as a share of it.
 	priorError = 0.3
 	// termDoubt is the standard deviation of a term's ratio to the scaled prior, as a share of it.
 	termDoubt = 1
@@ -130,8 +130,8 @@ const (
 	beyond = 5
 	// longest bounds the estimate of an observation, in nanoseconds: a day.
 	longest = float64(24 * time.Hour)
-	// outlier is how many times the usual error an observation may be off before it counts less (Huber's
-	// weight). leastTrust bounds that weight, so that the model follows an engine that has changed.
+	// outlier is the multiple of the usual error beyond which an observation counts less (Huber's weight). leastTrust bounds that weight,
+	// so that the model follows an engine that has changed.
 	outlier, leastTrust = 3, 0.1
 	// trustAll is the number of observations until which all count fully, because the error is not known.
 	trustAll = 20
@@ -174,8 +174,8 @@ func (l *Learned) trust(off float64) float64 {
 	return max(usual/off, leastTrust)
 }
 
-// add adds an observation to the sums, and makes those before it count less. The terms are those of the prior for this work, divided by
-// the estimate before it is scaled, so that their sum is near 1 whatever the engine's speed and the size of the work.
+// add adds an observation to the sums, and makes those before it count less. The terms are the prior's terms for this work, divided by the
+// estimate before it is scaled, so that their sum is near 1 whatever the engine's speed and the size of the work.
 func (l *Learned) add(w Work, expected, y, trust float64) {
 	z := [terms]float64{w.Steps, w.Context, w.Prefills, w.Tokens}
 	for i := range z {
@@ -195,9 +195,9 @@ func (l *Learned) add(w Work, expected, y, trust float64) {
 // solve returns the model that fits the observations best:
 //
 //	scale   the factor of the whole prior, by least squares
-//	ratio   that of each term to the scaled prior: least of Σ w·(y − scale·zᵀ·ratio)² + pull·Σ (ratio − 1)²
+//	ratio   of each term to the scaled prior: least of Σ w·(y − scale·zᵀ·ratio)² + pull·Σ (ratio − 1)²
 //
-// pull is the variance of an observation divided by that of a term's ratio.
+// pull is the variance of an observation divided by the variance of a term's ratio.
 func (l *Learned) solve() *Pass {
 	all, target := 0.0, 0.0
 	for i := range l.moments {

@@ -39,8 +39,8 @@ func TestLearned(t *testing.T) {
 	}
 }
 
-// TestLearnedFromLoad observes an engine only in passes that decode and compute prompts at once. All four terms are found, so that
-// what the engine does beside a prompt does not count as the prompt's time.
+// TestLearnedFromLoad observes an engine only in passes that decode and compute prompts at once. All four terms are found, so that the
+// engine's work beside a prompt does not count as the prompt's time.
 func TestLearnedFromLoad(t *testing.T) {
 	truth := Pass{Prefill: Line{Base: 10 * time.Millisecond, Token: 8_000}, Decode: Line{Base: 12 * time.Millisecond, Token: 90}}
 	for _, sigma := range []float64{0, 0.3} {
@@ -85,8 +85,8 @@ func TestLearnedFollowsAndForgets(t *testing.T) {
 	}
 }
 
-// TestLearnedOfShortPrompts learns from engines that are twenty times as fast as the prior, with prompts far shorter than those of
-// the prior.
+// TestLearnedOfShortPrompts learns from engines that are twenty times as fast as the prior, with prompts far shorter than the prior's
+// prompts.
 func TestLearnedOfShortPrompts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	truth := Line{Base: time.Millisecond, Token: 800}
@@ -136,8 +136,8 @@ func TestLearnedBoundsOneObservation(t *testing.T) {
 	}
 }
 
-// TestLearnedKeepsASlope plays short prompts under noise, with stalls, for many seeds. A prompt of 2,040 tokens
-// must always cost more than one of 56, because the cached tokens between them are what a cache saves.
+// TestLearnedKeepsASlope plays short prompts under noise, with stalls, for many seeds. A prompt of 2,040 tokens must always cost more than
+// one of 56, because a cache saves the tokens between them.
 func TestLearnedKeepsASlope(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -159,8 +159,8 @@ func TestLearnedKeepsASlope(t *testing.T) {
 	}
 }
 
-// TestLearnedOfOneLengthHasThePriorsShape observes one length alone, which leaves the slope open. The line must
-// be the prior's, scaled to what was observed.
+// TestLearnedOfOneLengthHasThePriorsShape observes one length alone, which leaves the slope open. The line must be the prior's, scaled to
+// the observations.
 func TestLearnedOfOneLengthHasThePriorsShape(t *testing.T) {
 	prior := DefaultSpeed().Prefill
 	l := prefills(prior)
@@ -175,7 +175,7 @@ func TestLearnedOfOneLengthHasThePriorsShape(t *testing.T) {
 	}
 }
 
-// TestLearnedBoundsOutliers stalls an engine in one prompt of a hundred. The line must stay near that of the
+// TestLearnedBoundsOutliers stalls an engine in one prompt of a hundred. The line must stay near the times of the
 // others.
 func TestLearnedBoundsOutliers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))

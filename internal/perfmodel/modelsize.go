@@ -39,13 +39,13 @@ func ReadWeights(configJSON []byte) (Weights, error) {
 	return w, nil
 }
 
-// sizeReader reads the keys of a config.json, and collects what is wrong.
+// sizeReader reads the keys of a config.json, and collects the mistakes.
 type sizeReader struct {
 	keys map[string]json.RawMessage
 	errs []error
 }
 
-// nest puts the keys of the part for text over those of the whole.
+// nest puts the keys of the part for text over the keys of the whole.
 func (r *sizeReader) nest() {
 	for _, name := range []string{"text_config", "llm_config", "language_config"} {
 		var inner map[string]json.RawMessage
@@ -167,7 +167,7 @@ func (r *sizeReader) attention(w *Weights, hidden, heads float64) float64 {
 	return 2*hidden*heads*width + 2*hidden*kv*width
 }
 
-// feedForward returns the parameters of all layers after the attention, and of those that one token uses.
+// feedForward returns the number of parameters of all layers after the attention, and the number that one token uses.
 func (r *sizeReader) feedForward(hidden, layers float64) (all, active float64) {
 	matrices := 3.0
 	if slices.Contains(twoMatrices, r.text("model_type")) {
@@ -226,7 +226,7 @@ type quantization struct {
 	} `json:"config_groups"`
 }
 
-// scaleBits is what groups of quantized weights need for their scales, for each weight.
+// scaleBits is the number of bits for each weight that groups of quantized weights need for their scales.
 const scaleBits = 0.25
 
 // weightBytes returns the bytes of a weight. Engines convert weights of 32 bits to 16.

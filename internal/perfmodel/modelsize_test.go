@@ -7,7 +7,7 @@ import (
 )
 
 // The configurations in testdata/models have the values of the published config.json of each model, written by hand. The numbers of
-// parameters are those that the models' cards and reports state; those of active ones include the table of input embeddings.
+// parameters are from the models' cards and reports; the numbers of active ones include the table of input embeddings.
 func TestReadWeights(t *testing.T) {
 	for name, want := range map[string]struct{ parameters, active, table, kvBytes, bytes float64 }{
 		"llama-3.1-8b":  {8.03e9, 8.03e9, 128256 * 4096, 131072, 2},

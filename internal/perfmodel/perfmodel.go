@@ -33,8 +33,8 @@ type Decode struct {
 	Capacity int // tokens the KV cache can hold
 }
 
-// Timing is how long the two parts of a pass last; a pass lasts their sum. A part without requests lasts no
-// time. Implementations are pure.
+// Timing estimates the times of the two parts of a pass; a pass lasts their sum. A part without requests lasts no time. Implementations are
+// pure.
 type Timing interface {
 	Prefill(Prefill) time.Duration
 	Decode(Decode) time.Duration
@@ -110,8 +110,8 @@ func (f Fixed) Decode(w Decode) time.Duration {
 	return f.DecodeTime
 }
 
-// Linear is an engine with a fixed time for each pass and a time for each new token: the simplest one on which
-// a cached prefix saves time. Simulations use it where a test computes the result by hand.
+// Linear is an engine with a fixed time for each pass and a time for each new token: the simplest one on which a cached prefix saves time.
+// Simulations use it if a test computes the result by hand.
 type Linear struct {
 	PrefillBase, PrefillToken time.Duration
 	DecodeBase, DecodeRequest time.Duration

@@ -47,8 +47,8 @@ func npz(t testing.TB, files map[string][]byte) []byte {
 	return out.Bytes()
 }
 
-// small is a profile of round numbers: 10 ms and 0.01 ms a token of prefill; decode steps of 5 ms
-// and, at context 100 and 300, 10 ms and 20 ms more where the cache of 10,000 tokens is full.
+// small is a profile of round numbers: 10 ms and 0.01 ms a token of prefill; decode steps of 5 ms and, at context 100 and 300, 10 ms and 20
+// ms more if the cache of 10,000 tokens is full.
 func small(t testing.TB) fstest.MapFS {
 	f := func(v ...float64) []byte { return npy(v, "f8", len(v)) }
 	return fstest.MapFS{
@@ -128,7 +128,7 @@ func TestPublishedProfile(t *testing.T) {
 	}
 }
 
-// What is wrong with a profile is said.
+// The error names each mistake of a profile.
 func TestProfileIsChecked(t *testing.T) {
 	with := func(name, data string) fs.FS {
 		m := fstest.MapFS{}
@@ -191,7 +191,7 @@ func FuzzProfile(f *testing.F) {
 	})
 }
 
-// As two lines, a profile gives the same times where it is straight.
+// As two lines, a profile gives the same times in its straight parts.
 func TestProfileAsSpeed(t *testing.T) {
 	p, err := LoadProfile(small(t))
 	if err != nil {
@@ -212,7 +212,7 @@ func TestProfileAsSpeed(t *testing.T) {
 	}
 }
 
-// The measured points are kept as they are, where the timing smooths a step that seems to be faster than a smaller one.
+// The measured points are kept as they are, although the timing smooths a step that seems to be faster than a smaller one.
 func TestMeasured(t *testing.T) {
 	p, err := LoadProfile(fstest.MapFS{
 		"prefill_raw_data.json": {Data: []byte(`{"prefill_isl": [1000, 3000], "prefill_ttft": [20, 50], "prefill_thpt_per_gpu": [50000, 60000]}`)},

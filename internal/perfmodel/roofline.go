@@ -9,9 +9,9 @@ import (
 
 // Weights is the size of a model, as far as the duration of passes depends on it.
 type Weights struct {
-	// Parameters is the number of all weights, and Active of those that one token uses: fewer in a mixture of experts.
+	// Parameters is the number of all weights, and Active the number that one token uses: fewer in a mixture of experts.
 	Parameters, Active float64
-	// Bytes is the size of a weight, and KVBytes that of the KV cache of a token.
+	// Bytes is the size of a weight, and KVBytes the size of the KV cache of a token.
 	Bytes, KVBytes float64
 	// Layers is the number of layers, and Hidden the width of the state between them. Attention is the width of all query heads
 	// of a layer.
@@ -49,14 +49,14 @@ const (
 	stepRequest = 20 * time.Microsecond
 	// reduceBase is the fixed time of an all-reduce.
 	reduceBase = 10 * time.Microsecond
-	// usable is the share of a GPU's memory that an engine uses, as vLLM's gpu-memory-utilization, and spare what it needs besides weights
-	// and KV cache.
+	// usable is the share of a GPU's memory that an engine uses, as vLLM's gpu-memory-utilization, and spare the memory that it needs
+	// besides weights and KV cache.
 	usable = 0.9
 	spare  = 3e9
 )
 
-// RooflineDoubt is the standard deviation of the logarithm of the ratio between an engine's times and those of a roofline, as assumed
-// before anything was observed.
+// RooflineDoubt is the standard deviation of the logarithm of the ratio between an engine's times and a roofline's times, as assumed before
+// the first observation.
 const RooflineDoubt = 0.35
 
 // ProfileDoubt is the same for a profile of this engine.
@@ -109,8 +109,8 @@ func (r Roofline) pass(operations, bytes, tokens float64) float64 {
 	return 1e3 * seconds
 }
 
-// KVTokens returns how many tokens the KV cache holds beside the weights; 0 where the weights do not fit. GPUs that are more than the
-// model has heads of keys hold the same heads twice.
+// KVTokens returns the number of tokens that the KV cache holds beside the weights; 0 if the weights do not fit. GPUs that are more than
+// the model has heads of keys hold the same heads twice.
 func (r Roofline) KVTokens() int {
 	n := float64(max(1, r.GPUs))
 	left := n*(r.GPU.Memory*usable-spare) - r.Model.Parameters*r.Model.Bytes

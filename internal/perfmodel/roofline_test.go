@@ -61,7 +61,7 @@ func TestRooflineParallel(t *testing.T) {
 	}
 }
 
-// A mixture of experts reads the experts that its tokens choose: those of one token, and nearly all for many.
+// A mixture of experts reads the experts that its tokens choose: few for one token, and nearly all for many.
 func TestRooflineExperts(t *testing.T) {
 	gpu, _ := FindGPU("H200")
 	r := Roofline{Model: Weights{Parameters: 30e9, Active: 3e9, Bytes: 1, KVBytes: 98304, Layers: 48, Hidden: 2048, Attention: 4096}, GPU: gpu}

@@ -7,7 +7,7 @@ import "time"
 // shortened too, so each decode pass stands for as many passes.
 type Scaled struct {
 	Timing Timing
-	// Tokens is how many tokens one stands for; 0 means 1.
+	// Tokens is the number of tokens that one stands for; 0 means 1.
 	Tokens int
 }
 

@@ -22,8 +22,8 @@ import (
 //
 // Time before the first token counts FirstToken times, because it delays the first token and the end of the request. All requests that run
 // stand still while a prompt is computed (others), and each of their steps is longer by the context of this request, as its steps are by
-// theirs (decode). A computed prompt takes the place of cached tokens; reuse is how often such a token was found again, at most once
-// (evict, if the cache is full). Terms that are equal on all ranks of a class are left out.
+// theirs (decode). A computed prompt takes the place of cached tokens; reuse is the mean number of times that such a token was found again,
+// at most once (evict, if the cache is full). Terms that are equal on all ranks of a class are left out.
 //
 // The fixed time is the fixed part of a pass that computes prompts. A prompt pays it, and delays others by it, unless it is computed in one
 // pass with a prompt that is booked there already. Wherever the request goes such a pass is made, so ranks differ only in how many requests
