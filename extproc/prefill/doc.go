@@ -4,17 +4,17 @@
 // Package handoff makes the bodies. There are two orders:
 //
 //	transfers         order                                       function
-//	nixl, context     the prefill worker's answer has what the    Sender.Compute waits for it, and returns the decode worker's
-//	                    decode worker needs                         body
+//	nixl, context     the decode worker needs members of the      Sender.Compute waits for it, and returns the decode worker's
+//	                    prefill worker's answer                     body
 //	p2p, bootstrap    both workers need their requests at once    Sender.Begin returns the decode worker's body at once, and
 //	                                                                a Leg that ends later
 //
 // A request to a prefill worker has one of these outcomes:
 //
 //	answer of the prefill worker           outcome       then
-//	what the transfer needs                transferred   the decode worker fetches the prompt's KV cache
+//	the members of the transfer            transferred   the decode worker fetches the prompt's KV cache
 //	none: a connection failed              unreachable   another prefill worker
-//	200 without what the transfer needs    unusable      another prefill worker
+//	200 without these members              unusable      another prefill worker
 //	status 5xx                             failed        another prefill worker
 //	any other status                       refused       the decode worker receives the client's body, and finds the same fault
 //	a first token that ends the answer     finished      the decode worker receives the client's body (TensorRT-LLM)
@@ -22,7 +22,7 @@
 //	none: the client has left              cancelled     -
 //	(no worker is ready, free, in time)    no_worker     the decode worker receives the client's body
 //
-// An answer is in time where it comes within a multiple of the time that prompts of so many tokens have taken lately, and a floor; with
+// An answer is in time if it comes within a multiple of the time that prompts of so many tokens have taken lately, and a floor; with
 // SGLang, whose prefill workers wait for decode workers, within the timeout. A worker whose answer was not in time gets no request for a
 // while, whatever its health page answers.
 //

@@ -22,7 +22,7 @@ import (
 	"github.com/stator-project/stator/internal/route/handoff"
 )
 
-// Outcome is how a request to a prefill worker ended.
+// Outcome names the end of a request to a prefill worker.
 type Outcome string
 
 // The outcomes.
@@ -97,8 +97,8 @@ func New(cfg Config) *Sender {
 	return s
 }
 
-// NewTransport returns a transport for requests to engines, which make a connection within that time. It keeps connections,
-// follows no redirects and uses no proxy: the addresses are those of the fleet.
+// NewTransport returns a transport for requests to engines, which make a connection within that time. It keeps connections, follows no
+// redirects and uses no proxy: the addresses come from the fleet.
 func NewTransport(connect time.Duration) *http.Transport {
 	return &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: connect}).DialContext,
@@ -119,11 +119,11 @@ func (s *Sender) Count(o Outcome) { s.outcomes.WithLabelValues(string(o)).Inc() 
 
 // Request is a request whose decode worker is picked.
 type Request struct {
-	// Decision is that of the decode worker. It is Split.
+	// Decision is the decision about the decode worker. It is Split.
 	Decision *route.Decision
 	// Ask is the request by which prefill workers are chosen, without its ID, Role and Except, and without hints.
 	Ask route.Request
-	// Endpoint is the shape of the body, and Path that of the URL.
+	// Endpoint is the shape of the body, and Path the path of the URL.
 	Endpoint handoff.Endpoint
 	Path     string
 	// Body is the decode worker's, but for the members of the transfer.
@@ -132,21 +132,21 @@ type Request struct {
 	RequestID string
 	// Authorization is the client's header; empty for none. Engines that are started with a key need it.
 	Authorization string
-	// Transferred is set by Compute where the body that it returns has the members of a transfer.
+	// Transferred is set by Compute if the body that it returns has the members of a transfer.
 	Transferred bool
 	// Tried are the prefill workers that have failed. Broke are the workers whose connection has broken after they had received
 	// the request, perhaps because its body has ended them.
 	Tried, Broke []string
 }
 
-// MaxBroken is how many workers a body may break. It goes to no further one.
+// MaxBroken is the number of workers that a body may break. It goes to no further one.
 const MaxBroken = 2
 
 // IsPoison reports whether the body has broken as many workers as it may.
 func (r *Request) IsPoison() bool { return len(r.Broke) >= MaxBroken }
 
-// Compute has a prefill worker compute the prompt, and returns the body for the decode worker: the given one where none has
-// computed it. Cached is how many tokens of the prompt the prefill worker had in its cache; -1 where it is not known.
+// Compute has a prefill worker compute the prompt, and returns the body for the decode worker: the given one if none has computed it.
+// Cached is the number of tokens of the prompt that the prefill worker had in its cache; -1 if it is not known.
 func (s *Sender) Compute(ctx context.Context, r *Request) (body []byte, cached int) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -184,7 +184,7 @@ func (s *Sender) Compute(ctx context.Context, r *Request) (body []byte, cached i
 	return r.Body, -1
 }
 
-// orCancelled returns an outcome, or Cancelled where the client has left.
+// orCancelled returns an outcome, or Cancelled if the client has left.
 func orCancelled(ctx context.Context, o Outcome) Outcome {
 	if ctx.Err() == context.Canceled {
 		return Cancelled
@@ -192,8 +192,8 @@ func orCancelled(ctx context.Context, o Outcome) Outcome {
 	return o
 }
 
-// Begin has a prefill worker compute the prompt while the decode worker waits for it, and returns the body for the decode worker.
-// The leg is nil where there is no prefill worker; the body is the given one then.
+// Begin has a prefill worker compute the prompt while the decode worker waits for it, and returns the body for the decode worker. The leg
+// is nil if there is no prefill worker; the body is the given one then.
 func (s *Sender) Begin(ctx context.Context, r *Request) (leg *Leg, body []byte) {
 	if len(r.Tried) >= MaxWorkers {
 		return nil, r.Body
@@ -261,8 +261,8 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 	return leg, ""
 }
 
-// tokensOf returns how many tokens of its prompt a picked worker computes. Where the router has not read the prompt, it is estimated by
-// the bytes of the body.
+// tokensOf returns the number of tokens of its prompt that a picked worker computes. If the router has not read the prompt, the number is
+// estimated by the bytes of the body.
 func tokensOf(p *route.Decision, bytes int) int {
 	if p.PromptTokens == 0 {
 		return bytes / bytesPerToken
@@ -273,7 +273,7 @@ func tokensOf(p *route.Decision, bytes int) int {
 // bytesPerToken is the least number of bytes of a prompt's text to a token, as a rule.
 const bytesPerToken = 2
 
-// tokensBefore returns how many tokens a picked worker computes before those of the request.
+// tokensBefore returns the number of tokens that a picked worker computes before the request's tokens.
 func tokensBefore(p *route.Decision) int {
 	for i := range p.Candidates {
 		if p.Candidates[i].Picked {
@@ -306,9 +306,9 @@ type Leg struct {
 	wait   time.Duration // for the answer
 	began  time.Time
 
-	done    chan struct{} // closed at its end; nil where Compute waits for it
+	done    chan struct{} // closed at its end; nil if Compute waits for it
 	outcome Outcome
-	err     error // why there is no usable answer; nil where the outcome explains it
+	err     error // why there is no usable answer; nil if the outcome explains it
 	refusal *Refusal
 	broke   bool // the connection has broken after the worker had received the request
 	cached  int
@@ -332,7 +332,7 @@ func (l *Leg) Worker() string { return l.worker.Worker }
 // jsonType is the value of a header. It is not changed.
 var jsonType = []string{"application/json"}
 
-// send sends the request, and sets outcome and cached. The answer is that of Transferred.
+// send sends the request, and sets outcome and cached. It returns the answer if the outcome is Transferred.
 func (l *Leg) send(ctx context.Context) (answer []byte) {
 	s, p := l.sender, l.worker
 	l.began = time.Now()
@@ -388,8 +388,8 @@ func (l *Leg) observe(answer []byte) {
 	l.sender.cached.Add(float64(n))
 }
 
-// outcomeOf returns the outcome of a request. An answer counts also where the context has ended meanwhile. A connection that is not
-// made in time has another error than the context's, which looks the same.
+// outcomeOf returns the outcome of a request. An answer counts even if the context has ended meanwhile. A connection that is not made in
+// time has another error than the context's, which looks the same.
 func outcomeOf(ctx context.Context, status int, err error) Outcome {
 	switch {
 	case err != nil && ctx.Err() == context.Canceled:
@@ -457,7 +457,7 @@ func (l *Leg) end() {
 	l.sender.router.Ended(e, time.Now())
 }
 
-// judge records what the outcome shows of the worker.
+// judge records the outcome as evidence about the worker.
 func (l *Leg) judge(now time.Time) {
 	switch l.outcome {
 	case Transferred, Finished:

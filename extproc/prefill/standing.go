@@ -10,11 +10,11 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 )
 
-// standings are what requests have shown of prefill workers: how long prompts take, and which workers fail.
+// standings collect the evidence of requests about prefill workers: how long prompts take, and which workers fail.
 //
-// A worker whose answer does not come within [standings.wait] gets no request for a pause, which doubles with each further one. Its
-// health page may answer all the time, so only a prompt that it computes ends that. After a pause one request tries the worker. Where
-// all prefill workers pause, decode workers compute the prompts.
+// A worker whose answer does not come within [standings.wait] gets no request for a pause, which doubles with each further one. Its health
+// page may answer all the time, so only a prompt that it computes ends that. After a pause one request tries the worker. If all prefill
+// workers pause, decode workers compute the prompts.
 //
 // All methods are safe for concurrent use.
 type standings struct {
@@ -34,19 +34,20 @@ type standing struct {
 }
 
 const (
-	// waitFactor and waitFloor are how long an answer may take: so many times as long as prompts of that pool have taken lately, and
-	// the floor.
+	// waitFactor and waitFloor bound the time of an answer: it is the factor times the time that prompts of that pool have taken lately,
+	// and the floor.
 	waitFactor = 4
 	waitFloor  = 2 * time.Second
-	// firstSlowness is that of a pool of which nothing is known, as a multiple of the first estimate for a GPU. It suits engines on
+	// firstSlowness is the slowness of a pool of which nothing is known, as a multiple of the first estimate for a GPU. It suits engines on
 	// processors.
 	firstSlowness = 100
-	// slownessDecay is how far the slowness of a pool falls towards that of a quicker prompt. It rises at once.
+	// slownessDecay is the share of its distance by which the slowness of a pool falls towards the slowness of a quicker prompt. It rises
+	// at once.
 	slownessDecay = 0.05
 
 	firstPause = 5 * time.Second
 	maxPause   = time.Minute
-	// keepFailing is how long a worker is kept that has failed and got no further request.
+	// keepFailing is the time for which a worker is kept that has failed and got no further request.
 	keepFailing = time.Hour
 )
 
