@@ -1,13 +1,13 @@
-// Package relay is an upstream of Envoy for requests that may need more than one engine, or a second attempt with another body.
-// Envoy sends a request once more with the body that it has, and to one address. Routers name the relay as the address of requests
-// whose two legs must be sent at once, and as the next address where a prompt is computed by another worker than the one that
-// answers; all other requests never come here.
+// Package relay is an upstream of Envoy for requests that may need more than one engine, or a second attempt with another body. Envoy sends
+// a request once more with the body that it has, and to one address. Routers name the relay as the address of requests whose two legs must
+// be sent at once, and as the next address if a prompt is computed by another worker than the one that answers; all other requests never
+// come here.
 //
-//	event                                        what the relay does
+//	event                                        the relay
 //	a request                                    sends it to a decode worker, and beside it to a prefill worker
 //	the prefill worker fails before the answer   stops the attempt, and makes another one
 //	the decode worker fails before its answer,   makes another attempt, at another worker,
-//	  or answers 500, 502, 503 or 504              or at the same one, where there is no other: it computes the prompt
+//	  or answers 500, 502, 503 or 504              or at the same one, if there is no other: it computes the prompt
 //	the answer begins                            forwards it as it comes
 //	the answer breaks off                        breaks off, too
 //	the client leaves                            stops both legs

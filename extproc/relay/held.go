@@ -16,7 +16,7 @@ type held struct {
 	reserved int
 }
 
-// firstPiece is how much memory a body has at first, in bytes. It doubles when it is full.
+// firstPiece is the first size of a body's memory, in bytes. It doubles when it is full.
 const firstPiece = 8 << 10
 
 // read reads a body of at most limit bytes, within bodyWithin. Memory counts in the budget before it is used. The answer is the
@@ -24,7 +24,7 @@ const firstPiece = 8 << 10
 // connection ends, and the rest of the body is not waited for.
 func (b *held) read(w http.ResponseWriter, r *http.Request, limit int64) (refusal *exchange.Answer) {
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyWithin)) // it fails where the connection has ended
+	_ = control.SetReadDeadline(time.Now().Add(bodyWithin)) // it fails if the connection has ended
 	defer func() {
 		if refusal != nil {
 			w.Header().Set("connection", "close")

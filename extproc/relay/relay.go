@@ -94,7 +94,7 @@ func (h *Handler) Serve(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-// drainFor is how long the requests in flight may last after the end of the process was asked for.
+// drainFor bounds the time of requests in flight after the process was asked to end.
 const drainFor = 2 * time.Second
 
 // ServeHTTP serves one request.
@@ -204,8 +204,8 @@ func (c *call) try(ctx context.Context, cancel context.CancelFunc, a *exchange.A
 	return true
 }
 
-// isOver answers the client, and returns true, where no attempt follows one whose prefill worker has failed: the last one, and one of
-// a request with a fault of the client.
+// isOver answers the client, and returns true, if no attempt follows one whose prefill worker has failed: the last one, and one of a
+// request with a fault of the client.
 func (c *call) isOver(a *exchange.Attempt) bool {
 	if refusal := a.Leg.Refusal(); refusal != nil {
 		write(c.w, &exchange.Answer{Status: refusal.Status, Body: refusal.Body})
@@ -224,8 +224,8 @@ const (
 	stopped       // the prefill worker has failed
 )
 
-// send sends the request of an attempt, and returns the response when its headers are there. prefillOK is false where the leg to
-// the prefill worker has failed before; cancel has then stopped the request.
+// send sends the request of an attempt, and returns the response when its headers are there. prefillOK is false if the leg to the prefill
+// worker has failed before; cancel has then stopped the request.
 func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.Attempt) (
 	response *http.Response, prefillOK bool, err error,
 ) {

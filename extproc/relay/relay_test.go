@@ -124,7 +124,7 @@ func answers(status int, text string) http.HandlerFunc {
 
 const completion = `{"model":"m","prompt":"a prompt","seed":9007199254740993}`
 
-// TestAttempts: an attempt that fails before its answer is followed by another one, and what the last one gets is the client's.
+// TestAttempts: an attempt that fails before its answer is followed by another one, and the client gets the answer of the last one.
 func TestAttempts(t *testing.T) {
 	die := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	good := answers(http.StatusOK, "good")
@@ -254,8 +254,8 @@ func TestPrefillFails(t *testing.T) {
 	w.assertNothingBooked()
 }
 
-// TestFaultOfTheClient: where a prefill worker finds a fault in a request first, the client gets its answer, and no other worker is
-// asked. Faults of the worker are followed by other attempts.
+// TestFaultOfTheClient: if a prefill worker finds a fault in a request first, the client gets its answer, and no other worker is asked.
+// Faults of the worker are followed by other attempts.
 func TestFaultOfTheClient(t *testing.T) {
 	for _, transfer := range []fleet.Transfer{fleet.TransferP2P, fleet.TransferBootstrap} {
 		for status, prefills := range map[int]int32{400: 1, 413: 1, 422: 1, 404: 3, 429: 3, 500: 3} {
@@ -305,7 +305,7 @@ func TestAnswerBreaksOff(t *testing.T) {
 	w.assertNothingBooked()
 }
 
-// TestRefusals: what is no request for an engine reaches none.
+// TestRefusals: requests that are not for engines reach none.
 func TestRefusals(t *testing.T) {
 	w := newWorld(t)
 	w.engine("d", fleet.Decode, func(http.ResponseWriter, *http.Request) { t.Error("a request has come") })
@@ -322,7 +322,7 @@ func TestRefusals(t *testing.T) {
 	_ = response.Body.Close()
 }
 
-// TestHeadersOfLegs: engines get the client's headers, without those of the connection and of the decision.
+// TestHeadersOfLegs: engines get the client's headers, without the headers of the connection and of the decision.
 func TestHeadersOfLegs(t *testing.T) {
 	w := newWorld(t)
 	w.engine("d", fleet.Decode, func(out http.ResponseWriter, r *http.Request) {
