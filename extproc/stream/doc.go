@@ -28,13 +28,13 @@
 //	BUFFERED_PARTIAL      a body that Envoy's buffer holds is read; a longer one goes by load
 //	STREAMED, NONE        Envoy forwards the headers first, so the request goes by load; with several models it is refused
 //
-// With observability_mode Envoy ignores replies, so there are none. What cannot work is logged, once for each Envoy.
+// With observability_mode Envoy ignores replies, so there are none. A setting that cannot work is logged, once for each Envoy.
 //
 // # Followed requests
 //
-// The handler returns with the decision where the Envoy has an access log: a stream that stays open until the response
-// ends would cost memory in both processes. Otherwise it follows the request, with nothing in memory but the exchange:
-// see package exchange. What Envoy 1.40 does with an open stream depends on the modes of the filter:
+// The handler returns with the decision if the Envoy has an access log: a stream that stays open until the response ends would cost memory
+// in both processes. Otherwise it follows the request, with nothing in memory but the exchange: see package exchange. The behaviour of
+// Envoy 1.40 with an open stream depends on the modes of the filter:
 //
 //	request body                  response headers, body       Envoy
 //	----------------------------  ---------------------------  -------------------------------------------------

@@ -70,8 +70,8 @@ func (d *door) receive(next <-chan struct{}) <-chan incoming {
 	return out
 }
 
-// isOver reports whether the request is over when the stream ends with that error. Envoy closes its half of the stream then.
-// Where it has no more messages to send, which happens in these modes, it resets the stream, although the request goes on.
+// isOver reports whether the request is over when the stream ends with that error. Envoy closes its half of the stream then. If it has no
+// more messages to send, which happens in these modes, it resets the stream, although the request goes on.
 func (d *door) isOver(err error) bool {
 	return errors.Is(err, io.EOF) || d.mode != messages.FullDuplex && d.mode != messages.None
 }
@@ -109,7 +109,7 @@ func (d *door) skipsResponse() messages.Mode {
 	return messages.Unknown
 }
 
-// drainTime is how long the last messages of streams have to leave the process.
+// drainTime is the time that the last messages of streams have to leave the process.
 const drainTime = 100 * time.Millisecond
 
 // Drain ends the streams that are open after their decision, in a way that lets their requests go on. It is called before

@@ -127,8 +127,8 @@ var (
 	eventStream = responseHeaders(false, ":status", "200", "content-type", "text/event-stream")
 )
 
-// TestStreamEndIsTheEnd: Envoy half-closes the stream with its request. Where it resets the stream, the request is over in the
-// modes in which Envoy would keep the stream, and goes on in the others.
+// TestStreamEndIsTheEnd: Envoy half-closes the stream with its request. If it resets the stream, the request is over in the modes in which
+// Envoy would keep the stream, and goes on in the others.
 func TestStreamEndIsTheEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode   filterv3.ProcessingMode_BodySendMode
@@ -173,7 +173,7 @@ func TestResponsePhases(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode     filterv3.ProcessingMode_BodySendMode // of responses
 		messages []*extprocv3.ProcessingRequest
-		echo     string // what is sent back
+		echo     string // the text that is sent back
 		bytes    int
 	}{
 		"STREAMED": {streamed, []*extprocv3.ProcessingRequest{eventStream, responseBody(false, "one"), responseBody(true, "")}, "", 3},
@@ -258,7 +258,7 @@ func TestServedIsReported(t *testing.T) {
 	}
 }
 
-// TestResponseBodiesAreSkipped: Envoy is asked to send no bodies of responses where it can leave its mode.
+// TestResponseBodiesAreSkipped: Envoy is asked to send no bodies of responses if it can leave its mode.
 func TestResponseBodiesAreSkipped(t *testing.T) {
 	for _, c := range []struct {
 		request, response filterv3.ProcessingMode_BodySendMode

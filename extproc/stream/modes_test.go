@@ -152,8 +152,8 @@ func TestFullDuplexRefusals(t *testing.T) {
 	}
 }
 
-// TestUnreadBodies: where no body arrives before Envoy forwards the headers, or only a part of it, requests go by load. The
-// log names the setting once, and a metric counts them.
+// TestUnreadBodies: if no body arrives before Envoy forwards the headers, or only a part of it, requests go by load. The log names the
+// setting once, and a metric counts them.
 func TestUnreadBodies(t *testing.T) {
 	cut := bodyMessage(false, hello[:len(hello)-2])
 	for name, tt := range map[string]struct {
@@ -185,8 +185,8 @@ func TestUnreadBodies(t *testing.T) {
 	}
 }
 
-// TestIDOfALostReply: in mode FULL_DUPLEX_STREAMED the id of a booking follows from that of the request, unless another booking
-// has it.
+// TestIDOfALostReply: in mode FULL_DUPLEX_STREAMED the id of a booking follows from the request's id, unless another booking has
+// it.
 func TestIDOfALostReply(t *testing.T) {
 	w, client := served(t)
 	for i, same := range []bool{true, false} {

@@ -18,8 +18,8 @@ import (
 const transferOf = `{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r",` +
 	`"remote_host":"10.0.0.9","remote_port":5600,"tp_size":1}`
 
-// TestPrefillInEachMode: Envoy gets a longer timeout before the request to the prefill worker, where its mode has one, and then the
-// pick with the changed body, whole or in pieces.
+// TestPrefillInEachMode: Envoy gets a longer timeout before the request to the prefill worker, if its mode has one, and then the pick with
+// the changed body, whole or in pieces.
 func TestPrefillInEachMode(t *testing.T) {
 	p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"kv_transfer_params":`+transferOf+`}`)

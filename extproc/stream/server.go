@@ -25,7 +25,7 @@ import (
 
 // Server implements Envoy's ExternalProcessor service. Give it to [Register].
 type Server struct {
-	// requests has the exchanges of all requests, those of other doors included.
+	// requests has the exchanges of all requests, of other doors as well.
 	requests *exchange.Service
 	metrics  *metrics
 	notices  notices
@@ -47,8 +47,8 @@ const (
 	// bodies, so that one does not wait for window updates.
 	streamWindow     = 4 << 20
 	connectionWindow = 16 << 20
-	// maxStreams exceeds the requests that wait for a decision at one time. gRPC's default would make
-	// Envoy queue requests where the router cannot see them.
+	// maxStreams exceeds the requests that wait for a decision at one time. gRPC's default would make Envoy queue requests, invisible to
+	// the router.
 	maxStreams = 100_000
 )
 
@@ -83,7 +83,7 @@ type door struct {
 	exchange.Exchange
 	srv    *Server
 	stream grpc.ServerStream
-	// mode is how Envoy sends bodies of requests, and responseMode how it sends those of responses.
+	// mode is the way in which Envoy sends bodies of requests, and responseMode the way in which it sends bodies of responses.
 	mode, responseMode messages.Mode
 	trailers           bool // the request has trailers, in mode FullDuplex
 	passing            bool // the decision was made with the headers, in mode Streamed, and the body follows
@@ -218,8 +218,8 @@ func (d *door) onHeaders(m *messages.Request, now time.Time) exchange.Reply {
 	return r
 }
 
-// envoyPatience is how much longer Envoy waits than the request: the decision must reach Envoy before it
-// forwards the request without a pick.
+// envoyPatience is the time by which Envoy waits longer than the request: the decision must reach Envoy before it forwards the request
+// without a pick.
 const envoyPatience = 5 * time.Second
 
 // wait returns the reply of a queued request. False means that the client has left. Envoy accepts a new timeout once

@@ -163,7 +163,7 @@ func TestCancelledWhileQueued(t *testing.T) {
 		<-done
 		w.idle(t)
 		if s := w.router.Stats(); s.Waiting != 0 || s.Bookings.Open != 0 {
-			// The access log would end the bookings of those that were picked before they were cancelled.
+			// The access log would end the bookings of requests that were picked before they were cancelled.
 			w.router.EndBefore("bufconn", time.Now().Add(time.Hour))
 			if s := w.router.Stats(); s.Waiting != 0 || s.Bookings.Open != 0 {
 				t.Fatalf("%d queued, %d booked", s.Waiting, s.Bookings.Open)
