@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// maxAdapterLoads is how many adapters are loaded at a time. Engines compute nothing else while they read one.
+	// maxAdapterLoads is the number of adapters that are loaded at a time. Engines compute nothing else while they read one.
 	maxAdapterLoads = 4
 	// adapterLoadTime bounds one load. An engine may download the adapter.
 	adapterLoadTime = 2 * time.Minute
-	// adapterSettle is how long after a load no other one of the same adapter begins: the list of the engine must be read
-	// first, and an agent's lease be renewed.
+	// adapterSettle is the time after a load in which no other load of the same adapter begins: the list of the engine must be read first,
+	// and an agent's lease be renewed.
 	adapterSettle = 10 * time.Second
 	// adapterRetryMin and adapterRetryMax bound the pause after a load that failed. Pauses double.
 	adapterRetryMin = 2 * time.Second
@@ -38,7 +38,7 @@ const (
 //	the engine has loaded it            its list is read soon, and requests go there
 //	the engine has not                  logged and counted; after a pause, the next worker is asked
 //
-// The names and paths are those of the configuration: clients can name neither.
+// The names and paths come from the configuration: clients can set neither.
 type adapterLoads struct {
 	log     *slog.Logger
 	fleet   *fleet.Fleet
@@ -154,9 +154,9 @@ func (s *adapterLoad) end(err error, now time.Time) {
 	s.after = now.Add(adapterSettle)
 }
 
-// candidatesFor returns the workers of a model that can load an adapter, the best first: that with the fewest adapters. Among
-// equal ones the order is the same in every replica, so that two of them do not load an adapter twice. It is empty while a
-// ready worker has the adapter.
+// candidatesFor returns the workers of a model that can load an adapter, the best first: the one with the fewest adapters. Among equal ones
+// the order is the same in every replica, so that two of them do not load an adapter twice. It is empty while a ready worker has the
+// adapter.
 func candidatesFor(s *fleet.Snapshot, model, adapter string) (candidates []*fleet.Worker) {
 	for _, w := range s.Workers {
 		if w.Model != model || w.State != fleet.Ready || !w.Adapters.Known() {
@@ -193,8 +193,8 @@ func (l *adapterLoads) load(ctx context.Context, w *fleet.Worker, adapter, path 
 	log.Info("loading an adapter for which a request came", "path", path)
 	began := time.Now()
 
-	// The engine serves on meanwhile, but computes nothing while it copies the adapter to its GPU. The fleet is not changed here:
-	// what the engine lists counts, and for a worker with an agent the next lease would undo the change.
+	// The engine serves on meanwhile, but computes nothing while it copies the adapter to its GPU. The fleet is not changed here: the list
+	// of the engine counts, and for a worker with an agent the next lease would undo the change.
 
 	err := engineprobe.LoadAdapter(ctx, l.client, w.Engine, w.Address, adapter, path)
 	if err != nil {
@@ -207,8 +207,8 @@ func (l *adapterLoads) load(ctx context.Context, w *fleet.Worker, adapter, path 
 	return nil
 }
 
-// adapterPath returns what a load needs from the present configuration, so that a reload counts at once. The adapters are few,
-// and it is called for requests that are refused alone.
+// adapterPath returns the facts for a load from the present configuration, so that a reload counts at once. The adapters are few, and it is
+// called for requests that are refused alone.
 //
 // It returns the model and the path of a configured adapter; empty for one without a path.
 func (r *Router) adapterPath(adapter string) (model, path string) {

@@ -11,8 +11,8 @@ import (
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// publishEvery is how often a replica looks for changes of its bookings. It is short compared with the
-// time in which another replica would place a second request on the same rank.
+// publishEvery is the interval at which a replica looks for changes of its bookings. It is short compared with the time in which another
+// replica would place a second request on the same rank.
 const publishEvery = 5 * time.Millisecond
 
 // replicaNameLength makes equal names of two replicas unlikely: 60 random bits.

@@ -19,7 +19,7 @@ func TestCoverageIsLoggedWhenItChanges(t *testing.T) {
 
 	for _, step := range []struct {
 		blocks int
-		want   string // in the new line; empty where there is none
+		want   string // in the new line; empty if there is none
 	}{
 		{0, "index has room for the caches of the fleet"},
 		{19_000, ""},

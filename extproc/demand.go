@@ -15,16 +15,16 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// demandEvery is how often a replica publishes its demand. Planners make a plan every second at most.
+// demandEvery is the interval at which a replica publishes its demand. Planners make a plan every second at most.
 const demandEvery = time.Second
 
-// demand counts what clients ask of this replica, by model, for planners.
+// demand counts the requests of clients to this replica, by model, for planners.
 //
 //	event                                 counted
-//	a request is picked a worker          its arrival, its prompt's tokens, and those of them that are cached
+//	a request is picked a worker          its arrival, its prompt's tokens, and the cached ones among them
 //	a request is refused for a shortage   the same: more workers would have served it
 //	a request is wrong, or its model is   nothing: no worker could serve it
-//	a request waits in the queue          among those that wait; its arrival when it is decided
+//	a request waits in the queue          among the waiting ones; its arrival when it is decided
 //	a worker's answer ends, with 2xx      its bytes, and the time to the first of them
 //	the same, of another replica's pick   at the replica that receives the access log
 //
@@ -43,7 +43,7 @@ const maxDemandModels = 512
 
 func newDemand() *demand { return &demand{models: map[string]*bus.ModelDemand{}} }
 
-// of returns the counts of a model; nil where there are too many models. mu is held.
+// of returns the counts of a model; nil if there are too many models. mu is held.
 func (c *demand) of(model string) *bus.ModelDemand {
 	m := c.models[model]
 	if m == nil && len(c.models) < maxDemandModels {
@@ -93,7 +93,7 @@ func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
 		}
 	}
 	model := c.modelOf[e.Served]
-	// Answers of the relay, and of workers that have left, are few. Their lengths are as those of others.
+	// Answers of the relay, and of workers that have left, are few. Their lengths are like the lengths of others.
 	if model == "" {
 		return
 	}
@@ -108,8 +108,8 @@ func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
 	m.FirstNanoseconds += uint64(max(0, e.FirstByte))
 }
 
-// message returns the demand since the start, with what waits in the queues now, and what was learned of the engines' speed. A replica
-// without requests has a message without models, which shows planners that it lives.
+// message returns the demand since the start, with the requests that wait in the queues now, and the learned speed of the engines. A
+// replica without requests has a message without models, which shows planners that it lives.
 func (c *demand) message(replica string, queues []route.QueueStats, speeds map[route.WorkerClass]perfmodel.Speed) *bus.Demand {
 	c.mu.Lock()
 	defer c.mu.Unlock()

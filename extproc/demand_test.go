@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// What is counted: picked requests and those that more workers would have served; answers by the model of the worker.
+// The demand counts picked requests, and refused ones that more workers would have served; answers by the model of the worker.
 func TestDemand(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})
 	if _, err := f.Put(fleet.Worker{Name: "w", Model: "m", Address: "10.0.0.1:80", Ranks: 1, State: fleet.Ready}); err != nil {

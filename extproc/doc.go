@@ -1,4 +1,4 @@
-// Package extproc is the router process: what `stator extproc` runs, and `stator up` beside other parts.
+// Package extproc is the router process, which `stator extproc` runs, and `stator up` beside other parts.
 //
 // A [Router] answers Envoy's external processor and receives its access log, both on one listener. It
 // decides with package route, from an index of the workers' caches. The index is kept up to date by
@@ -38,10 +38,10 @@
 //
 // # Drift
 //
-// Engines report how many prompt tokens they found in their caches. Package drift compares that with what
-// decisions promised. If the two differ by too much, the cause may be a bug here or in the engine, or a
-// block size that does not match. The router then empties the worker's part of the index, and cachesync
-// rebuilds it from the worker's agent. That is cheap compared with decisions on a wrong index.
+// Engines report how many prompt tokens they found in their caches. Package drift compares these counts with the promises of decisions. If
+// the two differ by too much, the cause may be a bug here or in the engine, or a block size that does not match. The router then empties
+// the worker's part of the index, and cachesync rebuilds it from the worker's agent. That is cheap compared with decisions on a wrong
+// index.
 //
 // # Concurrency
 //

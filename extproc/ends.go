@@ -16,7 +16,7 @@ import (
 const (
 	// maxForeign bounds the ends that wait to be published. They wait for publishEvery.
 	maxForeign = 1 << 16
-	// maxEnds is how many ends one message has: far less than a megabyte of them.
+	// maxEnds bounds the ends in one message: they take far less than a megabyte.
 	maxEnds = 1000
 	// peerSilence is after how long without a message another replica counts as gone. Replicas publish their
 	// bookings every two seconds at least.
@@ -112,8 +112,8 @@ func (f *foreignEnds) warnLocked(now time.Time) {
 		"Several routers behind one Envoy need bus.url. A router that has just restarted without others can ignore this")
 }
 
-// flush publishes the ends that wait. Those that the bus does not accept are dropped: their bookings stay until their
-// engine is empty, and a queue without a bound would not bring the bus back.
+// flush publishes the ends that wait. Ends that the bus does not accept are dropped: their bookings stay until their engine is empty, and a
+// queue without a bound would not bring the bus back.
 func (f *foreignEnds) flush(b *bus.Bus) {
 	for replica, ends := range f.take() {
 		for len(ends) > 0 {

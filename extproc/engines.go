@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// engineFacts are what the engines report of the models: the part of the models that is not configured.
+// engineFacts are the facts that engines report of the models: the part of the models that is not configured.
 //
 //	fact       reported by            when no worker reports it
 //	length     the largest engine     it stays until one does, or a reload sets another
@@ -62,7 +62,7 @@ func (r *Router) applyEngineFacts() {
 	}
 }
 
-// engineFactsLocked returns what the engines of these settings' models report now.
+// engineFactsLocked returns the facts that the engines of these settings' models report now.
 func (r *Router) engineFactsLocked(settings *config.Config) engineFacts {
 	workers := r.fleet.Snapshot().Workers
 	adapters, contested := r.foundAdaptersLocked(settings, workers)
@@ -94,9 +94,9 @@ func (r *Router) engineLengthsLocked(settings *config.Config, workers []*fleet.W
 // maxFoundAdapters bounds the adapters of one model that are found at engines.
 const maxFoundAdapters = 4096
 
-// foundAdaptersLocked returns the adapters that the models' engines list, with their models. A configured name stays what
-// the configuration makes of it. Of two models with an adapter of one name, the one has it that had it before, or else the first in the
-// configuration: a worker must not get another model's requests by listing its adapter.
+// foundAdaptersLocked returns the adapters that the models' engines list, with their models. A configured name keeps its meaning in the
+// configuration. Of two models with an adapter of one name, the one has it that had it before, or else the first in the configuration: a
+// worker must not get another model's requests by listing its adapter.
 //
 // While a worker of a model is starting, the model keeps the adapters that it has. Otherwise the restart of an only engine
 // would turn "not ready" into "does not exist", after which clients do not try again.
@@ -168,7 +168,7 @@ func configuredNames(settings *config.Config) map[string]bool {
 	return names
 }
 
-// setEngineFactsLocked records what the models were made of, and logs what is new.
+// setEngineFactsLocked records the facts of which the models were made, and logs new ones.
 func (r *Router) setEngineFactsLocked(facts engineFacts) {
 	for model, tokens := range facts.lengths {
 		if tokens != r.engines.lengths[model] {

@@ -173,8 +173,8 @@ func TestAdaptersOfTheEnginesAreModels(t *testing.T) {
 	}
 }
 
-// TestAdapterStaysWithItsFirstModel: a worker of another model that lists an adapter's name does not get its requests, also where its
-// model is the first one of the configuration. The name is counted and logged until it is gone.
+// TestAdapterStaysWithItsFirstModel: a worker of another model that lists an adapter's name does not get its requests, even if its model is
+// the first one of the configuration. The name is counted and logged until it is gone.
 func TestAdapterStaysWithItsFirstModel(t *testing.T) {
 	log := &testkit.Log{}
 	cfg := settings(t, `{name: m1, path: "builtin:sim"}, {name: m2, path: "builtin:sim"}`)

@@ -16,8 +16,8 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// settleTime is how long a worker that has become ready waits for its first pick. Within a second every
-// Envoy has the worker. An Envoy ignores a pick of an address that it does not have.
+// settleTime is the time that a worker waits for its first pick after it has become ready. Within a second every Envoy has the worker. An
+// Envoy ignores a pick of an address that it does not have.
 const settleTime = 1500 * time.Millisecond
 
 // addListedWorkers puts the workers of the configuration into the fleet, and prepares what follows them.
@@ -41,15 +41,15 @@ func (r *Router) addListedWorkers(cfg Config) error {
 	return err
 }
 
-// addedLater is how long after a change of the configuration the new listed workers join the fleet, and how long after a
-// lookup the new address of a listed one is used. Until then the control plane has it, too, and every Envoy has the endpoint. Envoy
-// ignores a pick of an address that it does not have.
+// addedLater is the time from a change of the configuration until the new listed workers join the fleet, and from a lookup until the new
+// address of a listed one is used. Until then the control plane has it, too, and every Envoy has the endpoint. Envoy ignores a pick of an
+// address that it does not have.
 const addedLater = 3 * time.Second
 
 // followList applies new lists of workers until ctx ends:
 //
 //	event                        listed workers in the fleet
-//	a list comes                 those that it lacks are removed
+//	a list comes                 workers that it lacks are removed
 //	addedLater has passed        new ones are added, and changed ones are replaced
 //	another list comes meanwhile its workers count instead, at the same time
 //
@@ -102,8 +102,8 @@ func (r *Router) workersMoved() {
 	}
 }
 
-// forgetCache drops what is known of the cache of a worker whose process has ended, with what was predicted there. The next
-// process begins with an empty cache, and publishes it from the start.
+// forgetCache drops the known content of the cache of a worker whose process has ended, with the predictions for it. The next process
+// begins with an empty cache, and publishes it from the start.
 func (r *Router) forgetCache(w *fleet.Worker) {
 	for rank := range w.Ranks {
 		r.feed.Forget(w.Name, rank)

@@ -42,7 +42,7 @@ func (r *Router) setModels(settings *config.Config) error {
 	return r.setModelsLocked(settings, r.engineFactsLocked(settings))
 }
 
-// setModelsLocked is setModels with what the engines report. The caller holds modelsMu.
+// setModelsLocked is setModels with the facts that the engines report. The caller holds modelsMu.
 func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) error {
 	models := map[string]*route.ModelConfig{}
 	blockSizes := map[string]int{}
@@ -132,8 +132,8 @@ func rulesOf(m *config.Model) prompt.Rules {
 	return prompt.VLLM
 }
 
-// preparerLocked returns what prepares the prompts of a model, and its context length in tokens: the given one, or else that
-// of its files. A model without a path has no preparer.
+// preparerLocked returns the preparer of a model's prompts, and its context length in tokens: the given one, or else the length in its
+// files. A model without a path has no preparer.
 func (r *Router) preparerLocked(m *config.Model, given int) (route.Preparer, int, error) {
 	if m.Path == "" {
 		return nil, given, nil

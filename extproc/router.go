@@ -43,7 +43,7 @@ type Config struct {
 	// Router.Reload.
 	Settings *config.Config
 	Log      *slog.Logger
-	// Relay is where the relay listens, which Run serves; nil for none. Envoys must reach its address as it is.
+	// Relay is the listener of the relay, which Run serves; nil for none. Envoys must reach its address as it is.
 	Relay net.Listener
 	// TenantKey returns the key of tenants' cache salts; see exchange.Config.
 	TenantKey func() []byte
@@ -95,8 +95,8 @@ type Router struct {
 	modelsMu sync.Mutex
 	// prepared holds the loaded models by path: a model's files are read once.
 	prepared map[string]*prompt.Model // guarded by modelsMu
-	settings *config.Config           // guarded by modelsMu; what the models were made of
-	engines  engineFacts              // guarded by modelsMu; what the engines report, as the models have it
+	settings *config.Config           // guarded by modelsMu; the settings of which the models were made
+	engines  engineFacts              // guarded by modelsMu; the facts of engines that the models have
 	// contested counts adapters that engines of two models list.
 	contested prometheus.Gauge
 	// blockSizes holds the tokens per block by model. The map is never changed once stored.
@@ -346,8 +346,8 @@ func (r *Router) runBesideServer(ctx context.Context) error {
 	return err
 }
 
-// serveRelay serves the relay until ctx ends. Without it, the requests that name it fail, and Envoy has no other address for
-// them; those that have a decode worker's address first are served while it does not fail.
+// serveRelay serves the relay until ctx ends. Without it, the requests that name it fail, and Envoy has no other address for them; requests
+// that have a decode worker's address first are served while it does not fail.
 func (r *Router) serveRelay(ctx context.Context) {
 	err := r.relay.Serve(ctx, r.relayAt)
 	if err != nil {
