@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// benchTexts returns 64 prompts of about 16 KB. They come from the agent sessions in the folder of traces
-// beside the repository where it exists, else from the sources of this package.
+// benchTexts returns 64 prompts of about 16 KB. They come from the agent sessions in the folder of traces beside the repository if it
+// exists, else from the sources of this package.
 func benchTexts(b *testing.B) []string {
 	var all strings.Builder
 	files, _ := filepath.Glob("../../../../shared/traces/agent/*/*.jsonl")
@@ -42,7 +42,7 @@ func benchTexts(b *testing.B) []string {
 	return texts
 }
 
-// benchModel loads $STATOR_BENCH_MODEL/tokenizer.json, or the simulator's vocabulary where that is not set.
+// benchModel loads $STATOR_BENCH_MODEL/tokenizer.json, or the simulator's vocabulary if that is not set.
 func benchModel(b *testing.B) *Tokenizer {
 	dir := os.Getenv("STATOR_BENCH_MODEL")
 	if dir == "" {

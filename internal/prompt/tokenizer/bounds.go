@@ -88,7 +88,7 @@ const giantBytes = 256 << 10
 // giants bounds how many giant pieces this process merges at a time, because of their memory.
 var giants = make(chan struct{}, 2)
 
-// acquireGiant waits until a giant piece may be merged. It returns false where the encoding was stopped.
+// acquireGiant waits until a giant piece may be merged. It returns false if the encoding was stopped.
 func (e *encoder) acquireGiant() bool {
 	select {
 	case giants <- struct{}{}:

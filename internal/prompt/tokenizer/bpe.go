@@ -17,9 +17,9 @@ type merges struct {
 	shift uint // of a 64-bit hash, to get an index of slots
 	// joined[rank] is the id of the joined pair.
 	joined []uint32
-	// priorities[rank] replaces the rank in the order of joining, where some ranks have the same
-	// priority. Of pairs with the same priority the leftmost is joined first. It is nil where the ranks
-	// themselves are the order.
+	// priorities[rank] replaces the rank in the order of joining, if some ranks have the same priority. Of
+	// pairs with the same priority the leftmost is joined first. It is nil if the ranks themselves are the
+	// order.
 	priorities []uint32
 }
 
@@ -139,7 +139,7 @@ func (m *merges) priority(rank uint32) uint32 {
 }
 
 // readMerges reads the merges of a tokenizer.json. Each is written as "left right" or ["left", "right"]. It
-// calls onMerge, where that is set, with the text and id of each left and right symbol.
+// calls onMerge, if that is set, with the text and id of each left and right symbol.
 func readMerges(src []byte, spell *alphabet, v *vocabulary, onMerge func(left, right []byte, l, r uint32)) (*merges, error) {
 	n := 0
 	t := jsonReader{src: src}

@@ -7,7 +7,7 @@ import "slices"
 //
 //   - The symbols are also the list of their neighbours; see pieceList.
 //   - A queue holds the places of the pairs that may be joined, by priority; see pairQueue. Places are not
-//     removed when a pair changes. A place is out of date where the pair that begins there now has
+//     removed when a pair changes. A place is out of date if the pair that begins there now has
 //     another priority.
 //
 // It leaves the symbols as they are when g.done is closed.
@@ -75,8 +75,8 @@ func (l pieceList) before(i int) int {
 	return i - int(l[i-1]&^inner)
 }
 
-// rankAt returns the rank of the pair that begins at i. It is noRank where no symbol begins at i, or none
-// follows, or the pair is never joined.
+// rankAt returns the rank of the pair that begins at i. It is noRank if no symbol begins at i, or none follows, or the pair is never
+// joined.
 func (l pieceList) rankAt(m *merges, i int) uint32 {
 	if l[i]&inner != 0 {
 		return noRank
@@ -111,9 +111,9 @@ func (l pieceList) compact() []uint32 {
 	return l[:kept]
 }
 
-// pairQueue returns places by priority, and those of one priority from left to right. It has a list of places
-// for each priority. That is faster than a heap of places, because a long piece has many places and few
-// priorities, and places are mostly added from left to right.
+// pairQueue returns places by priority, and places of one priority from left to right. It has a list of places for each priority. That
+// is faster than a heap of places, because a long piece has many places and few priorities, and places are mostly added from left to
+// right.
 type pairQueue struct {
 	lists []placeList
 	// index holds the position in lists of each priority that has waiting places. The entry of lastPriority
@@ -138,8 +138,8 @@ type pairQueue struct {
 	sorted []uint32
 }
 
-// placeList is a list of places in blocks. First is 0 for an empty list. Unordered is set where the places are
-// not in ascending order.
+// placeList is a list of places in blocks. First is 0 for an empty list. Unordered is set if the places are not in ascending
+// order.
 type placeList struct {
 	first, last uint32
 	highest     uint32
@@ -222,7 +222,7 @@ func (q *pairQueue) add(priority, place uint32) {
 	l.highest = max(l.highest, place)
 }
 
-// list returns the list of a priority, which it makes where there is none.
+// list returns the list of a priority, and makes it if there is none.
 func (q *pairQueue) list(priority uint32) *placeList {
 	if priority == q.lastPriority {
 		return &q.lists[q.lastIndex]
@@ -261,7 +261,7 @@ func (q *pairQueue) next() (priority, place uint32, ok bool) {
 	return uint32(entry >> 32), uint32(entry), true
 }
 
-// takeList makes the list of the least priority the current one. It returns false where no list is left.
+// takeList makes the list of the least priority the current one. It returns false if no list is left.
 func (q *pairQueue) takeList() bool {
 	if len(q.waiting) == 0 {
 		return false

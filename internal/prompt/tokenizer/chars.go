@@ -6,7 +6,7 @@ import (
 )
 
 // chars is the part of a vocabulary whose initial symbols are characters instead of bytes: the symbol of
-// each character, and the places where a text may be cut.
+// each character, and the places at which a text may be cut.
 //
 // Such vocabularies often have no pre-tokenizer, so that the whole text is one piece. But no merge crosses
 // the place between two characters a and b unless some merge joins a symbol that ends with a and one that
@@ -19,19 +19,19 @@ type chars struct {
 	// character beyond ASCII has its bit at a hash; a collision only makes a piece longer.
 	asciiJoins [utf8.RuneSelf][2]uint64
 	joins      []uint64
-	// markedSpaces is set where the text has a space for each ▁ of the vocabulary.
+	// markedSpaces is set if the text has a space for each ▁ of the vocabulary.
 	markedSpaces bool
 
 	// These fields determine the symbols of a character that has none itself. With byteFallback the
 	// character becomes the tokens of its bytes, if all its bytes have tokens. Otherwise it becomes
-	// unknown, or nothing where unknown is none. With fuseUnknown a run of such characters becomes one
+	// unknown, or nothing if unknown is none. With fuseUnknown a run of such characters becomes one
 	// unknown.
 	byteIDs      [256]uint32
 	byteFallback bool
 	unknown      uint32
 	fuseUnknown  bool
-	// unknownMayJoin is set where the symbols of such a character may depend on its neighbours. Text is
-	// then not cut beside it. unknownApart is set where no merge joins them with their neighbours.
+	// unknownMayJoin is set if the symbols of such a character may depend on its neighbours. Text is then not cut beside it. unknownApart
+	// is set if no merge joins them with their neighbours.
 	unknownMayJoin, unknownApart bool
 
 	// Symbols from firstPart on are characters that occur in tokens but are no tokens themselves. A
@@ -64,7 +64,7 @@ func newChars() *chars {
 	return c
 }
 
-// setSymbol sets the symbol of r. With markedSpaces the symbol of a space is that of ▁ too.
+// setSymbol sets the symbol of r. With markedSpaces the symbol of a space becomes the symbol of ▁, too.
 func (c *chars) setSymbol(r rune, symbol uint32) {
 	page := &c.pages[r>>8]
 	if *page == emptySymbolPage {
@@ -102,7 +102,7 @@ func (c *chars) markJoined(a, b rune) {
 	c.joins[h>>6] |= 1 << (h & 63)
 }
 
-// unmarked returns r, or a space for ▁ where both mean the same.
+// unmarked returns r, or a space for ▁ if both mean the same.
 func (c *chars) unmarked(r rune) rune {
 	if r == blockRune && c.markedSpaces {
 		return ' '
@@ -148,8 +148,8 @@ func (e *encoder) encodeInParts(s string) {
 	}
 }
 
-// encodeChars appends the ids of a piece whose symbols are characters to e.out. The order of the cases is
-// that of the reference.
+// encodeChars appends the ids of a piece whose symbols are characters to e.out. The order of the cases is the same as in the
+// reference.
 func (e *encoder) encodeChars(key []byte) {
 	c := e.t.chars
 	e.symbols = slices.Grow(e.symbols[:0], len(key))

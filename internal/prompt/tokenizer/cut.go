@@ -6,18 +6,18 @@ import "unicode/utf8"
 //
 //	Encode(text) = Encode(text[:n]) followed by Encode(text[n:])
 //
-// The part has at least minBytes bytes and ends where an added token begins. Where there is no such place, it
-// is the whole text. Text must be the beginning of a prompt's text, or the rest after an earlier segment.
+// The part has at least minBytes bytes and ends at the beginning of an added token. If there is no such place, it is the whole text. Text
+// must be the beginning of a prompt's text, or the rest after an earlier segment.
 //
-// Text after the end of a segment never affects where the segment ends. So the segments of a conversation
-// are the same in its next turn, except for the last one.
+// Text after the end of a segment never affects its end. So the segments of a conversation are the same in its next turn, except for the
+// last one.
 func (t *Tokenizer) Segment(text string, minBytes int) int {
 	for i := 0; i < len(text); {
 		start, end, token := t.added.findToken(text, i)
 		if token == nil {
 			break
 		}
-		// Where longer tokens are found first, a longer token may begin inside this one and make it
+		// If longer tokens are found first, a longer token may begin inside this one and make it
 		// text. So text must not be cut from here on.
 		if t.longestFirst && t.added.longerInside(text, start, end) {
 			break
@@ -30,7 +30,7 @@ func (t *Tokenizer) Segment(text string, minBytes int) int {
 	return len(text)
 }
 
-// canBeginSegment reports whether text may be cut where t begins. The text before t must be encoded as at
+// canBeginSegment reports whether text may be cut before t. The text before t must be encoded as at
 // the end of a text. This requires three properties of t: it strips no white space before it, it does not
 // begin with white space that the token before it may strip, and it does not begin with a word character,
 // which would affect a single-word token before it. The text from t on is encoded as in the whole text,

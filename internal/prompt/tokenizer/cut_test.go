@@ -23,7 +23,7 @@ func TestSegmentsEncodeLikeTheWhole(t *testing.T) {
 			file["pre_tokenizer"] = map[string]any{"type": "Sequence", "pretokenizers": []any{
 				map[string]any{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true}, file["pre_tokenizer"]}}
 		}),
-		"gguf": v.ggufBytes(true), // and so is what follows a token; longer tokens come first
+		"gguf": v.ggufBytes(true), // and so is the text after a token; longer tokens come first
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "gguf" {

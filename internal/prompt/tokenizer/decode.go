@@ -9,9 +9,9 @@ import (
 
 // decoding is the decoder of a vocabulary: how ids become text.
 type decoding struct {
-	// byteLevel is set where a token stands for bytes, which may be a part of a character.
+	// byteLevel is set if a token stands for bytes, which may be a part of a character.
 	byteLevel bool
-	// tokenSteps apply to each token. Then, where byteFallback is set, tokens like <0xE4> become bytes.
+	// tokenSteps apply to each token. Then, if byteFallback is set, tokens like <0xE4> become bytes.
 	// Finally textSteps apply to the concatenated text.
 	tokenSteps, textSteps []decodeStep
 	byteFallback          bool
@@ -23,7 +23,7 @@ type decoding struct {
 type decodeStep struct {
 	kind     decodeKind
 	from, to string
-	// maxStrip is how often decodeStrip removes from at the beginning, at most.
+	// maxStrip bounds the number of times that decodeStrip removes from at the beginning.
 	maxStrip int
 }
 
@@ -48,8 +48,8 @@ type decoderConfig struct {
 	AddPrefix     *bool           `json:"add_prefix_space"`
 }
 
-// readDecoder reads a decoder. It refuses decoders that cannot run on a stream of tokens, which are those
-// that need text before or after the current token.
+// readDecoder reads a decoder. It refuses decoders that cannot run on a stream of tokens, because they need text before or after the
+// current token.
 func readDecoder(c *decoderConfig) (decoding, error) {
 	var d decoding
 	if c == nil {
@@ -110,8 +110,8 @@ func readDecoder(c *decoderConfig) (decoding, error) {
 	return d, read(c)
 }
 
-// textStep returns the step of a decoder that changes text. Fused is set where the step applies to the
-// concatenated text instead of each token.
+// textStep returns the step of a decoder that changes text. Fused is set if the step applies to the concatenated text instead of each
+// token.
 func (c *decoderConfig) textStep(fused bool) (decodeStep, error) {
 	switch c.Type {
 	case "Replace":
@@ -224,7 +224,7 @@ func (t *Tokenizer) Decode(dst []byte, ids []uint32, skipSpecial bool) []byte {
 //	token of text                pending bytes are returned first, then the token's text
 //	single-byte token            its byte is added to pending; whole characters are returned
 //	skipped special token        none
-//	end of the stream (Flush)    pending bytes are returned, and the state is that of a new Decoder
+//	end of the stream (Flush)    pending bytes are returned, and the Decoder is as new
 type Decoder struct {
 	t *Tokenizer
 	// pending holds the first bytes of an incomplete character. It has at most 3 bytes after Append

@@ -10,7 +10,7 @@ import (
 
 // Encode appends the ids of text to dst. It recognises special tokens in the text, but adds none (see
 // [Tokenizer.Before]). Text should be UTF-8; other bytes count as characters without a class. Encode
-// allocates only where dst is too short.
+// allocates only if dst is too short.
 func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	dst, _ = t.EncodeWithin(dst, text, Bounds{Tokens: math.MaxInt})
 	return dst
@@ -56,7 +56,7 @@ func newEncoders() encoders {
 	return encoders{make([]atomic.Pointer[encoder], runtime.GOMAXPROCS(0))}
 }
 
-// acquire removes an encoder and returns it, or nil where there is none.
+// acquire removes an encoder and returns it, or nil if there is none.
 func (p *encoders) acquire() *encoder {
 	for i := range p.slots {
 		if e := p.slots[i].Swap(nil); e != nil {
@@ -66,7 +66,7 @@ func (p *encoders) acquire() *encoder {
 	return nil
 }
 
-// release stores e for a later acquire. It drops e where all slots are full.
+// release stores e for a later acquire. It drops e if all slots are full.
 func (p *encoders) release(e *encoder) {
 	for i := range p.slots {
 		if p.slots[i].CompareAndSwap(nil, e) {

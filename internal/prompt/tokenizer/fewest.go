@@ -2,8 +2,8 @@ package tokenizer
 
 import "unicode/utf8"
 
-// FewestTokens returns a lower bound on the number of ids of a text, or 0 where the vocabulary has no such
-// bound. It is much faster than encoding: it divides the length of the text by that of the longest token.
+// FewestTokens returns a lower bound on the number of ids of a text, or 0 if the vocabulary has no such bound. It is much faster than
+// encoding: it divides the length of the text by the length of the longest token.
 func (t *Tokenizer) FewestTokens(text string) int {
 	if t.mostPerToken == 0 || len(text) <= t.mostPerToken {
 		return 0
@@ -27,8 +27,8 @@ func spaceBytes(s string) (n int) {
 	return n
 }
 
-// measureTokens sets t.mostPerToken to the most bytes of text that one token can stand for, or to 0 where some
-// text has no tokens. It sets t.dropsSpace where white space alone may have no tokens.
+// measureTokens sets t.mostPerToken to the most bytes of text that one token can stand for, or to 0 if some
+// text has no tokens. It sets t.dropsSpace if white space alone may have no tokens.
 func (t *Tokenizer) measureTokens() {
 	longest := max(t.longestAdded, utf8.UTFMax) // an unknown token stands for one character
 	for _, s := range t.vocab.spans {
@@ -100,6 +100,6 @@ func (st *normalStep) mostShrink() int {
 	return 1
 }
 
-// nfcShrink is how many times shorter NFC may make a text, rounded up. An iota, a dialytika and an acute sign can
-// be written with seven bytes, and become U+0390 with two.
+// nfcShrink bounds the factor by which NFC may shorten a text, rounded up. An iota, a dialytika and an acute sign can be written with seven
+// bytes, and become U+0390 with two.
 const nfcShrink = 4

@@ -21,10 +21,10 @@ type GGUF struct {
 	Tokens map[string]string
 }
 
-// LoadGGUF reads the vocabulary of a .gguf file of size bytes. It does not read the tensors after it. The ids
-// are those of llama.cpp, which serves such files: longer special tokens are found first, and text is not
-// normalized. LoadGGUF supports vocabularies of SentencePiece (tokenizer.ggml.model "llama") and of byte-pair
-// encoding ("gpt2") with the pre-tokenizers in llamaPre. It refuses all others.
+// LoadGGUF reads the vocabulary of a .gguf file of size bytes. It does not read the tensors after it. The ids are the same as in llama.cpp,
+// which serves such files: longer special tokens are found first, and text is not normalized. LoadGGUF supports vocabularies of
+// SentencePiece (tokenizer.ggml.model "llama") and of byte-pair encoding ("gpt2") with the pre-tokenizers in llamaPre. It refuses all
+// others.
 func LoadGGUF(r io.ReaderAt, size int64) (*GGUF, error) {
 	m, err := readMetadata(r, size)
 	if err == nil {
@@ -224,10 +224,10 @@ func (g *ggufReader) readValue(kind uint32) any {
 	return nil
 }
 
-// text returns a string of the file, or "" where it is absent.
+// text returns a string of the file, or "" if it is absent.
 func (m *metadata) text(key string) string { s, _ := m.values[key].(string); return s }
 
-// flag returns a bool of the file, or absent where the file does not have it.
+// flag returns a bool of the file, or absent if the file does not have it.
 func (m *metadata) flag(key string, absent bool) bool {
 	if v, ok := m.values[key].(bool); ok {
 		return v
@@ -235,7 +235,7 @@ func (m *metadata) flag(key string, absent bool) bool {
 	return absent
 }
 
-// number returns an integer of the file, or -1 where it is absent, negative or too large.
+// number returns an integer of the file, or -1 if it is absent, negative or too large.
 func (m *metadata) number(key string) int {
 	switch v := m.values[key].(type) {
 	case uint64:

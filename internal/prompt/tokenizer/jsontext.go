@@ -191,7 +191,7 @@ func (t *jsonReader) skipValue() ([]byte, error) {
 // atEnd reports whether only white space is left.
 func (t *jsonReader) atEnd() bool { return t.skipSpace() == 0 && t.at >= len(t.src) }
 
-// validText returns an error where b is not UTF-8.
+// validText returns an error if b is not UTF-8.
 func validText(b []byte) error {
 	if !utf8.Valid(b) {
 		return errors.New("the file is not UTF-8")

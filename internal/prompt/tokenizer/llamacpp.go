@@ -9,7 +9,7 @@ type llamaPreTokenizer struct {
 	ignoreMerges bool
 	// addBOS puts a special token before a text, unless the file sets add_bos_token.
 	addBOS bool
-	// noBOS is set where the vocabulary has no such special token, unless the file names one.
+	// noBOS is set if the vocabulary has no such special token, unless the file names one.
 	noBOS bool
 }
 
@@ -58,8 +58,8 @@ func digits1(s string, i int) int {
 	return skipUntil(s, i, number)
 }
 
-// llamaO200k is the scanner of the expression that llama.cpp uses in place of that of [o200k]. In it marks are
-// not letters, and only a to z and A to Z have a case, because llama.cpp reduces all other letters to one
+// llamaO200k is the scanner of the expression that llama.cpp uses in place of [o200k]'s expression. In it marks
+// are not letters, and only a to z and A to Z have a case, because llama.cpp reduces all other letters to one
 // class.
 //
 //	[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
@@ -73,7 +73,7 @@ func llamaO200k(s string, i int) int {
 	return o200kOther(s, i, c, n, 3)
 }
 
-// llamaTekken is the scanner of the expression that llama.cpp uses in place of that of [tekken].
+// llamaTekken is the scanner of the expression that llama.cpp uses in place of [tekken]'s expression.
 func llamaTekken(s string, i int) int {
 	c, n := classAt(s, i)
 	if end := llamaWord(s, i, c, n); end > 0 {

@@ -41,7 +41,7 @@ func TestLlamaSplitters(t *testing.T) {
 	}
 }
 
-// TestLlamaCharacterReplacement checks that characters are replaced only where llama.cpp treats them otherwise,
+// TestLlamaCharacterReplacement checks that characters are replaced only if llama.cpp treats them otherwise,
 // and by characters of the same length.
 func TestLlamaCharacterReplacement(t *testing.T) {
 	e := newEncoder(sim(t))
@@ -102,7 +102,7 @@ func TestGGUFByteTokens(t *testing.T) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
-	// llama.cpp begins a text with token 11 where such a file names no token for that.
+	// llama.cpp begins a text with token 11 if such a file names no token for that.
 	if !slices.Equal(tok.Before(), []uint32{11}) || !tok.Special(0) || tok.Special(1) {
 		t.Errorf("before %d", tok.Before())
 	}

@@ -16,7 +16,7 @@ const (
 // nfcTables are the tables of Unicode 9.0 for the normal form NFC. The reference uses that version; a newer
 // one would give other ids for text with newer marks.
 type nfcTables struct {
-	combining map[rune]uint8  // combining class, where it is not 0
+	combining map[rune]uint8  // combining class, if it is not 0
 	decompose map[rune]string // full canonical decompositions, without Hangul
 	compose   map[[2]rune]rune
 	// unsafe has a bit for each character that needs normalization: a character that is not its own NFC,

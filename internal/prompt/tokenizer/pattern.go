@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// pattern is a compiled regular expression with the semantics of Oniguruma. It runs the expressions of
-// pre-tokenizers for which there is no handwritten scanner. It backtracks, because its matches must be those
-// of a backtracking engine: the first alternative that leads to a match counts, not the longest. parsePattern
-// refuses expressions whose exact meaning is not implemented.
+// pattern is a compiled regular expression with the semantics of Oniguruma. It runs the expressions of pre-tokenizers for which
+// there is no handwritten scanner. It backtracks, because it must find the matches of a backtracking engine: the first
+// alternative that leads to a match counts, not the longest. parsePattern refuses expressions whose exact meaning is not
+// implemented.
 type pattern struct {
 	prog []inst
 	// splits is the number of opSplit instructions.
@@ -18,7 +18,7 @@ type pattern struct {
 	sets map[string]*charset
 }
 
-// instOp is what an instruction does.
+// instOp is the operation of an instruction.
 type instOp uint8
 
 const (
@@ -26,7 +26,7 @@ const (
 	opLoop                 // characters of set, min to max times (max < 0: any number)
 	opSplit                // try x, then y
 	opJump                 // go on at x
-	opLook                 // look ahead with the instructions before x; negated where min is 1
+	opLook                 // look ahead with the instructions before x; negated if min is 1
 	opAtomic               // match with the instructions before x, without backtracking into them
 	opAssert               // the position meets the assertion min
 	opMatch                // the match ends here

@@ -84,7 +84,7 @@ func (r *patternReader) readMember(depth int) (runs, error) {
 	return runs{{s[0][0], t[0][0]}}, nil
 }
 
-// readElement reads one character or escape. Single is set where it is one character.
+// readElement reads one character or escape. Single is set if it is one character.
 func (r *patternReader) readElement() (s runs, single bool, err error) {
 	if r.peek() == '\\' {
 		return r.readEscape()
@@ -96,7 +96,7 @@ func (r *patternReader) readElement() (s runs, single bool, err error) {
 // controlEscapes maps the letter after a backslash to its control character.
 var controlEscapes = map[byte]rune{'n': '\n', 'r': '\r', 't': '\t', 'v': '\v', 'f': '\f', 'a': 7, 'e': 27}
 
-// readEscape reads an escape from its backslash on. Single is set where it is one character.
+// readEscape reads an escape from its backslash on. Single is set if it is one character.
 func (r *patternReader) readEscape() (s runs, single bool, err error) {
 	r.at++
 	c := r.peek()

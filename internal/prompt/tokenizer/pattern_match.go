@@ -16,7 +16,7 @@ type search struct {
 	s     string
 	stack []choice
 	// failed holds for each unbounded loop the last range of positions from which continuing after the
-	// loop failed. The range is [first, last]; it is empty where last is -1. No position in it is tried
+	// loop failed. The range is [first, last]; it is empty if last is -1. No position in it is tried
 	// again.
 	failed [][2]int32
 	// deadEnds has a bit for each split and position from which no match is possible. It is empty until a
@@ -61,7 +61,7 @@ func (m *search) reset(p *pattern, s string) {
 	}
 }
 
-// findMatch returns the first match at or after i. Start and end are len(s) where there is none.
+// findMatch returns the first match at or after i. Start and end are len(s) if there is none.
 func (m *search) findMatch(i int) (start, end int) {
 	for i < len(m.s) {
 		if end := m.matchAt(0, int32(i)); end > int32(i) {
@@ -123,7 +123,7 @@ func (m *search) matchAt(pc, pos int32) int32 {
 }
 
 // runLoop matches the characters of a loop from pos on and returns their end. It pushes choices for the other
-// lengths of the loop. It returns false where the loop cannot match, or where continuing after it has failed
+// lengths of the loop. It returns false if the loop cannot match, or if continuing after it has failed
 // before.
 func (m *search) runLoop(i *inst, pc, pos int32) (int32, bool) {
 	at, count := pos, int32(0)
@@ -178,7 +178,7 @@ func (m *search) runLoop(i *inst, pc, pos int32) (int32, bool) {
 	return at, !known
 }
 
-// pushSplit pushes the second way of a split. Where dead ends are recorded, it first pushes a choice that is
+// pushSplit pushes the second way of a split. If dead ends are recorded, it first pushes a choice that is
 // reached only after both ways have failed.
 func (m *search) pushSplit(i *inst, pc, pos int32) {
 	if m.recordsDeadEnds() {
@@ -187,7 +187,7 @@ func (m *search) pushSplit(i *inst, pc, pos int32) {
 	m.stack = append(m.stack, choice{pc: i.y, lo: pos, hi: pos, kind: choiceResume})
 }
 
-// backtrack returns where to continue, from the last choice above base. Pc is -1 where no choice is left.
+// backtrack returns the place to continue from, by the last choice above base. Pc is -1 if no choice is left.
 func (m *search) backtrack(base int) (pc, pos int32) {
 	for len(m.stack) > base {
 		c := &m.stack[len(m.stack)-1]
@@ -216,8 +216,8 @@ func (m *search) backtrack(base int) (pc, pos int32) {
 	return -1, 0
 }
 
-// extendLazy matches one more character of a lazy loop. It returns false where the loop cannot be longer, and
-// then records that all its lengths have failed.
+// extendLazy matches one more character of a lazy loop. It returns false if the loop cannot be longer, and then records that all its
+// lengths have failed.
 func (m *search) extendLazy(c *choice) bool {
 	i := &m.p.prog[c.pc]
 	n := int32(i.set.lengthAt(m.s, int(c.hi)))

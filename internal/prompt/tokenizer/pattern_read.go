@@ -11,7 +11,7 @@ import (
 type patternReader struct {
 	src string
 	at  int
-	// foldCase is set where case is ignored, as after (?i).
+	// foldCase is set if case is ignored, as after (?i).
 	foldCase bool
 	// lastLiteral is the literal character before the current one while foldCase is set, 0 for none.
 	lastLiteral rune
@@ -182,8 +182,8 @@ func (r *patternReader) readGroup(depth int) (*expr, error) {
 	return &expr{kind: kind, subs: []*expr{n}}, nil
 }
 
-// readQuantifier reads a quantifier after n and returns the repetition of n. It returns n and false where
-// there is no quantifier.
+// readQuantifier reads a quantifier after n and returns the repetition of n. It returns n and false if there is no
+// quantifier.
 func (r *patternReader) readQuantifier(n *expr) (*expr, bool, error) {
 	q := &expr{kind: nodeRepeat, subs: []*expr{n}, max: -1}
 	counted := false
@@ -226,7 +226,7 @@ func (r *patternReader) readQuantifier(n *expr) (*expr, bool, error) {
 	return q, true, nil
 }
 
-// readCounts reads {n}, {n,}, {n,m} or {,m}. Most is -1 where there is no upper bound.
+// readCounts reads {n}, {n,}, {n,m} or {,m}. Most is -1 if there is no upper bound.
 func (r *patternReader) readCounts() (least, most int, ok bool) {
 	end := strings.IndexByte(r.src[r.at:], '}')
 	if end < 0 {

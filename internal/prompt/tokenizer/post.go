@@ -14,7 +14,7 @@ type postProcessorConfig struct {
 	SpecialTokens map[string]struct{ IDs []uint32 } `json:"special_tokens"`
 }
 
-// readPostProcessor returns the ids that an engine puts before and after those of a text.
+// readPostProcessor returns the ids that an engine puts before and after the ids of a text.
 func readPostProcessor(c *postProcessorConfig) (before, after []uint32, err error) {
 	if c == nil {
 		return nil, nil, nil

@@ -58,7 +58,7 @@ const (
 		"\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
 )
 
-// readPreTokenizer returns the stages of c. Bytes is set where they include ByteLevel, so that the symbols are
+// readPreTokenizer returns the stages of c. Bytes is set if they include ByteLevel, so that the symbols are
 // bytes. Stages after ByteLevel must split text in its alphabet, so such stages are put between stageSpell and
 // stageUnspell.
 func readPreTokenizer(c *preTokenizerConfig) (stages []stage, bytes bool, err error) {
@@ -192,7 +192,7 @@ func (c *preTokenizerConfig) splitStages() ([]stage, error) {
 
 	if regex := c.Pattern.Regex; regex != nil {
 		// Scanners isolate each match. An inverted Removed removes the text between matches; it gives the
-		// same pieces where the matches of an expression cover all text.
+		// same pieces if the matches of an expression cover all text.
 		split, ok := patterns[*regex]
 		coversText := !slices.Contains([]string{digitsPattern, cjkPattern, deepseekPattern}, *regex)
 		if ok && (how == isolated || how == removed && c.Invert && coversText) {

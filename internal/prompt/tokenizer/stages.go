@@ -37,13 +37,13 @@ const (
 	stageUnspell                    // undo stageSpell; always the last stage
 )
 
-// finder finds the first match at or after i < len(s). It returns an empty match at the end where there is
-// none. M is scratch space for patterns.
+// finder finds the first match at or after i < len(s). It returns an empty match at the end if there is none. M is scratch space for
+// patterns.
 type finder interface {
 	findMatch(m *search, s string, i int) (start, end int)
 }
 
-// behavior is how pieces are made of the matches and the text between them.
+// behavior is the way in which pieces are made of the matches and the text between them.
 type behavior uint8
 
 const (
@@ -244,7 +244,7 @@ func (e *encoder) releaseSearch(m *search) {
 	e.searches = append(e.searches, m)
 }
 
-// splitMetaspace writes ▁ for each space of s and before s, as the scheme requires. Where st.cut is set it cuts
+// splitMetaspace writes ▁ for each space of s and before s, as the scheme requires. If st.cut is set it cuts
 // before each ▁. With a folded vocabulary it leaves spaces as they are, because they mean ▁.
 func (e *encoder) splitMetaspace(s string, st *stage, rest []stage) {
 	marked := s[0] == ' ' || strings.HasPrefix(s, lowerBlock)

@@ -30,7 +30,7 @@ func TestSplitBehaviors(t *testing.T) {
 			got = append(got, s)
 			return len(s)
 		}}
-		// What is collected goes on to be encoded by a vocabulary of nothing.
+		// The collected pieces are then encoded by an empty vocabulary.
 		tok.vocab = &vocabulary{slots: []slot{{id: none}}}
 		e.cache = new([1 << cacheBits]cacheEntry)
 		tok.merges, _ = newMerges(0)

@@ -9,7 +9,7 @@ type Tokenizer struct {
 
 	alphabet    *alphabet
 	vocab       *vocabulary
-	chars       *chars // nil where symbols are bytes
+	chars       *chars // nil if symbols are bytes
 	merges      *merges
 	byteIDs     [256]uint32 // the token of each single byte, or none
 	wholePieces idSet       // the tokens that are the encoding of their own text

@@ -248,8 +248,8 @@ var compositions = [...][3]rune{
 	{0x115b9, 0x115af, 0x115bb},
 }
 
-// onlyDecompositions are the characters that normalization takes apart and never puts together
-// again, each followed by what it becomes.
+// onlyDecompositions are the characters that normalization takes apart and never puts together again, each followed by its
+// decomposition.
 var onlyDecompositions = [...]string{
 	"\u0340\u0300", "\u0341\u0301", "\u0343\u0313", "\u0344\u0308\u0301", "\u0374\u02b9", "\u037e\u003b", "\u0387\u00b7",
 	"\u0958\u0915\u093c", "\u0959\u0916\u093c", "\u095a\u0917\u093c", "\u095b\u091c\u093c", "\u095c\u0921\u093c", "\u095d\u0922\u093c",
