@@ -20,11 +20,11 @@ type Head struct {
 	Session         string
 	Role, Tenant    string // as Envoy's own authentication has set them
 	Hints           []envoynames.Header
-	// RequestID is the header x-request-id, where Envoy sends it. DerivedID is set where Envoy learns the id of the booking
+	// RequestID is the header x-request-id, if Envoy sends it. DerivedID is set if Envoy learns the id of the booking
 	// with the pick only; see "No booking is lost".
 	RequestID string
 	DerivedID bool
-	// Authorization is the header of that name, where Envoy sends it. Prefill workers get it, as the workers that answer do.
+	// Authorization is the header of that name, if Envoy sends it. Prefill workers get it, as the workers that answer do.
 	Authorization string
 	// WithoutBody means that the request ends with its headers.
 	WithoutBody bool
@@ -116,7 +116,7 @@ func (x *Exchange) onHeaders(h Head, now time.Time) Reply {
 	return Reply{Booking: x.booking, Silent: h.Pieces, Follow: x.wanted}
 }
 
-// newID returns the id of the booking to come. Where Envoy learns it with the pick, its client may leave at that moment:
+// newID returns the id of the booking to come. If Envoy learns it with the pick, its client may leave at that moment:
 // then Envoy's access log has the id of the request alone, so that the id of the booking follows from it.
 func (x *Exchange) newID() string {
 	if x.head.DerivedID && x.head.RequestID != "" {

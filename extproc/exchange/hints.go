@@ -26,7 +26,7 @@ func (x *Exchange) isTrusted(set *Settings) bool {
 }
 
 // applyHints adds the hints that count to a request. It returns the answer to a header whose value is
-// wrong; nil where all is well.
+// wrong; nil if all is well.
 func (x *Exchange) applyHints(req *route.Request) *Answer {
 	set := x.svc.Settings()
 	if set.Hints == HintsOff || !x.isTrusted(set) {

@@ -22,7 +22,7 @@ func (x *Exchange) splits(body []byte) bool {
 	return x.target.splits && !x.unread && IsWhole(body) && handoff.IsSingle(body, x.target.shape)
 }
 
-// isRelayed reports whether the request of a picked decode worker goes to the relay: where both workers need their requests at
+// isRelayed reports whether the request of a picked decode worker goes to the relay: if both workers need their requests at
 // once, the relay sends both, because it can stop one of them when the other one fails.
 func (x *Exchange) isRelayed(d *route.Decision) bool {
 	return d.Split && handoff.IsConcurrent(d.Transfer)

@@ -197,7 +197,7 @@ func TestPrefillOutcomes(t *testing.T) {
 	}
 }
 
-// TestPrefillByAnother: where one prefill worker fails, the next one computes the prompt.
+// TestPrefillByAnother: if one prefill worker fails, the next one computes the prompt.
 func TestPrefillByAnother(t *testing.T) {
 	var requests atomic.Int32
 	answer := func(w http.ResponseWriter, r *http.Request) {
@@ -215,7 +215,7 @@ func TestPrefillByAnother(t *testing.T) {
 	if !ok || !strings.Contains(string(r.Body), given) || len(first) != 1 || len(second) != 1 {
 		t.Fatalf("%s after %d and %d requests", r.Body, len(first), len(second))
 	}
-	// Both engines receive the same id where Envoy has sent none.
+	// Both engines receive the same id if Envoy has sent none.
 	i := slices.IndexFunc(r.Set, func(h envoynames.Header) bool { return h.Key == "x-request-id" })
 	if i < 0 || r.Set[i].Value != ids[0] || ids[0] != others[0] || ids[0] == "" {
 		t.Errorf("headers %v, and %v, %v at the prefill workers", r.Set, ids, others)

@@ -32,7 +32,7 @@ type Settings struct {
 	// Hints selects the routing hints of trusted clients that count. Empty means HintsBody.
 	Hints Hints
 	// TrustEveryone trusts all clients. Otherwise a client is trusted on Envoy's listener for trusted clients,
-	// and where Envoy's own authentication has set RoleHeader, in lower case, to one of TrustedRoles.
+	// and if Envoy's own authentication has set RoleHeader, in lower case, to one of TrustedRoles.
 	TrustEveryone bool
 	RoleHeader    string
 	TrustedRoles  []string

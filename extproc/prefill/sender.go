@@ -62,7 +62,7 @@ type Config struct {
 	Router  *route.Router
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
-	// Timeout bounds the answers of prefill workers, also where prompts should take longer; 0 means route.PrefillTimeout.
+	// Timeout bounds the answers of prefill workers, even if prompts should take longer; 0 means route.PrefillTimeout.
 	Timeout time.Duration
 }
 

@@ -336,7 +336,7 @@ func TestHeadersOfLegs(t *testing.T) {
 	}
 }
 
-// TestStripsTransfers: a member that names where to fetch a cache does not reach an engine by this way either.
+// TestStripsTransfers: a member that names the source of a cache does not reach an engine by this way either.
 func TestStripsTransfers(t *testing.T) {
 	w := newWorld(t)
 	w.engine("d", fleet.Decode, func(out http.ResponseWriter, r *http.Request) { _, _ = io.Copy(out, r.Body) })

@@ -97,7 +97,7 @@ type Fleet struct {
 // member is a worker as its source describes it, with the id and the load of each of its ranks, by rank number.
 type member struct {
 	worker Worker
-	shown  *Worker // in the last snapshot; the next one has it, too, where nothing has changed
+	shown  *Worker // in the last snapshot; the next one has it, too, if nothing has changed
 	health *Health
 	ids    []RankID
 	loads  []*Load

@@ -392,7 +392,7 @@ type HealthView struct {
 	// Why is the evidence that led to the state; empty for a worker that was never in doubt.
 	Why string
 	// Since is when the state began, and Probed when the engine answered last or was found silent. Both are zero
-	// where that has not happened.
+	// if that has not happened.
 	Since, Probed time.Time
 	// Kept means that the engine is silent, and that the worker stays because it is the last of its pool.
 	Kept bool

@@ -116,7 +116,7 @@ type sample struct {
 	queued    bool
 	computes  bool          // prompts are booked that are not computed
 	done      computed      // prompts by then
-	gap       time.Duration // the mean time between tokens since the report before; 0 where that is not known
+	gap       time.Duration // the mean time between tokens since the report before; 0 if that is not known
 }
 
 // Amount is one booking's weight on a rank.
@@ -353,7 +353,7 @@ func (l *lateness) observe(late time.Duration) {
 func (l *lateness) usual() time.Duration { return time.Duration(l.nanoseconds.Load()) }
 
 // Pace is the ratio of the time that prefills take on this rank to their estimate: 2 for a rank that is half
-// as fast as others of its class, and 1 where that is not clear, or was observed too long ago.
+// as fast as others of its class, and 1 if that is not clear, or was observed too long ago.
 func (l *Load) Pace(now time.Time) float64 { return l.pace.now(now) }
 
 // ObservePace adds a prefill that ended at a moment: the time that it took, and the estimate without this
@@ -390,7 +390,7 @@ func (l *Load) SetReport(r Report, blocks int) Interval {
 	return i
 }
 
-// Gap returns the mean time between tokens by the newest report; 0 where that is not known, or is older than maxAge.
+// Gap returns the mean time between tokens by the newest report; 0 if that is not known, or is older than maxAge.
 func (l *Load) Gap(now time.Time, maxAge time.Duration) time.Duration {
 	last := l.reported.Load()
 	if last == nil || now.Sub(last.At) > maxAge {

@@ -214,7 +214,7 @@ func (e *paceEvidence) judge() *judgedPace {
 // PaceStats is the learned pace of a rank, with its evidence.
 type PaceStats struct {
 	// Pace is the factor that decisions use. Ratio is the mean ratio of observed to estimated times, and Doubt
-	// its standard error. Pace is 1 where Ratio may differ from 1 by chance.
+	// its standard error. Pace is 1 if Ratio may differ from 1 by chance.
 	Pace, Ratio, Doubt float64
 	// Prefills is the number of prefills that were observed, and Ignored the number before them that were ignored, because an engine's
 	// first prompts are slow.

@@ -159,7 +159,7 @@ const (
 // MaxContext bounds the context length of a model or an engine, in tokens.
 const MaxContext = 1 << 30
 
-// BlocksOf returns how many blocks of so many tokens a KV cache holds; 0, unknown, where either is.
+// BlocksOf returns how many blocks of so many tokens a KV cache holds; 0, unknown, if either is.
 func BlocksOf(tokens, blockSize int) int {
 	if tokens <= 0 || blockSize <= 0 {
 		return 0

@@ -110,7 +110,7 @@ func (r *sizeReader) texts(name string) (out []string) {
 	return out
 }
 
-// twoMatrices are the kinds of models whose dense layers have two matrices, where others have three.
+// twoMatrices are the kinds of models whose dense layers have two matrices, while others have three.
 var twoMatrices = []string{"phi", "gpt_neox", "starcoder2", "opt", "falcon", "gptj", "bloom", "mpt", "gpt2", "nemotron", "persimmon"}
 
 // weights returns the size of the model.

@@ -9,7 +9,7 @@ import (
 type loaded struct {
 	model *model
 	last  fleet.Adapters
-	has   bool // last has the adapter; only where last is known
+	has   bool // last has the adapter; only if last is known
 }
 
 // mayTake reports whether a worker of the model's pool has the adapter, or may have it when it is ready. For a base model

@@ -20,7 +20,7 @@ type Busy struct {
 	// is busy. 0 is no bound.
 	PrefillTokens int64
 	// PrefillShare sets the same bound as a share of MaxNumBatchedTokens, which is the engine's setting of
-	// that name. 0 is no bound. It has no effect where MaxNumBatchedTokens is 0, unknown.
+	// that name. 0 is no bound. It has no effect if MaxNumBatchedTokens is 0, unknown.
 	PrefillShare        float64
 	MaxNumBatchedTokens int64
 	// KVUsage bounds the share of a rank's KV cache that is in use, 0 to 1. The larger of the engine's

@@ -226,7 +226,7 @@ func TestDeadWorkerIsHeldBack(t *testing.T) {
 		t.Errorf("%d of 200 requests went to a worker that is back", n)
 	}
 
-	// Where all ranks are held back, requests still go.
+	// If all ranks are held back, requests still go.
 	for range 20 {
 		d := r.Decide(batchOf(1, "hello"), now)
 		if d.Outcome != route.Picked {

@@ -80,7 +80,7 @@ func (h *hints) override(given *prompt.Hints) {
 	overrideIf(&h.preferred, given.Preferred, len(given.Preferred) > 0)
 }
 
-// overrideIf sets *field to value where present is true.
+// overrideIf sets *field to value if present is true.
 func overrideIf[T any](field *T, value T, present bool) {
 	if present {
 		*field = value

@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// Legs are the two ways to serve a request where prefill and decode workers serve a model, with their costs. A request has
+// Legs are the two ways to serve a request if prefill and decode workers serve a model, with their costs. A request has
 // either one leg, whose worker computes the prompt and decodes, or two.
 //
 // The costs come from the candidates' cost function: in milliseconds by cost.Delay. They are 0 if Why is not by cost.

@@ -72,7 +72,7 @@ func TestLegsByCost(t *testing.T) {
 	}
 }
 
-// TestLegsWithoutChoice: a request, or the model's settings, may name the way; without a prefill worker, and where engines
+// TestLegsWithoutChoice: a request, or the model's settings, may name the way; without a prefill worker, and if engines
 // cannot transfer the prompt, there is one leg; and policies that compare no costs have two.
 func TestLegsWithoutChoice(t *testing.T) {
 	hint := func(at string) func(*Request) {
@@ -121,7 +121,7 @@ func TestLegsOfQueuedRequests(t *testing.T) {
 	}
 }
 
-// TestPull: a worker fetches the beginning of a prompt from another one's cache, where that one is busy and to fetch is faster
+// TestPull: a worker fetches the beginning of a prompt from another one's cache, if that one is busy and to fetch is faster
 // than to compute.
 func TestPull(t *testing.T) {
 	r := newLegs(t, ModelConfig{}, "a0", "a1")

@@ -133,7 +133,7 @@ func (m *model) keepPolicies(old *model) {
 	}
 }
 
-// keepPolicy takes over the policy of the role's old choice where both would make the same policy. The
+// keepPolicy takes over the policy of the role's old choice if both would make the same policy. The
 // policy holds the state: the counter of round-robin.
 func (c *choice) keepPolicy(old *choice) {
 	if c.Chooser == nil && old.Chooser == nil && c.Policy == old.Policy && c.Temperature == old.Temperature {

@@ -148,7 +148,7 @@ func (d *Decision) terms() []term {
 	return list
 }
 
-// name is the worker's name, with its rank where that is not clear without it.
+// name is the worker's name, with its rank if that is not clear without it.
 func (c *Candidate) name(d *Decision) string {
 	for i := range d.Candidates {
 		if o := &d.Candidates[i]; o.Worker == c.Worker && o.Rank != c.Rank || c.Rank > 0 {

@@ -139,7 +139,7 @@ func (r *Router) NewID() string {
 }
 
 // IDFor returns the decision id for a request of one Envoy that has this request id: always the same one of this router, and
-// one that clients cannot guess. It serves where Envoy may lose the id of a decision. Two requests may have the same request
+// one that clients cannot guess. It serves if Envoy may lose the id of a decision. Two requests may have the same request
 // id, so look at [Router.IsBooked] first.
 func (r *Router) IDFor(source, requestID string) string {
 	return r.idOf(maphash.Comparable(r.idSeed, [2]string{source, requestID}))

@@ -68,7 +68,7 @@ func (s *storeReach) onPeersOf(node int32) int {
 }
 
 // findLoads finds out how much of the prompt each candidate could load from the store of its node, beyond the blocks that its engine has
-// reported, and from other nodes. Where engines fetch from each other's caches, candidates have that instead.
+// reported, and from other nodes. If engines fetch from each other's caches, candidates have that instead.
 func (j *judged) findLoads(f *field, overlap *kvindex.Overlap) {
 	if j.asked.remote || j.asked.readsNoCache || j.source.rank != nil || !overlap.AnyInHost() || !j.stores.find(f, overlap) {
 		return

@@ -280,7 +280,7 @@ func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 	return d
 }
 
-// chain makes the block names of a request that waited, where Config.Decided needs them.
+// chain makes the block names of a request that waited, if Config.Decided needs them.
 func (r *Router) chain(t *Ticket, d *Decision) []blockhash.Sequence {
 	if r.cfg.Decided == nil || len(t.blocks) != d.Blocks { // a reload may have changed the block size
 		return nil

@@ -53,7 +53,7 @@
 // # Concurrency
 //
 // [Index.Lookup] takes no lock and never waits. It reads each row of blocks consistently, but it may see a
-// part of a concurrent store. Writers are parallel by rank, and wait for each other only where two change
+// part of a concurrent store. Writers are parallel by rank, and wait for each other only if two change
 // neighbouring nodes. Locks are taken in this order: rank, node shard, chunk, set shard. The sweeper and the
 // reaper hold no lock of a rank when they take another's.
 package kvindex

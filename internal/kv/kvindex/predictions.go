@@ -44,7 +44,7 @@ type predictionPart struct {
 	chunk   *chunk
 	at      int64                // the prediction's end
 	owned   uint64               // a bit for each position in the chunk
-	seqs    []blockhash.Sequence // from position start on; undefined where owned has no bit
+	seqs    []blockhash.Sequence // from position start on; undefined at positions without a bit in owned
 	start   uint8
 	next    *predictionPart // the next part of the prediction, or the next spare one
 	sibling *predictionPart // the next part that owns blocks of the same chunk

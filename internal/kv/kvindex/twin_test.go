@@ -439,7 +439,7 @@ func TestLongPromptsAgreeWithTwin(t *testing.T) {
 	audit(t, w.x)
 }
 
-// TestHybridAgreesWithTwin is TestAgreesWithTwin where two ranks have sliding-window groups,
+// TestHybridAgreesWithTwin is TestAgreesWithTwin with two ranks that have sliding-window groups,
 // two of them of one size.
 func TestHybridAgreesWithTwin(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},

@@ -20,7 +20,7 @@ import (
 //
 // with a candidate a line: NAME and any of device, host, disk, external (blocks of the prompt that it has), prefill
 // (booked tokens), decode (booked blocks), capacity and held (blocks), requests, untracked and slots (requests), wait
-// (milliseconds), pace and footprint (percent), and gathering (1 for true). It prints the table of scores, by delay where nothing else is said:
+// (milliseconds), pace and footprint (percent), and gathering (1 for true). It prints the table of scores, by delay unless another function is named:
 // prompts take 20 ms and 0.1 ms a token, and decode steps 10 ms and 0.1 µs a token.
 func TestScores(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
@@ -206,7 +206,7 @@ func TestMeasuredTiers(t *testing.T) {
 	}
 }
 
-// TestLoadsWithinReach: blocks in host memory of the node and of other nodes count like cached ones where loading them is faster than
+// TestLoadsWithinReach: blocks in host memory of the node and of other nodes count like cached ones if loading them is faster than
 // computing, which takes 0.1 ms a token. They need those before them.
 func TestLoadsWithinReach(t *testing.T) {
 	r := Request{BlockSize: 16, PromptTokens: 1601, Line: perfmodel.Line{Token: 100_000}}
