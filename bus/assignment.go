@@ -10,20 +10,20 @@ import (
 	"github.com/stator-project/stator/bus/busv1"
 )
 
-// assignBucket is the key-value bucket of which engines should run: keys are those of slotsBucket.
+// assignBucket is the key-value bucket of the assignments. Its keys are the same as in slotsBucket.
 const assignBucket = "assign"
 
-// Assignment is which engines of one node should run.
+// Assignment lists the engines of one node that should run.
 //
-// One planner writes all assignments: the one that leads. Terms are those of plans, see [Bus.Lead].
+// One planner writes all assignments: the one that leads. Assignments have the same terms as plans, see [Bus.Lead].
 //
 //	event                                effect
 //	a planner of the same term writes    written at the revision that was read: of two planners with one term one writes
 //	a planner of an earlier term writes  refused here, and again by agents, because a server without its memory accepts any
 //	no planner leads                     the last assignment stays in force
-//	the server has lost its memory       the planner writes again when it is back; agents keep what they have
+//	the server has lost its memory       the planner writes again when it is back; agents keep their assignments
 type Assignment struct {
-	// Term is that of the leading planner: one of an earlier term than the last has no effect.
+	// Term is the leading planner's term: an assignment of an earlier term than the last has no effect.
 	Term uint64
 	Node string
 	// Run lists the workers that should run. All others of the node drain, and end.
@@ -31,7 +31,7 @@ type Assignment struct {
 	// Busy and Free are workers that drain: those for which routers have booked requests, and those for which no router has. Where that
 	// is not known, a worker is in neither.
 	Busy, Free []string
-	// Drain is how long a drain may take.
+	// Drain is the longest time that a drain may take.
 	Drain time.Duration
 }
 
@@ -104,7 +104,8 @@ func assignmentMessage(a *Assignment) *busv1.Assignment {
 // maxDrain bounds the time of a drain, so that sums of times do not overflow.
 const maxDrain = 30 * 24 * time.Hour
 
-// decodeAssignment returns the assignment in data, by way of the empty message m. The agent compares the names with those of its engines.
+// decodeAssignment returns the assignment in data, by way of the empty message m. The agent compares the names with its
+// engines' names.
 func decodeAssignment(m *busv1.Assignment, data []byte) (Assignment, error) {
 	if err := decode(m, data); err != nil {
 		return Assignment{}, err

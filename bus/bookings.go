@@ -22,8 +22,8 @@ func (b *Bus) PublishBookings(u *peers.Update) error {
 }
 
 // SubscribeBookings calls apply for every message of every replica, this one's included, until ctx
-// ends. A message whose replica is not that of its subject is dropped. The update belongs to apply. Its
-// receiver finds out whether it is late, repeated or out of range: package peers does.
+// ends. A message is dropped if it names another replica than its subject does. The update belongs to
+// apply. Its receiver finds out whether it is late, repeated or out of range: package peers does.
 func (b *Bus) SubscribeBookings(ctx context.Context, apply func(*peers.Update)) error {
 	return b.control.subscribe(ctx, b.bookingsSubject("*"), func(m *nats.Msg) {
 		var received busv1.Bookings

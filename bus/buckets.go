@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// bucketTime is how long opening a bucket may take.
+	// bucketTime is the longest time that opening a bucket may take.
 	bucketTime = 5 * time.Second
-	// bucketWait is how long a member with a login waits for another one to create a bucket.
+	// bucketWait is the time for which a member with a login waits for another one to create a bucket.
 	bucketWait = time.Second
 	// maxValue bounds a value in bytes: a lease, or a plan, which has some 25 bytes for each worker.
 	maxValue = 1 << 19
@@ -48,8 +48,8 @@ func (b *Bus) bucket(ctx context.Context, name string, ttl time.Duration) (jetst
 	return kv, nil
 }
 
-// CreateBuckets creates the buckets of the cluster where the server has none, for members whose role may not. It
-// returns when they are there.
+// CreateBuckets creates the cluster's buckets that the server does not have yet, for members whose role may not.
+// It returns when they are there.
 func (b *Bus) CreateBuckets(ctx context.Context) error {
 	for _, name := range []string{workerBucket, leaderBucket, slotsBucket} {
 		if _, err := b.bucket(ctx, name, b.cfg.LeaseTTL); err != nil {
@@ -91,9 +91,9 @@ func (b *Bus) openBucket(ctx context.Context, bucket string, want jetstream.Stre
 	return b.js.KeyValue(ctx, bucket)
 }
 
-// adjust changes a bucket whose lifetime or rules are not those that this process expects. A bucket outlives the processes
-// that use it, so another configuration may have made it. A member without the permission logs the difference and uses the
-// bucket as it is.
+// adjust changes a bucket whose lifetime or rules differ from the ones that this process expects. A bucket outlives the
+// processes that use it, so another configuration may have made it. A member without the permission logs the difference
+// and uses the bucket as it is.
 func (b *Bus) adjust(ctx context.Context, have, want jetstream.StreamConfig) {
 	if have.MaxAge == want.MaxAge && have.AllowRollup == want.AllowRollup && have.AllowDirect == want.AllowDirect {
 		return
@@ -125,9 +125,9 @@ func bucketName(cluster, name string) string { return "stator-" + cluster + "-" 
 // streamName returns the name of the stream that stores a bucket.
 func streamName(cluster, name string) string { return "KV_" + bucketName(cluster, name) }
 
-// streamConfig returns the stream of a bucket. It differs from that of the client's library in two rules. Roll-ups are
-// off, because with them a client that may write one key can delete all others. Direct reads are off, because their
-// answer is the bare value, which a client could have sent to the key of another.
+// streamConfig returns the stream of a bucket. It differs from the stream that the client's library makes in two
+// rules. Roll-ups are off, because with them a client that may write one key can delete all others. Direct reads are
+// off, because their answer is the bare value, which a client could have sent to the key of another.
 func streamConfig(cluster, name string, ttl time.Duration) jetstream.StreamConfig {
 	window := 2 * time.Minute // NATS remembers ids of messages for as long at most
 	if ttl > 0 {

@@ -22,7 +22,7 @@ type Config struct {
 	// used instead.
 	URL      string
 	Embedded *Embedded
-	// Login is what the server asks for; the zero value is for a server that asks for nothing.
+	// Login is the proof of identity that the server demands; the zero value is for a server that demands none.
 	Login Login
 	// Cluster separates fleets that share a server; it matches [a-z0-9-]+.
 	Cluster string
@@ -33,7 +33,7 @@ type Config struct {
 	Log  *slog.Logger
 	// Metrics registers the figures of this connection. Nil registers none.
 	Metrics prometheus.Registerer
-	// Intakes is how many goroutines read KV events; default is the number of CPUs that this process may use.
+	// Intakes is the number of goroutines that read KV events; default is the number of CPUs that this process may use.
 	Intakes int
 	// Lost is called when the connection of the events breaks: events that are published before it is
 	// back are lost. It must not block. Nil is not called.
@@ -113,7 +113,7 @@ func (b *Bus) await(ctx context.Context) error {
 	return nil
 }
 
-// Close leaves the bus. What was published is sent first, unless the server is away.
+// Close leaves the bus. Published messages are sent first, unless the server is away.
 func (b *Bus) Close() {
 	// Publish only fills a buffer. Without a flush the last messages would be lost.
 	for _, l := range b.links() {

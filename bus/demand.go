@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Demand is what clients have asked of one replica of the router since its start.
+// Demand counts the requests and tokens that clients have asked of one replica of the router since its start.
 type Demand struct {
 	Replica string
 	Models  []ModelDemand
@@ -27,7 +27,7 @@ type ModelDemand struct {
 	// PromptTokens and PromptSquares are sums over them of the tokens of their prompts, and of their squares.
 	PromptTokens  uint64
 	PromptSquares float64
-	// CachedTokens is how many of the tokens were expected to be in a cache.
+	// CachedTokens is the number of the tokens that were expected to be in a cache.
 	CachedTokens uint64
 	// BySize counts prompts of up to 2^i tokens, i from 0; the last entry has all longer ones.
 	BySize [PromptSizes]uint64
@@ -61,8 +61,8 @@ func (b *Bus) PublishDemand(d *Demand) error {
 	return b.control.nc.Publish(b.demandSubject(d.Replica), encode(demandMessage(d)))
 }
 
-// SubscribeDemand calls apply for the demand of every replica until ctx ends, one at a time. A message whose replica is not that of its
-// subject is dropped.
+// SubscribeDemand calls apply for the demand of every replica until ctx ends, one at a time. A message is dropped if it names
+// another replica than its subject does.
 func (b *Bus) SubscribeDemand(ctx context.Context, apply func(*Demand)) error {
 	return b.control.subscribe(ctx, b.demandSubject("*"), func(m *nats.Msg) {
 		var received busv1.Demand
@@ -96,8 +96,8 @@ func demandMessage(d *Demand) *busv1.Demand {
 	return m
 }
 
-// decodeDemand returns the demand in data, by way of the empty message m. What is out of range would distort every plan, so the whole
-// message is refused.
+// decodeDemand returns the demand in data, by way of the empty message m. A number out of range would distort every plan, so the
+// whole message is refused.
 func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 	if err := decode(m, data); err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 	return d, nil
 }
 
-// The bounds of a demand, far above what a replica can see in a year.
+// The bounds of a demand, far above the demand that a replica can see in a year.
 const (
 	maxSquares       = 1e30
 	maxWaitingTokens = 1 << 50

@@ -1,16 +1,15 @@
 // Package bus connects the processes of one cluster by NATS, and by NATS alone.
 //
-// Workers are leases in a key-value bucket. An agent writes the lease of each of its workers every third
-// of its lifetime and after every reconnection, so a living worker is back in the fleet after any
-// pause. A lease belongs to one process: it is claimed, renewed and deleted by compare-and-set on its
-// revision, one operation each, and a second claimant stands by. KV events, load and bookings are plain
-// messages. They may be lost; their sequence numbers show it. Ends of requests are plain messages too: a
-// booking whose end is lost ends when its engine is empty. The plan is the entry of a second bucket, and the lease of the planner that
-// leads that of a third: a plan of an earlier leader is refused. A fourth bucket has what a program that is not Stator's should
-// carry out, in JSON. In two more, agents publish the engines that they can run, their slots, and the planner which of them should.
-// Where nodes fetch each other's KV blocks is in plain messages, which are repeated as leases are, because agents both write and read it.
-// All storage is memory, because every value on the bus can be written again by the process that made it.
-// [Embed] runs a server in this process, and [Connect] joins one.
+// Workers are leases in a key-value bucket. An agent writes the lease of each of its workers every third of its lifetime and
+// after every reconnection, so a living worker is back in the fleet after any pause. A lease belongs to one process: it is
+// claimed, renewed and deleted by compare-and-set on its revision, one operation each, and a second claimant stands by. KV
+// events, load and bookings are plain messages. They may be lost; their sequence numbers show it. Ends of requests are plain
+// messages too: a booking whose end is lost ends when its engine is empty. The plan is the entry of a second bucket, and the
+// lease of the leading planner the entry of a third: a plan of an earlier leader is refused. A fourth bucket has the scale that
+// another program than Stator should carry out, in JSON. In two more, agents publish the engines that they can run, their slots,
+// and the planner which of them should. Where nodes fetch each other's KV blocks is in plain messages, which are repeated as
+// leases are, because agents both write and read it. All storage is memory, because every value on the bus can be written again
+// by the process that made it. [Embed] runs a server in this process, and [Connect] joins one.
 //
 // A process has two connections, which are restored for ever. Control carries leases, load, bookings, ends and
 // requests to agents. Data carries KV events, so that a burst of them delays no lease.
@@ -61,14 +60,15 @@
 //	a term is an hour ahead of
 //	    the reader's clock         the plan or assignment is refused, and the next leader may replace it
 //	a request names a subject
-//	    that is none for answers   it is dropped and counted: the agent may write to its leases, but not what a router chooses
+//	    that is none for answers   it is dropped and counted: the agent may write to its leases, but not to a subject of a router's choice
 //	a message of a newer release   unknown fields are skipped and counted
 //	a message that is unreadable   dropped and counted
 //
-// The package does not know what a lease or an event means for routing: packages discovery and feed do.
+// The package does not know the meaning of a lease or an event for routing: packages discovery and feed do.
 //
 // # Concurrency
 //
 // A Bus is safe for concurrent use. Functions named Hold, Watch, Serve and Subscribe block until
-// their context ends and own what they start. Callbacks of one call run one at a time.
+// their context ends and own the goroutines that they start. Callbacks of one call run one at a
+// time.
 package bus

@@ -265,7 +265,7 @@ func TestAgentIsConfinedToItsNode(t *testing.T) {
 	}
 	time.Sleep(2 * testkit.LeaseTTL) // the lease of a was renewed, and the router has checked it
 
-	// Messages on the subjects of node b must not be taken for those of node a.
+	// Messages on the subjects of node b must not be taken for messages of node a.
 	running(t, func(ctx context.Context) error {
 		return router.SubscribeLoad(ctx, func(l bus.Load) { t.Errorf("the router takes load of %s", l.Worker) })
 	})
@@ -437,7 +437,8 @@ func TestDoorIsLockedBeyondLoopback(t *testing.T) {
 	}
 }
 
-// TestClientCertificates: a server with a CA for clients takes those with a certificate of that CA, and refuses others.
+// TestClientCertificates: a server with a CA for clients takes clients whose certificate this CA has signed, and refuses
+// others.
 func TestClientCertificates(t *testing.T) {
 	ca, other := testkit.NewAuthority(t), testkit.NewAuthority(t)
 	cert, key := ca.Issue("server", "127.0.0.1")
@@ -486,7 +487,7 @@ func TestUsersFile(t *testing.T) {
 	}
 }
 
-// TestAdminMayDoEverything shows that the attacks of TestAgentIsConfinedToItsNode work where they are allowed.
+// TestAdminMayDoEverything shows that the attacks of TestAgentIsConfinedToItsNode work if they are allowed.
 func TestAdminMayDoEverything(t *testing.T) {
 	l := newLockedBus(t)
 	admin := l.attack("admin", "password-of-admin")

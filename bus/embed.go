@@ -34,8 +34,8 @@ type EmbedConfig struct {
 	Cluster string
 	// TLSCert and TLSKey are files of the certificate and key of the server, in PEM.
 	TLSCert, TLSKey string
-	// ClientCA is a file of the certificates that must have signed those of clients, in PEM. With it every
-	// client needs a certificate, beside its user.
+	// ClientCA is a file of the certificates that must have signed the clients' certificates, in PEM. With
+	// it every client needs a certificate, beside its user.
 	ClientCA string
 	// Insecure allows a server without users or TLS to listen beyond loopback.
 	Insecure bool
@@ -73,7 +73,7 @@ type Embedded struct {
 	password string // of the owner; empty if the server has no users
 }
 
-// startTime is how long the server may need until it accepts connections.
+// startTime is the longest time that the server may need until it accepts connections.
 const startTime = 10 * time.Second
 
 // Embed starts a server and returns when it accepts connections.
@@ -160,7 +160,7 @@ func setTLS(opts *server.Options, cfg *EmbedConfig) error {
 	return nil
 }
 
-// tlsTime is how long a client may take for the TLS handshake.
+// tlsTime is the longest time that a client may take for the TLS handshake.
 const tlsTime = 5 * time.Second
 
 // options returns the options of the owner's client, which needs no port.

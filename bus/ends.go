@@ -10,8 +10,8 @@ import (
 	"github.com/stator-project/stator/bus/busv1"
 )
 
-// RequestEnd is an entry of an access log that another replica of the router received. Its fields are those of
-// messages.Entry, in the same order: the compiler refuses the conversion if they differ.
+// RequestEnd is an entry of an access log that another replica of the router received. It has the same fields
+// as messages.Entry, in the same order: the compiler refuses the conversion if they differ.
 //
 // Entries are passed on whole and not as ids alone, because the decision log and the metrics of a request belong to the
 // replica that decided it.

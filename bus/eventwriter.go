@@ -43,8 +43,8 @@ type EventWriter struct {
 	waiting []byte // guarded by mu; encoded fields of the next message
 }
 
-// EventWriter returns a writer of the events of a node's ranks; an empty node is that of an agent without
-// one. It publishes nothing until it is run.
+// EventWriter returns a writer of the events of a node's ranks; an empty node means an agent without one.
+// It publishes nothing until it is run.
 func (b *Bus) EventWriter(node string) *EventWriter {
 	return &EventWriter{bus: b, node: node, wake: make(chan struct{}, 1)}
 }
@@ -81,7 +81,7 @@ func appendBatch(message, batch []byte) []byte {
 	return protowire.AppendBytes(message, batch)
 }
 
-// Run publishes what is added, until ctx ends.
+// Run publishes the events that are added, until ctx ends.
 func (w *EventWriter) Run(ctx context.Context) {
 	gathered := time.NewTimer(0)
 	defer gathered.Stop()

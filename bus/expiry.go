@@ -10,8 +10,8 @@ import (
 
 // expiry finds the keys of a bucket that their writers do not renew any more. It is a part of watchers.
 //
-// The server could mark expired entries for its watchers, but only in buckets where a client that may write one key can
-// delete all others.
+// The server could mark expired entries for its watchers, but only in buckets whose rules let a client that may write
+// one key delete all others.
 type expiry struct {
 	bus  *Bus
 	gone func(key string) // called for each key that has expired
@@ -23,7 +23,7 @@ func (b *Bus) newExpiry(gone func(key string)) expiry {
 	return expiry{bus: b, gone: gone, due: map[string]time.Time{}}
 }
 
-// checkTime is how long one answer about a key may take.
+// checkTime is the longest time that one answer about a key may take.
 const checkTime = 2 * time.Second
 
 // renewed records a write of a key.

@@ -12,8 +12,8 @@ import (
 // ErrEarlierTerm is returned for a value of a planner that does not lead any more.
 var ErrEarlierTerm = errors.New("another planner has published since, in a later term")
 
-// maxTermAhead is how far the term of a value may be ahead of the clock of the process that reads it. A term is the time at which a planner
-// began to lead, so one beyond is wrong, and would have all later plans refused.
+// maxTermAhead is the time by which the term of a value may be ahead of the clock of the process that reads it. A term is the
+// time at which a planner began to lead, so one beyond is wrong, and would have all later plans refused.
 const maxTermAhead = time.Hour
 
 // checkTerm returns an error for a term that is too far ahead of now.
@@ -24,8 +24,8 @@ func checkTerm(term uint64, now time.Time) error {
 	return nil
 }
 
-// fenced is a value that the leading planner replaces: the plan, what is wanted, the assignment of a node. It carries the term of the
-// leadership.
+// fenced is a value that the leading planner replaces: the plan, the wanted scale, the assignment of a node. It carries the term
+// of the leadership.
 type fenced struct {
 	bucket, key string
 	name        string // for errors
@@ -42,8 +42,8 @@ func (f *fenced) term(value []byte) uint64 {
 	return term
 }
 
-// put replaces the value, and waits until the server has stored it. A value of an earlier term than the present one is refused with
-// ErrEarlierTerm. It is written at the revision that was read, so that of two planners with one term only one writes.
+// put replaces the value, and waits until the server has stored it. A value of an earlier term than the present one is refused
+// with ErrEarlierTerm. It is written at the revision that was read, so if two planners have the same term, only one writes.
 func (b *Bus) put(ctx context.Context, f *fenced, term uint64, value []byte) error {
 	kv, err := b.bucket(ctx, f.bucket, 0)
 	if err != nil {
@@ -67,7 +67,7 @@ func (b *Bus) put(ctx context.Context, f *fenced, term uint64, value []byte) err
 	return nil
 }
 
-// read returns the value and its revision; nil and 0 where there is none.
+// read returns the value and its revision; nil and 0 if there is none.
 func (f *fenced) read(ctx context.Context, kv jetstream.KeyValue) (revision uint64, value []byte, err error) {
 	entry, err := kv.Get(ctx, f.key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {

@@ -22,13 +22,13 @@ const (
 	// maxWaiting bounds the bytes of events that wait to be read, of all nodes together. Events beyond it are
 	// dropped and counted; their ranks are recovered.
 	maxWaiting = 64 << 20
-	// messageCost is what a waiting message needs beside its bytes.
+	// messageCost is the memory that a waiting message needs beside its bytes.
 	messageCost = 256
 )
 
-// SubscribeEvents calls apply for every batch and mark of every rank until ctx ends. Those of one node come one
-// after the other, in order. Those of different nodes come from up to Config.Intakes goroutines at the same
-// time. The message and its batch are valid during the call. A subscriber that is too slow loses batches,
+// SubscribeEvents calls apply for every batch and mark of every rank until ctx ends. Messages of one node come
+// one after the other, in order. Messages of different nodes come from up to Config.Intakes goroutines at the
+// same time. The message and its batch are valid during the call. A subscriber that is too slow loses batches,
 // and finds that by their sequence numbers.
 //
 // The node is taken from the subject, so an agent that may publish for its own node only cannot publish

@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 )
 
-// TestMemoryIsFlatUnderChurn: the caches of eight engines are replaced a hundred times. What a router keeps needs as
+// TestMemoryIsFlatUnderChurn: the caches of eight engines are replaced a hundred times. The router's tables need as
 // much memory then as after the first time.
 func TestMemoryIsFlatUnderChurn(t *testing.T) {
 	const blocks, settle, times = 1024, 5, 100

@@ -17,8 +17,8 @@ import (
 
 // KVStores are the stores of KV blocks of one node that other nodes can fetch from.
 //
-// They are plain messages and no entries of a bucket, because every agent publishes its own and receives those of all others. A role that
-// writes a bucket must have no consumer on it: see [User.Permissions].
+// They are plain messages and no entries of a bucket, because every agent publishes its own stores and receives the stores of all
+// others. A role that writes a bucket must have no consumer on it: see [User.Permissions].
 type KVStores struct {
 	// Node is the agent's; empty for none.
 	Node string
@@ -85,9 +85,10 @@ func (b *Bus) publishKVStores(s *KVStores) {
 	}
 }
 
-// WatchKVStores calls apply for the stores of every node, this one's included, until ctx ends. apply is called for every message. Without
-// stores the node has none any more: its agent has ended, or has not published for one lifetime. A message whose node is not that of its
-// subject is dropped, and so are those of more than 4,096 nodes. A lost bus changes nothing. It returns nil.
+// WatchKVStores calls apply for the stores of every node, this one's included, until ctx ends. apply is called for every message.
+// Without stores the node has none any more: its agent has ended, or has not published for one lifetime. A message is dropped if
+// it names another node than its subject does, or if 4,096 other nodes have stores already. A lost bus changes nothing. It
+// returns nil.
 func (b *Bus) WatchKVStores(ctx context.Context, apply func(KVStores)) error {
 	w := &kvStoresWatch{bus: b, apply: apply, due: map[string]time.Time{}}
 	var all sync.WaitGroup

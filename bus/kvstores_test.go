@@ -15,7 +15,7 @@ import (
 	"github.com/stator-project/stator/internal/testkit"
 )
 
-// seenStores collects what a watch of stores receives.
+// seenStores collects the stores that a watch receives.
 type seenStores struct {
 	mu    sync.Mutex
 	nodes map[string][]bus.KVStore
@@ -37,7 +37,7 @@ func (s *seenStores) String() string {
 	return fmt.Sprint(s.nodes)
 }
 
-// watchStores returns what a member of the bus receives.
+// watchStores returns the stores that a member of the bus receives.
 func watchStores(t *testing.T, b *bus.Bus) *seenStores {
 	t.Helper()
 	seen := &seenStores{nodes: map[string][]bus.KVStore{}}
@@ -56,8 +56,8 @@ func (s *seenStores) waitFor(t *testing.T, want string) {
 	testkit.Eventually(t, "the stores are "+want, func() bool { return s.String() == want })
 }
 
-// TestKVStores: a watch receives the stores of nodes and their changes. Those of an agent that stops are removed at once, and those of an
-// agent that does not publish any more after a lifetime.
+// TestKVStores: a watch receives the stores of nodes and their changes. If an agent stops, its stores are removed at once. If it
+// does not publish any more, they are removed after a lifetime.
 func TestKVStores(t *testing.T) {
 	server := testkit.Server(t)
 	b := testkit.JoinBus(t, bus.Config{Embedded: server})

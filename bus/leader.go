@@ -28,11 +28,12 @@ const (
 //	leading    no renewal for two thirds      the same: another process may lead soon         waiting
 //	leading    the context ends               lead's context ends; the lease is deleted       -
 //
-// A term is the time at which it began, in milliseconds since 1970, and greater than that of the last plan. So plans of a leader that
-// has not noticed its loss yet have an earlier term, and are refused by the bus and by all that apply plans.
+// A term is the time at which it began, in milliseconds since 1970, and greater than the term of the last plan. So plans of a
+// leader that has not noticed its loss yet have an earlier term, and are refused by the bus and by all that apply plans.
 //
-// The lease has the same lifetime as those of workers. A new leader thus begins after that time at the latest, and at once where the one
-// before has resigned. Two leaders at a time are possible for a moment, if a process stands still: the terms of their plans differ.
+// The lease has the same lifetime as the leases of workers. A new leader thus begins after that time at the latest, and at once
+// if the previous one has resigned. Two leaders at a time are possible for a moment, if a process stands still: the terms of
+// their plans differ.
 type leadership struct {
 	bus      *Bus
 	revision uint64    // of the lease as this process wrote it; 0 while it is not held
@@ -61,8 +62,8 @@ func (b *Bus) Lead(ctx context.Context, lead func(ctx context.Context, term uint
 	return nil
 }
 
-// await claims the lease until it is this process's. Planners that stand by do so about once a second, and all at once where the bus was
-// away: whose claim the server stores first leads. It returns false when ctx ends first.
+// await claims the lease until it is this process's. Planners that stand by do so about once a second, and all at once if the bus
+// was away: the planner whose claim the server stores first leads. It returns false when ctx ends first.
 func (l *leadership) await(ctx context.Context) bool {
 	for {
 		// Taken before the lease is claimed: a reconnection in between must not be missed.
@@ -101,7 +102,7 @@ func (l *leadership) claim(ctx context.Context) error {
 		return err
 	}
 
-	// The clock of this machine may be behind that of an earlier leader.
+	// The clock of this machine may be behind an earlier leader's clock.
 	l.term = max(uint64(time.Now().UnixMilli()), last+1)
 	began := time.Now()
 	l.revision, err = kv.Create(ctx, leaderKey, l.value())

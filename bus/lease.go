@@ -19,11 +19,11 @@ import (
 const workerBucket = "workers"
 
 const (
-	// retryLease is how soon a lease is written again after an error.
+	// retryLease is the time after an error until a lease is written again.
 	retryLease = 250 * time.Millisecond
-	// retryClaim is how often a lease that another agent holds is claimed again, at most.
+	// retryClaim is the longest time between two attempts to claim a lease that another agent holds.
 	retryClaim = time.Second
-	// removeTime is how long the removal of a lease may take.
+	// removeTime is the longest time that the removal of a lease may take.
 	removeTime = time.Second
 )
 
@@ -182,8 +182,8 @@ func (h *holding) renew(ctx context.Context, kv jetstream.KeyValue) error {
 	return h.claim(ctx, kv)
 }
 
-// claim takes a lease that is free, is this process's already, or cannot be read. It returns errHeld for that of
-// another process.
+// claim takes a lease that is free, is this process's already, or cannot be read. It returns errHeld for a lease
+// that another process holds.
 func (h *holding) claim(ctx context.Context, kv jetstream.KeyValue) error {
 	revision, err := kv.Create(ctx, h.lease.Name, h.value())
 	if err == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/testkit"
 )
 
-// epochs counts what a router sees of one worker.
+// epochs counts the epochs of one worker that a router sees.
 type epochs struct {
 	mu            sync.Mutex
 	changes, gone int

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// link is one connection to the server, with what is known of its losses. All methods are safe for concurrent use.
+// link is one connection to the server, with a record of its losses. All methods are safe for concurrent use.
 //
 //	event                         effect
 //	the connection breaks         the time is recorded, and lost of open is called
@@ -40,7 +40,7 @@ const (
 	// A server that has not answered maxPings pings, one every pingInterval, is away.
 	pingInterval = 2 * time.Second
 	maxPings     = 2
-	// patience is how long a connection may be away before it is logged.
+	// patience is the time that a connection may be away before it is logged.
 	patience = time.Second
 )
 
@@ -133,7 +133,7 @@ func (l *link) away() error {
 		return nil
 	}
 
-	// The client keeps the error of a login that was refused, and reports that of an address that does not answer.
+	// The client keeps the error of a login that was refused, and reports the error of an address that does not answer.
 	switch last := l.nc.LastError(); {
 	case last != nil:
 		err = last

@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Load is what an engine reports about one of its ranks, relayed by its agent.
+// Load is an engine's report about one of its ranks, relayed by its agent.
 type Load struct {
 	Worker string
 	Rank   int
@@ -21,17 +21,18 @@ type Load struct {
 	Running, Waiting int
 	// KVUsage is the share of the KV cache in use, 0 to 1.
 	KVUsage float64
-	// PrefixQueries and PrefixHits count prompt tokens since the engine started: those that it looked
-	// up in its cache, and those that it found. Both are 0 when the engine does not report them.
+	// PrefixQueries and PrefixHits count prompt tokens since the engine started: the tokens that it
+	// looked up in its cache, and the tokens that it found. Both are 0 when the engine does not
+	// report them.
 	PrefixQueries, PrefixHits uint64
 	// Gaps counts the gaps between tokens of answers since the engine started, and GapTime is their
 	// sum. Both are 0 when the engine does not report them.
 	Gaps    uint64
 	GapTime time.Duration
-	// StepTokens is how many tokens of an answer a decode step makes in the mean; 0 when the engine does not report it.
+	// StepTokens is the mean number of an answer's tokens that a decode step makes; 0 when the engine does not report it.
 	StepTokens float64
-	// Store is the store of KV blocks that the engine uses, as its agent has measured it. Engines without one, and those that an agent only
-	// watches, have none.
+	// Store is the store of KV blocks that the engine uses, as its agent has measured it. It is empty for engines without one,
+	// and for engines that an agent only watches.
 	Store fleet.Store
 }
 
@@ -45,9 +46,9 @@ func (b *Bus) PublishLoad(l Load) error {
 	return b.control.nc.Publish(b.loadSubject(l.Worker), encode(loadMessage(&l)))
 }
 
-// SubscribeLoad calls apply for every sample of every worker until ctx ends, one at a time. Samples that
-// come faster than apply returns are dropped, and so are those whose worker is not that of their subject: NATS
-// permissions confine an agent to the subjects of its node.
+// SubscribeLoad calls apply for every sample of every worker until ctx ends, one at a time. Samples that come
+// faster than apply returns are dropped, and so are samples that name another worker than their subject does:
+// NATS permissions confine an agent to the subjects of its node.
 func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 	return b.control.subscribe(ctx, b.loadSubject(">"), func(m *nats.Msg) {
 		var received busv1.Load
@@ -85,7 +86,7 @@ func loadMessage(l *Load) *busv1.Load {
 	return m
 }
 
-// tierLoadMessage returns the message of a tier's times. That of other nodes has no tier.
+// tierLoadMessage returns the message of a tier's times. The times of other nodes have no tier.
 func tierLoadMessage(t fleet.Tier, x fleet.TierLoad) *busv1.TierLoad {
 	return &busv1.TierLoad{Tier: uint32(t), WaitNanoseconds: int64(x.Wait), TokenNanoseconds: int64(x.Token)}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Login is what a server asks of its clients. Files are read again at every reconnection, so they can be replaced
-// while the process runs.
+// Login is the proof of identity that a server demands of its clients. Files are read again at every
+// reconnection, so they can be replaced while the process runs.
 type Login struct {
 	// User and PasswordFile are a user name and a file with its password. A line break at its end does not
 	// belong to the password.
@@ -78,7 +78,7 @@ func (l *Login) options(urls string) ([]nats.Option, error) {
 }
 
 // passwordLogin returns the options for a user name and a file with a password. Replies to the user have subjects
-// that begin with its name, so that permissions can keep users from reading those of others.
+// that begin with its name, so that permissions can keep users from reading the replies to others.
 func (l *Login) passwordLogin() ([]nats.Option, error) {
 	last, err := readPassword(l.PasswordFile)
 	if err != nil {

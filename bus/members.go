@@ -42,8 +42,9 @@ func (b *Bus) WatchWorkers(ctx context.Context, apply func(Lease), synced func()
 	return nil
 }
 
-// maxNodeLeases is how many workers a node may have. The agent of a node could fill the memory of all receivers otherwise. Workers without
-// a node are not counted: no user of a bus with users can write their leases, but for an admin.
+// maxNodeLeases is the greatest number of workers that a node may have. The agent of a node could fill the memory of all
+// receivers otherwise. Workers without a node are not counted: no user of a bus with users can write their leases, but for an
+// admin.
 const maxNodeLeases = 512
 
 // membership is the fleet as a watch of the leases shows it. It is a watcher.
@@ -54,7 +55,7 @@ type membership struct {
 	nodes  map[string]int // the leases of each node, of the names in due
 }
 
-// admit counts the lease of a worker, and returns an error where its node has too many.
+// admit counts the lease of a worker, and returns an error if its node has too many.
 func (m *membership) admit(name string) error {
 	node := fleet.NodeOf(name)
 	if _, known := m.due[name]; known {
@@ -76,7 +77,7 @@ func (m *membership) remove(name string) {
 	m.uncount(name)
 }
 
-// uncount takes a worker away from those of its node.
+// uncount takes a worker away from the count of its node.
 func (m *membership) uncount(name string) {
 	node := fleet.NodeOf(name)
 	m.nodes[node]--

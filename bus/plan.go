@@ -19,8 +19,8 @@ const (
 	planKey    = "current"
 )
 
-// publishTime is how long writing the plan may take. A planner makes the next one after some seconds, so there is no use in waiting
-// longer for a server that is away.
+// publishTime is the longest time that writing the plan may take. A planner makes the next one after some seconds, so there is no
+// use in waiting longer for a server that is away.
 const publishTime = 5 * time.Second
 
 // fencedPlan is the cluster's plan. One of an earlier release has no term, which is 0.
@@ -123,8 +123,8 @@ func decodePlan(m *busv1.Plan, data []byte) (plan.Plan, error) {
 	return p, nil
 }
 
-// decodePlanned returns what a plan sets for workers. Their names and weights reach routers and Envoys, so a plan with one that is out
-// of range is refused as a whole: the last one stays in force.
+// decodePlanned returns the settings of a plan for workers. Their names and weights reach routers and Envoys, so a plan with one
+// that is out of range is refused as a whole: the last one stays in force.
 func decodePlanned(list []*busv1.PlannedWorker) ([]plan.Planned, error) {
 	var out []plan.Planned
 	for _, w := range list {

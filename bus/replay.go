@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// answerTime is how long an agent may take for each message of an answer.
+	// answerTime is the longest time that an agent may take for each message of an answer.
 	answerTime = 2 * time.Second
 	// pageBytes is the part of a replay or a dump that one message carries. The rest of the message, up to the
 	// largest that NATS accepts, is for the description and the protocol. A page has one batch at least.

@@ -16,7 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/testkit"
 )
 
-// passwords are those of usersFile.
+// passwords has the password of each user in usersFile.
 var passwords = map[string]string{
 	"agent-a": "password-of-a", "router": "password-of-r", "control": "password-of-c", "planner": "password-of-p",
 	"scaler": "password-of-s", "observer": "password-of-o",

@@ -14,8 +14,8 @@ import (
 )
 
 // Agents answer requests on subjects of their node. So an agent needs no permission to write to inboxes, by which it could forge
-// what NATS itself sends there, such as leases. NATS could also allow each receiver of a message to answer it, but the sender of a
-// message names any subject for that: a client that may receive what it has sent could write everywhere.
+// messages of NATS itself, such as leases. NATS could also allow each receiver of a message to answer it, but the sender of a
+// message names any subject for that: a client that may receive its own messages could write everywhere.
 
 // answerPrefix is the beginning of the subjects on which the agent of a node answers.
 func (b *Bus) answerPrefix(node string) string {
@@ -27,9 +27,9 @@ func (b *Bus) newAnswer(worker string) string {
 	return b.answerPrefix(fleet.NodeOf(worker)) + rand.Text()
 }
 
-// request sends a request to a worker's agent, and returns the first answer. The subscription is made for this request alone: subjects of
-// answers have a random part, so the agent can answer what it was asked, and nothing else of this router. nats.ErrNoResponders means
-// that there is no agent.
+// request sends a request to a worker's agent, and returns the first answer. The subscription is made for this request alone:
+// subjects of answers have a random part, so the agent can answer this request, and no other of this router. nats.ErrNoResponders
+// means that there is no agent.
 func (b *Bus) request(ctx context.Context, worker, subject string, data []byte) (*nats.Msg, error) {
 	answer := b.newAnswer(worker)
 	sub, err := b.control.nc.SubscribeSync(answer)

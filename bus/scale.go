@@ -9,19 +9,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// scaleBucket is the bucket by which a program that is not Stator's learns how many workers there should be, and reports what it has
-// done. Its values are JSON, because every client of NATS reads that.
+// scaleBucket is the bucket by which a program that is not Stator's learns how many workers there should be, and reports the
+// scale that it has carried out. Its values are JSON, because every client of NATS reads that.
 const (
 	scaleBucket = "scale"
 	wantedKey   = "wanted"
 	doneKey     = "done"
 )
 
-// Wanted is how many workers there should be, for a program that starts and stops them.
+// Wanted is the published scale: the workers that there should be, for a program that starts and stops them.
 type Wanted struct {
 	// Decision grows with every change. The program writes it back when it has carried the change out.
 	Decision uint64 `json:"decision"`
-	// Term is that of the leading planner: one of an earlier term than the last has no effect.
+	// Term is the leading planner's term: a scale of an earlier term than the last has no effect.
 	Term  uint64       `json:"term"`
 	Pools []WantedPool `json:"pools"`
 }
@@ -31,7 +31,7 @@ type WantedPool struct {
 	// Model and Role name the pool: aggregated, prefill or decode.
 	Model string `json:"model"`
 	Role  string `json:"role"`
-	// Replicas is how many workers there should be, those included that are starting, without those that are drained.
+	// Replicas is the number of workers that there should be. It includes workers that are starting, but not the drained ones.
 	Replicas int `json:"replicas"`
 	// Drained are the workers that get no requests any more: those to stop, each when it has ended its requests.
 	Drained []string `json:"drained"`
@@ -39,7 +39,7 @@ type WantedPool struct {
 	Reason string `json:"reason"`
 }
 
-// Done is what the program writes back under the key "done".
+// Done is the answer that the program writes back under the key "done".
 type Done struct {
 	// Decision is the last one that was carried out. The planner does not wait for it: it counts workers.
 	Decision uint64 `json:"decision"`
@@ -49,10 +49,10 @@ type Done struct {
 // A program needs the role scaler on a bus with users.
 const maxDone = 4 << 10
 
-// fencedWanted is what is wanted.
+// fencedWanted is the wanted scale as a fenced value.
 var fencedWanted = fenced{scaleBucket, wantedKey, "wanted workers", func(value []byte) uint64 { return readWanted(value).Term }}
 
-// PutWanted replaces what is wanted. The error ErrEarlierTerm means that another planner has written since.
+// PutWanted replaces the wanted scale. The error ErrEarlierTerm means that another planner has written since.
 func (b *Bus) PutWanted(ctx context.Context, w Wanted) error {
 	data, err := json.Marshal(w)
 	if err != nil {
@@ -61,8 +61,7 @@ func (b *Bus) PutWanted(ctx context.Context, w Wanted) error {
 	return b.put(ctx, &fencedWanted, w.Term, data)
 }
 
-// Wanted returns what is wanted now, and what the program has carried out last; zero values where there is nothing, or nothing that can
-// be read.
+// Wanted returns the wanted scale and the program's last answer. Each is zero if it is absent or cannot be read.
 func (b *Bus) Wanted(ctx context.Context) (w Wanted, d Done, err error) {
 	kv, err := b.bucket(ctx, scaleBucket, 0)
 	if err != nil {
@@ -90,7 +89,7 @@ func (b *Bus) Wanted(ctx context.Context) (w Wanted, d Done, err error) {
 	return w, d, nil
 }
 
-// readWanted returns what is wanted by a value. One that cannot be read counts as none, and is replaced.
+// readWanted returns the wanted scale in a value. A value that cannot be read counts as none, and is replaced.
 func readWanted(value []byte) (w Wanted) {
 	if json.Unmarshal(value, &w) != nil {
 		return Wanted{}

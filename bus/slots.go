@@ -12,8 +12,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// slotsBucket is the key-value bucket of the engines that agents can run: a node's name is its key, or noNode. Entries live as long as
-// leases of workers, so those of an agent that has died are gone with its workers.
+// slotsBucket is the key-value bucket of the engines that agents can run: a node's name is its key, or noNode. Entries live as
+// long as leases of workers, so a dead agent's entries are gone with its workers.
 const slotsBucket = "slots"
 
 // Slots are the engines that the agent of one node can run.

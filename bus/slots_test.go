@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/testkit"
 )
 
-// seenSlots collects what a watch of slots receives.
+// seenSlots collects the slots that a watch receives.
 type seenSlots struct {
 	mu    sync.Mutex
 	nodes map[string]bus.Slots
@@ -36,8 +36,8 @@ func (s *seenSlots) String() string {
 	return fmt.Sprint(s.nodes)
 }
 
-// TestSlots: a watch receives the slots of nodes and their changes. Those of an agent that stops are removed, and those of an agent that
-// does not write any more expire.
+// TestSlots: a watch receives the slots of nodes and their changes. If an agent stops, its slots are removed. If it does not
+// write any more, they expire.
 func TestSlots(t *testing.T) {
 	server := testkit.Server(t)
 	b := testkit.JoinBus(t, bus.Config{Embedded: server})

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// pagesAhead is how many pages are requested before the first has come.
+	// pagesAhead is the number of pages that are requested before the first has come.
 	pagesAhead = 4
 	// maxDump bounds the dump of one rank in bytes: some 60 million blocks.
 	maxDump = 1 << 30
@@ -32,8 +32,8 @@ func (b *Bus) snapshotSubject(worker string, epoch uint64) string {
 }
 
 // ServeSnapshots answers requests for snapshots of a worker's ranks in one epoch, page by page, until ctx ends. get
-// returns a snapshot of the rank for id 0, and for any other id the snapshot that has it; nil where
-// there is none. Several requests may share a snapshot: its Dump is only read.
+// returns a snapshot of the rank for id 0, and for any other id the snapshot that has it; nil if there is none.
+// Several requests may share a snapshot: its Dump is only read.
 func (b *Bus) ServeSnapshots(ctx context.Context, worker string, epoch uint64, get func(rank int, id uint64) *feed.Snapshot) error {
 	return b.control.subscribe(ctx, b.snapshotSubject(worker, epoch), func(m *nats.Msg) {
 		var request busv1.SnapshotRequest
@@ -178,7 +178,7 @@ func (b *Bus) pullPages(ctx context.Context, subject string, s *feed.Snapshot, f
 	return nil
 }
 
-// receivePage copies the next page to the beginning of rest, which is what is missing of the dump.
+// receivePage copies the next page to the beginning of rest, which is the missing part of the dump.
 func receivePage(ctx context.Context, in <-chan *nats.Msg, rest []byte) (int, error) {
 	data, err := receive(ctx, in)
 	if err != nil {

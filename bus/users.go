@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Role is what a user of the bus may do; see [Permissions].
+// Role names the permissions of a user of the bus; see [Permissions].
 type Role string
 
 // The roles.
@@ -35,7 +35,7 @@ var roles = []Role{RoleAgent, RoleRouter, RoleControl, RolePlanner, RoleScaler, 
 type User struct {
 	// Name is a name of one part, because subjects of replies contain it.
 	Name string `yaml:"user"`
-	// Password or PasswordHash, which is of bcrypt, is what the user proves.
+	// Password or PasswordHash, which is of bcrypt, is the secret that the user must know.
 	Password     string `yaml:"password"`
 	PasswordHash string `yaml:"passwordHash"`
 	Role         Role   `yaml:"role"`
@@ -91,7 +91,7 @@ func checkUsers(users []User) error {
 	return errors.Join(errs...)
 }
 
-// validate returns what is wrong with the user.
+// validate returns an error for a user that is not valid.
 func (u *User) validate() error {
 	switch {
 	case !fleet.ValidName(u.Name):
@@ -117,17 +117,17 @@ func (u *User) validate() error {
 }
 
 // Permissions are the subjects that a user may use. Subjects may end in ">", and "*" stands for one part. All others are
-// refused, those of NATS itself included.
+// refused, the subjects of NATS itself included.
 type Permissions struct {
 	Publish, Subscribe []string
 }
 
-// Permissions returns what a user may do in a cluster.
+// Permissions returns the subjects that a user may use in a cluster.
 //
-// No role can have the server publish bytes that it chose to a subject that it may not publish to. NATS sends answers
-// and messages of consumers to any subject that a client names. So roles that write a bucket have no consumers on it, and no role
-// has direct reads, whose answers are bare values. No role may answer what it receives by allow_responses of NATS: the sender of a
-// message names any subject for the answer, and could be the receiver itself.
+// No role can have the server publish bytes that it chose to a subject that it may not publish to. NATS sends answers and
+// messages of consumers to any subject that a client names. So roles that write a bucket have no consumers on it, and no role has
+// direct reads, whose answers are bare values. No role may answer messages by allow_responses of NATS: the sender of a message
+// names any subject for the answer, and could be the receiver itself.
 func (u *User) Permissions(cluster string) Permissions {
 	s := subjects{cluster}
 	inbox := inboxOf(u.Name) + ".>"
@@ -135,7 +135,7 @@ func (u *User) Permissions(cluster string) Permissions {
 	switch u.Role {
 	case RoleAgent:
 		// It writes the leases of its node, and reads leases to find who holds its own. It watches the assignment of its node. It
-		// receives where the stores of KV blocks of all nodes are. It answers requests on subjects of its node.
+		// receives the addresses of the KV stores of all nodes. It answers requests on subjects of its node.
 		return Permissions{
 			Publish: append([]string{
 				s.key(workerBucket, u.Node+".>"), s.of("kv", u.Node), s.of("load", u.Node, ">"), s.of("kvstore", u.Node),
@@ -176,8 +176,8 @@ func (u *User) Permissions(cluster string) Permissions {
 	return Permissions{Publish: []string{">"}, Subscribe: []string{">"}}
 }
 
-// subjects makes the subjects of one cluster. Those that begin with "$" are the interface of NATS to the streams that store
-// buckets.
+// subjects makes the subjects of one cluster. Subjects that begin with "$" are the interface of NATS to the streams that
+// store buckets.
 type subjects struct{ cluster string }
 
 // of returns a subject of plain messages.
@@ -201,7 +201,7 @@ func (s subjects) read(bucket string) string {
 }
 
 // consume returns the subjects that watching a bucket takes. Names of consumers are random, and no role may list them, so
-// deleting those of others would take a guess.
+// deleting the consumers of others would take a guess.
 func (s subjects) consume(bucket string) []string {
 	return append([]string{
 		s.info(bucket), s.read(bucket), "$JS.API.CONSUMER.CREATE." + streamName(s.cluster, bucket) + ".>",

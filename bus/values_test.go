@@ -26,7 +26,7 @@ func editedSnapshot(edit func(*busv1.SnapshotReply)) *busv1.SnapshotReply {
 }
 
 // TestValuesOutOfRange: each message with one value out of range is refused, with an error that names the
-// value and what is accepted.
+// value and the accepted range.
 func TestValuesOutOfRange(t *testing.T) {
 	worker := func(m *busv1.Worker) error { _, err := decodeWorker(&busv1.Worker{}, encode(m)); return err }
 	load := func(m *busv1.Load) error { _, err := decodeLoad(&busv1.Load{}, encode(m)); return err }

@@ -11,21 +11,21 @@ import (
 	"github.com/stator-project/stator/internal/backoff"
 )
 
-// watcher handles what a watch of a bucket receives. Its methods are called one at a time.
+// watcher handles the entries that a watch of a bucket receives. Its methods are called one at a time.
 type watcher interface {
 	// started is called whenever the watch begins: at first, and after every reconnection.
 	started()
-	// entry is called for every entry that is there and for every change. A nil entry follows those
-	// that were there when the watch began.
+	// entry is called for every entry that is there and for every change. A nil entry follows the
+	// entries that were there when the watch began.
 	entry(jetstream.KeyValueEntry)
-	// check is called several times in the lifetime of entries, to find those that have expired.
+	// check is called several times in the lifetime of entries, to find expired ones.
 	check(context.Context, jetstream.KeyValue)
 }
 
-// checks is how often a watcher checks its entries in their lifetime.
+// checks is the number of times that a watcher checks its entries in their lifetime.
 const checks = 8
 
-// retryWatch is how soon a watch that failed is tried again.
+// retryWatch is the time until a failed watch is tried again.
 const retryWatch = 250 * time.Millisecond
 
 // allKeys stands for all keys of a bucket.
@@ -64,7 +64,7 @@ func (b *Bus) watchOnce(ctx context.Context, bucket, keys string, lifetime time.
 		}
 	}()
 
-	// Entries that are there come first, so that a watcher can tell what has gone meanwhile.
+	// Entries that are there come first, so that a watcher can find the entries that have gone meanwhile.
 	to.started()
 	tick := time.NewTicker(max(lifetime, time.Second) / checks)
 	defer tick.Stop()
