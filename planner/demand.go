@@ -12,8 +12,8 @@ import (
 	"github.com/stator-project/stator/internal/plan"
 )
 
-// demands collects what the replicas of the router report, and returns what was new since the last call of take. Replicas report sums,
-// so a report that is lost is made good by the next one.
+// demands collects the reports of the router's replicas, and returns the demand since the last call of take. Replicas report
+// sums, so a report that is lost is made good by the next one.
 //
 //	event                                   what counts
 //	first report of a replica               nothing yet: its sums may be of a long time
@@ -37,7 +37,7 @@ type replicaDemand struct {
 	last map[string]bus.ModelDemand
 }
 
-// modelDemand is what is new about one model.
+// modelDemand is the new demand for one model.
 type modelDemand struct {
 	bus.ModelDemand
 	gaps uint64 // tokens that engines made after first ones
@@ -85,7 +85,7 @@ func (d *demands) apply(r *bus.Demand, now time.Time) {
 	known.at, known.last = now, next
 }
 
-// model returns what is new about a model. mu is held.
+// model returns the new demand for a model. mu is held.
 func (d *demands) model(name string) *modelDemand {
 	m := d.models[name]
 	if m == nil {
@@ -114,7 +114,7 @@ func (d *demands) generated(model string, gaps uint64) {
 	d.model(model).gaps += gaps
 }
 
-// take returns the demand since the last call, sorted by model; nil where no replica has reported.
+// take returns the demand since the last call, sorted by model; nil if no replica has reported.
 func (d *demands) take(now time.Time) []plan.Demand {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -170,7 +170,7 @@ func (d *demands) names() []string {
 	return slices.Compact(names)
 }
 
-// demand returns what a plan observes.
+// demand returns the demand as a plan observes it.
 func (m *modelDemand) demand(name string, over time.Duration) plan.Demand {
 	out := plan.Demand{
 		Model: name, Over: over, Requests: int(m.Requests), CachedTokens: float64(m.CachedTokens),
@@ -184,7 +184,8 @@ func (m *modelDemand) demand(name string, over time.Duration) plan.Demand {
 	if m.gaps == 0 {
 		return out // the engines count no tokens
 	}
-	// Engines count the tokens of all answers, and routers the bytes of each: the spread of bytes is that of tokens.
+	// Engines count the tokens of all answers, and routers the bytes of each: the spread of bytes stands for the spread of
+	// tokens.
 	n := float64(m.Ended)
 	mean := float64(m.gaps)/n + 1
 	bytes := float64(m.ResponseBytes) / n

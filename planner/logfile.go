@@ -28,7 +28,7 @@ type LogFile struct {
 	line     []byte
 }
 
-// OpenLog opens a file of at most limit bytes. rates are those with which the forecasts of models begin.
+// OpenLog opens a file of at most limit bytes. The forecasts of models begin with rates.
 func OpenLog(path string, limit int64, rates map[string][]float64) (*LogFile, error) {
 	l := &LogFile{path: path, limit: limit, rates: rates}
 	if err := l.replace(); err != nil {

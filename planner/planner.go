@@ -1,14 +1,14 @@
 // Package planner observes a cluster, makes plans with plan.Next, publishes them on the bus, and has a connector carry them out.
 //
-// Package plan makes the decision. The planner collects what it decides from: demand, which every router reports, the load of engines,
-// which agents report, what routers have booked, and the workers. Plans are made at regular intervals, and between them when workers come
-// or go. Any number of planners may run. All of them observe, so that their forecasts are warm, and one leads: it publishes, and its
-// connector acts.
+// Package plan makes the decision. The planner collects the observations for it: demand, which every router reports, the load of
+// engines, which agents report, what routers have booked, and the workers. Plans are made at regular intervals, and between them
+// when workers come or go. Any number of planners may run. All of them observe, so that their forecasts are warm, and one leads:
+// it publishes, and its connector acts.
 //
 // # Failures
 //
 //	event                         effect
-//	a figure is missing           the plan is made from the others, and lists what was not known
+//	a figure is missing           the plan is made from the others, and lists the unknown values
 //	the bus is away               plans are made and not published; the published one stays in force
 //	the leader dies               another planner leads when the lease has expired
 //	a plan of an earlier leader   refused by the bus and by all that apply plans
@@ -35,7 +35,7 @@ import (
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// Bus is what the planner needs of the bus. *bus.Bus implements it.
+// Bus has the methods that the planner needs of the bus. *bus.Bus implements it.
 type Bus interface {
 	// Lead calls lead while this process leads, until ctx ends.
 	Lead(ctx context.Context, lead func(ctx context.Context, term uint64)) error
@@ -60,9 +60,9 @@ type Runner interface {
 	Run(ctx context.Context) error
 }
 
-// Source is where demand comes from instead of the routers on the bus.
+// Source supplies demand instead of the routers on the bus.
 type Source interface {
-	// Take returns the demand since the last call; nil where it is not known.
+	// Take returns the demand since the last call; nil if it is not known.
 	Take(ctx context.Context, now time.Time) ([]plan.Demand, error)
 }
 
@@ -81,7 +81,7 @@ type Config struct {
 	Advisory bool
 	// Interval is the time between two regular plans; 0 means plan.DefaultEvery.
 	Interval time.Duration
-	// State is what plans begin with.
+	// State is the memory with which plans begin.
 	State plan.State
 	// Record receives every observation and its plan, in order, for a log; nil for none. It must keep neither.
 	Record  func(o *plan.Observation, p *plan.Plan) error
@@ -106,7 +106,7 @@ type Planner struct {
 
 	// Run's loop alone uses these.
 	state     plan.State
-	published plan.Plan // empty where the bus may have lost it
+	published plan.Plan // empty if the bus may have lost it
 	carried   bool      // the connector has accepted the published plan
 }
 
@@ -192,7 +192,7 @@ func (p *Planner) lead(ctx context.Context, term uint64) {
 	p.metrics.leading.Set(0)
 }
 
-// together is how long changes of the fleet are collected before a plan is made for them.
+// together is the time for which changes of the fleet are collected before a plan is made for them.
 const together = 100 * time.Millisecond
 
 // loop makes a plan at every interval, and between them after a change of the fleet or the settings.
@@ -307,7 +307,7 @@ func (p *Planner) logChanges(next *plan.Plan) {
 	}
 }
 
-// observe collects what a plan is made from.
+// observe collects the observation that a plan is made from.
 func (p *Planner) observe(ctx context.Context, between bool) *plan.Observation {
 	now := time.Now().Round(0) // without the monotonic clock, which a log does not have
 	p.bookings.Expire(now)

@@ -24,7 +24,7 @@ import (
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// press is a Bus that remembers what is published, and on which this planner leads from the start.
+// press is a Bus that remembers the published plans, and on which this planner leads from the start.
 type press struct {
 	mu        sync.Mutex
 	published []string // guarded by mu

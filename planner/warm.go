@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// maxRates bounds the rates of a file: those of a week at one a second.
+// maxRates bounds the rates of a file: as many as a week has at one a second.
 const maxRates = 7 * 24 * 3600
 
 // ReadRates reads rates of requests per second, one a line, the newest last. Empty lines are left out.

@@ -5,10 +5,10 @@ import (
 	"math"
 )
 
-// fit reduces the replicas of all pools so that their cost fits into a budget, and raises them where it is below another. Costs are GPUs
-// or watts. Pools that need more get more of it: replicas are taken from the pool that keeps the greatest share of its need, so that
-// shortage is spread evenly. A pool keeps its least number as long as others have more, and one worker as long as the budget has room
-// for one of each: an empty pool serves nothing.
+// fit reduces the replicas of all pools so that their cost fits into a budget, and raises them if the cost is below another one.
+// Costs are GPUs or watts. Pools that need more get more of it: replicas are taken from the pool that keeps the greatest share of
+// its need, so that shortage is spread evenly. A pool keeps its least number as long as others have more, and one worker as long
+// as the budget has room for one of each: an empty pool serves nothing.
 func fit(pools []*pool, least, most float64, unit string, cost func(*Configured) float64) {
 	total := 0.0
 	wanted := make([]int, len(pools))
@@ -27,8 +27,8 @@ func fit(pools []*pool, least, most float64, unit string, cost func(*Configured)
 	}
 }
 
-// shrink takes workers away until the cost fits: first those above the least of their pools, then all but one of each, then all. What is
-// left of the budget then goes back to the pools that are the shortest.
+// shrink takes workers away until the cost fits: first those above the least of their pools, then all but one of each, then all.
+// The rest of the budget then goes back to the pools that are the shortest.
 func shrink(pools []*pool, wanted []int, total, most float64, cost func(*Configured) float64) {
 	for _, floor := range []func(*pool) int{
 		func(p *pool) int { return max(p.configured.Min, 1) },
@@ -53,7 +53,7 @@ func shrink(pools []*pool, wanted []int, total, most float64, cost func(*Configu
 	giveBack(pools, wanted, total, most, cost)
 }
 
-// giveBack adds workers that fit into a budget, to the pools that have the least share of what they wanted.
+// giveBack adds workers that fit into a budget, to the pools that have the least share of the workers that they wanted.
 func giveBack(pools []*pool, wanted []int, total, most float64, cost func(*Configured) float64) {
 	for {
 		best, share := -1, math.Inf(1)
@@ -71,8 +71,8 @@ func giveBack(pools []*pool, wanted []int, total, most float64, cost func(*Confi
 	}
 }
 
-// grow adds workers until the cost is at least that of the budget, to the pools that have the least of their bound first. It stops before
-// the cost would exceed most.
+// grow adds workers until the cost is at least the budget's least cost, to the pools that have the least of their bound first. It
+// stops before the cost would exceed most.
 func grow(pools []*pool, total, least, most float64, cost func(*Configured) float64) {
 	for total < least {
 		best, share := -1, math.Inf(1)

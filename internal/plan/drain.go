@@ -45,7 +45,7 @@ func (p *pool) victims(now time.Time) map[string]bool {
 	return out
 }
 
-// settle is how long after its start every router sends requests to a worker.
+// settle is the time from a worker's start until every router sends requests to it.
 const settle = 3 * time.Second
 
 // isSettled reports whether every router sends requests to a worker.
@@ -53,7 +53,7 @@ func (w *Worker) isSettled(now time.Time) bool {
 	return w.State == fleet.Ready && now.Sub(w.Since) >= settle
 }
 
-// rank orders states by what is lost with a worker: those that drain first, then those that have not begun.
+// rank orders states by the loss that removing a worker causes: first workers that drain, then workers that have not begun.
 func rank(s fleet.State) int {
 	switch s {
 	case fleet.Draining:
@@ -64,8 +64,8 @@ func rank(s fleet.State) int {
 	return 2
 }
 
-// compareLoss compares what is lost with two workers of one state: of starting ones the time since their start, of ready ones what they
-// have to do and what their caches spare.
+// compareLoss compares the loss of two workers of one state: of starting ones the time since their start, of ready ones the
+// requests that they have and the work that their caches spare.
 func (p *pool) compareLoss(a, b *Worker) int {
 	if a.State == fleet.Starting {
 		return b.Since.Compare(a.Since) // the newest has the longest way to go
@@ -73,11 +73,12 @@ func (p *pool) compareLoss(a, b *Worker) int {
 	return cmp.Compare(p.loss(a), p.loss(b))
 }
 
-// cacheMinute is for how long a cache's value is counted: within a minute or so other workers have what is used often.
+// cacheMinute is for how long a cache's value is counted: within a minute or so other workers have the blocks that are used
+// often.
 const cacheMinute = 60
 
-// loss returns what is lost when a worker drains, in seconds: the time of computing again what its cache spares in a minute, and a second
-// for each request, whose end must be waited for. A worker without a known load counts as idle: it may be lost already.
+// loss returns the loss when a worker drains, in seconds: the time of computing again what its cache spares in a minute, and a
+// second for each request, whose end must be waited for. A worker without a known load counts as idle: it may be lost already.
 func (p *pool) loss(w *Worker) float64 {
 	if w.Load == nil {
 		return 0

@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/plan/dynamo"
 )
 
-// dynamoMemory is what Dynamo's algorithms remember of a model. It is a value.
+// dynamoMemory is the memory of Dynamo's algorithms for one model. It is a value.
 type dynamoMemory struct {
 	config dynamo.Config // with which state was made
 	begun  bool          // there is a state
@@ -110,7 +110,7 @@ func (m *Model) dynamoConfig(b *Budget, roles dynamoPools, mode string) dynamo.C
 	return c
 }
 
-// orNone returns a bound as Dynamo has it, where a negative one is none.
+// orNone returns a bound as Dynamo has it: a negative number means no bound.
 func orNone(n int) int {
 	if n == 0 {
 		return -1
@@ -128,7 +128,7 @@ func dynamoLimits(p *pool) dynamo.Limits {
 	}
 }
 
-// begin makes the state, again where the configuration of its parts has changed.
+// begin makes the state, and makes it again if the configuration of its parts has changed.
 func (m *dynamoMemory) begin(c dynamo.Config, roles dynamoPools) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -176,7 +176,8 @@ func (m *dynamoMemory) collect(o *Observation, d *Demand, model *Model) {
 // mean returns the mean length; 0 without any.
 func (l Lengths) mean() float64 { return l.Sum / float64(max(1, l.Count)) }
 
-// decideThroughput ends a window, and decides on what is predicted for the next one. Load scaling uses the window's hit rate alone.
+// decideThroughput ends a window, and decides by the prediction for the next one. Load scaling uses the window's hit rate
+// alone.
 func (m *dynamoMemory) decideThroughput(o *Observation, c *dynamo.Config, roles dynamoPools) {
 	w := m.window
 	m.window, m.windowAt = Demand{}, o.At

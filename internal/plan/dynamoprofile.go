@@ -9,8 +9,8 @@ import (
 	"github.com/stator-project/stator/internal/plan/dynamo"
 )
 
-// dynamoProfile returns what is known of the engines as a profile: prefill from one pool, decode from the other. nil is that a pool's
-// speed is unknown.
+// dynamoProfile returns the known speeds of the engines as a profile: prefill from one pool, decode from the other. It returns
+// nil if a pool's speed is unknown.
 func dynamoProfile(roles dynamoPools) *dynamo.Profile {
 	first, second := roles.prefill, roles.decode
 	if first == nil {
@@ -36,7 +36,7 @@ var (
 	sampledUsages   = []float64{0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
 )
 
-// prefillPoints returns the measured prompts of a pool's engine, or those of its timing.
+// prefillPoints returns the measured prompts of a pool's engine, or prompts computed from its timing.
 func prefillPoints(c *Configured) (out []dynamo.PrefillPoint) {
 	gpus := float64(max(1, c.GPUs))
 	if p, ok := c.Engine.Timing.(*perfmodel.Profile); ok {
@@ -64,7 +64,8 @@ func promptTime(e *capacity.Engine, tokens int) (sum time.Duration) {
 	return sum
 }
 
-// decodePoints returns the measured steps of a pool's engine, or those of its timing, and the tokens of its KV cache.
+// decodePoints returns the measured steps of a pool's engine, or steps computed from its timing, and the tokens of its KV
+// cache.
 func decodePoints(c *Configured) (out []dynamo.DecodePoint, capacity float64) {
 	gpus := float64(max(1, c.GPUs))
 	point := func(usage, context, ms, rate float64) {

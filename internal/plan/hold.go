@@ -8,7 +8,8 @@ import (
 // hold returns the most that was needed in the last time, the present need included, and remembers that. So a pool grows at once, and
 // shrinks when less was needed for a while.
 func (m *poolMemory) hold(n int, now time.Time, last time.Duration) int {
-	// A need counts until a later one is as great, or until it is too old. So those that are kept fall, and the first is the greatest.
+	// A need counts until a later one is as great, or until it is too old. So the kept needs fall, and the first is the
+	// greatest.
 	var kept []neededAt
 	for _, x := range m.needs {
 		if x.n > n && now.Sub(x.at) < last {
@@ -19,10 +20,10 @@ func (m *poolMemory) hold(n int, now time.Time, last time.Duration) int {
 	return m.needs[0].n
 }
 
-// settle bounds a need by the pool's own bounds and by what was needed before.
+// settle bounds a need by the pool's own bounds and by the earlier needs.
 func (p *pool) settle(need int, now time.Time) {
 	if p.memory.replicas < 0 {
-		// One step shows too little for removing what was there before the first plan.
+		// One step shows too little for removing workers that were there before the first plan.
 		p.memory.hold(p.usable(), now, p.model.Tuning.withDefaults().DownAfter)
 	}
 	held := p.memory.hold(need, now, p.model.Tuning.withDefaults().DownAfter)

@@ -14,13 +14,14 @@ import (
 	"github.com/stator-project/stator/internal/plan/reactive"
 )
 
-// State is what plans remember of earlier observations: forecasts, lengths of requests, how fast engines are. It is a value: Next
-// does not change its argument. The zero State remembers nothing. Its size is bounded by the number of models and workers.
+// State is the memory that plans have of earlier observations: forecasts, lengths of requests, how fast engines are. It is a
+// value: Next does not change its argument. The zero State remembers nothing. Its size is bounded by the number of models and
+// workers.
 type State struct {
 	models []*memory // sorted by name; a memory does not change once it is in a State
 }
 
-// memory is what is remembered of one model.
+// memory is the memory of one model.
 type memory struct {
 	name  string
 	model string              // of the forecast
@@ -34,23 +35,23 @@ type memory struct {
 	dynamo    dynamoMemory
 }
 
-// poolMemory is what is remembered of a pool.
+// poolMemory is the memory of one pool.
 type poolMemory struct {
 	role fleet.Role
-	// replicas is what the last plan asked for; -1 before the first one.
+	// replicas is the number of workers in the last plan; -1 before the first one.
 	replicas int
 	// needs are the needs of the last DownAfter, the newest last, of which each is less than the one before.
 	needs []neededAt
-	// prefill and decode correct the engine's timing by what was observed.
+	// prefill and decode correct the engine's timing by observed times.
 	prefill, decode perfmodel.Factor
-	// prefills is how many prefills the routers had observed at the last correction.
+	// prefills is the number of prefills that the routers had observed at the last correction.
 	prefills int
-	// startUp is how long starts took lately; 0 is unknown. seen has the workers of the last plan, sorted by name.
+	// startUp is the time that recent starts took; 0 is unknown. seen has the workers of the last plan, sorted by name.
 	startUp time.Duration
 	seen    []seenWorker
 	// drained are the workers that the last plan drained, sorted by name. Their agents may report them as ready for a while.
 	drained []string
-	// weights are those of the last plan.
+	// weights are the weights in the last plan.
 	weights []Planned
 	// asked is the last decision of an algorithm that decides at intervals.
 	asked asked
@@ -65,7 +66,7 @@ type asked struct {
 	reason   string
 }
 
-// neededAt is how many workers were needed at a moment.
+// neededAt is the number of workers that were needed at a moment.
 type neededAt struct {
 	at time.Time
 	n  int
@@ -126,8 +127,8 @@ func (m *memory) pool(r fleet.Role) *poolMemory {
 	return &m.pools[i]
 }
 
-// Warm returns the state after rates of a model, in requests per second, one for each step of Model.Every, the newest last. A planner
-// that begins with those of the last day knows its season.
+// Warm returns the state after rates of a model, in requests per second, one for each step of Model.Every, the newest last. A
+// planner that begins with the rates of the last day knows its season.
 func (s State) Warm(m *Model, rates []float64) State {
 	warm := s.of(m)
 	warm.rate = forecast.Warm(warm.rate, rates)
@@ -146,7 +147,7 @@ func (s State) with(m *memory) State {
 	return State{models: models}
 }
 
-// shape is what requests looked like lately: sums in which older requests count less.
+// shape is the size of recent requests: sums in which older requests count less.
 type shape struct {
 	prompts, answers moments
 	cached           float64 // tokens
@@ -155,7 +156,7 @@ type shape struct {
 // moments are weighted sums of lengths.
 type moments struct{ weight, sum, squares float64 }
 
-// shapeFor is the time in which the weight of a request falls to 0.37, where there are as many as the newest demand has.
+// shapeFor is the time in which the weight of a request falls to 0.37, if requests come as often as in the newest demand.
 const shapeFor = 2 * time.Minute
 
 // after returns the shape after some demand.
@@ -194,7 +195,8 @@ const (
 	widest  = 10
 )
 
-// The lengths that are assumed while none were observed: those of ShareGPT's conversations, which benchmarks of engines use.
+// The lengths that are assumed while none were observed: the lengths of ShareGPT's conversations, which benchmarks of engines
+// use.
 const (
 	assumedPrompt = 220
 	assumedAnswer = 200

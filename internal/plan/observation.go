@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/plan/reactive"
 )
 
-// Observation is what is known at a moment. What is not known is absent.
+// Observation has everything that is known at a moment. Unknown values are absent.
 type Observation struct {
 	At       time.Time
 	Settings *Settings
@@ -23,7 +23,7 @@ type Observation struct {
 	Workers []Worker
 }
 
-// Settings are what the configuration sets for a cluster.
+// Settings are the configuration of a cluster.
 type Settings struct {
 	Budget Budget
 	Models []Model
@@ -54,17 +54,17 @@ type Model struct {
 	Reactive *reactive.Config
 }
 
-// Tuning is how the algorithm "sla" weighs misses against GPUs. Zero fields have their defaults.
+// Tuning sets how the algorithm "sla" weighs misses against GPUs. Zero fields have their defaults.
 type Tuning struct {
-	// Mode is what counts: ModeThroughput is the demand that is forecast, ModeLoad what engines have to do now, and ModeBoth, the
-	// default, the greater need of the two.
+	// Mode selects the need that counts: ModeThroughput is the forecast demand, ModeLoad the engines' present work, and ModeBoth,
+	// the default, the greater need of the two.
 	Mode string
 	// Forecast is the model of the forecast, as in forecast.Names; the default is auto.
 	Forecast string
-	// Headroom is the quantile of the forecast that must be served: 0.5 is what is expected. The default is 0.6.
+	// Headroom is the quantile of the forecast that must be served: 0.5 is the expected demand. The default is 0.6.
 	Headroom float64
-	// DownAfter is how long a pool keeps the most workers that it needed; default 2 minutes. A shorter time saves GPUs and starts
-	// workers more often.
+	// DownAfter is the time for which a pool keeps the most workers that it needed; default 2 minutes. A shorter time saves GPUs
+	// and starts workers more often.
 	DownAfter time.Duration
 	// Clear is in which time requests that wait are to be served; default 10 s.
 	Clear time.Duration
@@ -81,9 +81,9 @@ const (
 const (
 	AlgorithmConfigured = "configured"
 	AlgorithmSLA        = "sla"
-	// AlgorithmReactive is that of package reactive: the rule of Kubernetes' autoscaler.
+	// AlgorithmReactive is the algorithm of package reactive: the rule of Kubernetes' autoscaler.
 	AlgorithmReactive = "reactive"
-	// Those of package dynamo. The hybrid scales by load, and throughput scaling is its lower bound.
+	// The algorithms of package dynamo. The hybrid scales by load, and throughput scaling is its lower bound.
 	AlgorithmDynamoClassic    = "dynamo-classic"
 	AlgorithmDynamoThroughput = "dynamo-throughput"
 	AlgorithmDynamoLoad       = "dynamo-load"
@@ -110,20 +110,20 @@ func (t Tuning) withDefaults() Tuning {
 // Configured is the settings of a pool: one model's workers in one role.
 type Configured struct {
 	Role fleet.Role
-	// Replicas is how many workers the configuration names. Min and Max bound a plan; Max 0 means 1,024.
+	// Replicas is the number of workers that the configuration sets. Min and Max bound a plan; Max 0 means 1,024.
 	Replicas, Min, Max int
-	// GPUs and Watts are those of one worker.
+	// GPUs and Watts are the cost of one worker.
 	GPUs  int
 	Watts float64
-	// StartUp is how long a worker takes from its start until it is ready, as first assumed: starts that are observed replace it.
+	// StartUp is the time from a worker's start until it is ready, as first assumed: starts that are observed replace it.
 	StartUp time.Duration
-	// Engine is what a worker can do, as first assumed, and Doubt how far it may be off: see perfmodel.NewFactor. 0 is not at all, and
-	// nothing is learned.
+	// Engine is the capacity of a worker, as first assumed, and Doubt how far it may be off: see perfmodel.NewFactor. 0 is not at
+	// all, and nothing is learned.
 	Engine capacity.Engine
 	Doubt  float64
 }
 
-// Demand is what clients asked of one model since the last observation of its demand.
+// Demand has the requests and tokens that clients asked of one model since the last observation of its demand.
 type Demand struct {
 	Model string
 	// Over is the time that the figures cover.
@@ -132,13 +132,13 @@ type Demand struct {
 	Requests int
 	// Prompt and Answer are tokens of requests that arrived, and of requests that ended.
 	Prompt, Answer Lengths
-	// CachedTokens is how many of the prompt tokens were found in caches.
+	// CachedTokens is the number of prompt tokens that were found in caches.
 	CachedTokens float64
 	// Waiting and WaitingTokens are the requests in routers' queues now, and their prompt tokens.
 	Waiting, WaitingTokens int
 	// TTFT and ITL are the latencies that clients saw, in the mean; 0 is unknown.
 	TTFT, ITL time.Duration
-	// Prefill is how long prefills take, as routers have learned it; without observations it is unknown.
+	// Prefill is the duration of prefills, as routers have learned it; without observations it is unknown.
 	Prefill perfmodel.Line
 }
 
@@ -157,11 +157,11 @@ type Worker struct {
 	Weight uint32
 	// Since is when its state changed last; zero is unknown.
 	Since time.Time
-	// Load is nil where the worker has not reported lately.
+	// Load is nil if the worker has not reported lately.
 	Load *Load
 }
 
-// Load is what a worker has to do.
+// Load is the present work of a worker.
 type Load struct {
 	// Running and Waiting count requests in its batch and in its queue.
 	Running, Waiting int
@@ -171,14 +171,14 @@ type Load struct {
 	KVUsage float64
 	// ITL is the mean time between tokens since the last report; 0 is unknown.
 	ITL time.Duration
-	// StepTokens is how many tokens of an answer a decode step makes; 0 is unknown.
+	// StepTokens is the number of an answer's tokens that a decode step makes; 0 is unknown.
 	StepTokens float64
 	// Found is the prompt tokens per second that it found in its cache: what would be computed again elsewhere without it.
 	Found float64
 }
 
-// WorkersOf returns the workers of a fleet, without their load. Their weights and states are those without the last plan, so that
-// a plan depends on what is there, and not on itself.
+// WorkersOf returns the workers of a fleet, without their load. Their weights and states leave out the last plan, so that a plan
+// depends on the workers, and not on itself.
 func WorkersOf(s *fleet.Snapshot) []Worker {
 	out := make([]Worker, 0, len(s.Workers))
 	for _, w := range s.Workers {

@@ -1,8 +1,8 @@
 // Package plan decides how many workers each pool should have, which of them are drained, and what share of traffic each gets.
 //
-// [Next] is the whole decision, pure: from what was observed to a [Plan] with its reasons, printable and comparable. It does not
-// start or stop anything; connectors do. An [Observation] has everything that a plan depends on, the configuration included, so a
-// plan can be made again from a log of observations.
+// [Next] is the whole decision, pure: from observations to a [Plan] with its reasons, printable and comparable. It does not start
+// or stop anything; connectors do. An [Observation] has everything that a plan depends on, the configuration included, so a plan
+// can be made again from a log of observations.
 //
 // All functions are pure; a Plan must not change once it is published.
 package plan
@@ -18,7 +18,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Plan is how many workers there should be. Pools are sorted by model and role.
+// Plan has the number of workers that each pool should have. Pools are sorted by model and role.
 type Plan struct {
 	// Term is the number of the leader that published the plan: a plan of an earlier term than the last one has no effect.
 	Term  uint64
@@ -29,12 +29,12 @@ type Plan struct {
 type Pool struct {
 	Model string
 	Role  fleet.Role
-	// Replicas is how many workers there should be. Ready is how many were ready when the plan was made.
+	// Replicas is the number of workers that there should be. Ready is the number that were ready when the plan was made.
 	Replicas, Ready int
-	// Rate is the requests per second that are expected now, and Expected those that the plan is made for: what is expected when a new
-	// worker is ready, and what waits until then. Both are 0 where no forecast counts.
+	// Rate is the requests per second that are expected now, and Expected the rate that the plan is made for: the rate expected
+	// when a new worker is ready, and the requests that wait until then. Both are 0 if no forecast counts.
 	Rate, Expected float64
-	// Workers are those whose weight or drain the plan sets, sorted by name. Others have what they are configured with.
+	// Workers are those whose weight or drain the plan sets, sorted by name. Others keep their configured weight.
 	Workers []Planned
 	// Reason is one sentence about why.
 	Reason string
@@ -42,12 +42,12 @@ type Pool struct {
 	Unknown []string
 }
 
-// Planned is what a plan sets for one worker.
+// Planned has the settings of a plan for one worker.
 type Planned struct {
 	Name string
 	// Weight is its share of traffic: 1 to fleet.MaxWeight.
 	Weight uint32
-	// Drain means that it gets no new requests, and ends when those that it has have ended.
+	// Drain means that it gets no new requests, and ends when its present requests have ended.
 	Drain bool
 }
 
@@ -64,7 +64,7 @@ func Next(s State, o Observation) (Plan, State) {
 		return cmp.Or(strings.Compare(a.model.Name, b.model.Name), int(a.configured.Role)-int(b.configured.Role))
 	})
 
-	// The budget is that of all models, so it is applied when all needs are there.
+	// All models share the budget, so it is applied when all needs are there.
 	b := &o.Settings.Budget
 	fit(scaled(pools), float64(b.MinGPUs), float64(b.MaxGPUs), "GPUs", func(c *Configured) float64 { return float64(max(1, c.GPUs)) })
 	fit(scaled(pools), 0, b.MaxWatts, "W", func(c *Configured) float64 { return c.Watts })
@@ -114,7 +114,7 @@ func (m *memory) plan(o *Observation, model *Model) []*pool {
 	return pools
 }
 
-// scaled returns the pools whose replicas an algorithm chose: budgets do not bound what the configuration names.
+// scaled returns the pools whose replicas an algorithm chose: budgets do not bound the numbers that the configuration sets.
 func scaled(pools []*pool) []*pool {
 	return slices.DeleteFunc(slices.Clone(pools), func(p *pool) bool {
 		return p.model.Algorithm == "" || p.model.Algorithm == AlgorithmConfigured

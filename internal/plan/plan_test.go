@@ -27,7 +27,7 @@ type office struct {
 	profile  *perfmodel.Profile
 }
 
-// newOffice returns a world without models. Its engines are those of the committed profile, a Llama-3.1-8B in FP8 on an H200.
+// newOffice returns a world without models. Its engines have the committed profile, a Llama-3.1-8B in FP8 on an H200.
 func newOffice(t testing.TB) *office {
 	t.Helper()
 	p, err := perfmodel.LoadProfile(os.DirFS("../../test/replaydisagg/profile"))
@@ -37,7 +37,7 @@ func newOffice(t testing.TB) *office {
 	return &office{at: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), profile: p}
 }
 
-// TestNext runs testdata/*.txt: what is observed, and the plans that follow. Verbs:
+// TestNext runs testdata/*.txt: observations, and the plans that follow. Verbs:
 //
 //	model NAME [ALGORITHM] [ttft=D] [itl=D] [e2e=D] [quantile=Q] [mode=M] [down=D]
 //	pool MODEL REPLICAS [role=R] [min=N] [max=N] [gpus=N] [watts=N] [startup=D]
@@ -150,7 +150,7 @@ func (o *office) model(name string, d *datadriven.TestData, f figures) {
 	o.settings.Models = append(o.settings.Models, m)
 }
 
-// settingsOf returns the settings of a model, which are added where there are none.
+// settingsOf returns the settings of a model, which are added if there are none.
 func (o *office) settingsOf(name string) *plan.Model {
 	for i := range o.settings.Models {
 		if o.settings.Models[i].Name == name {
@@ -190,7 +190,7 @@ func (o *office) worker(name string, role fleet.Role, f figures) {
 	o.workers = append(o.workers, w)
 }
 
-// setDemand sets what is asked for in each step of 5 s.
+// setDemand sets the demand in each step of 5 s.
 func (o *office) setDemand(model string, f figures) {
 	var rest []plan.Demand
 	for _, d := range o.demand {
@@ -221,7 +221,7 @@ func (o *office) steps(n int) (p plan.Plan) {
 	return p
 }
 
-// describe prints a plan with what it drains, and what was not known.
+// describe prints a plan with the workers that it drains, and the values that were unknown.
 func describe(p plan.Plan) string {
 	var b strings.Builder
 	for _, pool := range p.Pools {

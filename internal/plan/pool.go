@@ -28,7 +28,7 @@ type pool struct {
 
 // newPool returns a pool of an observation, after its memory has learned from it.
 //
-// rate is that of the last interval, in requests per second; negative if it is unknown.
+// rate is the rate of the last interval, in requests per second; negative if it is unknown.
 func newPool(o *Observation, m *Model, c *Configured, memory *poolMemory, s capacity.Shape, rate float64, d *Demand) *pool {
 	p := &pool{model: m, configured: c, memory: memory}
 	for i := range o.Workers {
@@ -132,7 +132,8 @@ func (p *pool) learnSpeculation() {
 	}
 }
 
-// learnSteps compares the times between tokens that engines report with those of the model. The engines of a pool are one observation.
+// learnSteps compares the times between tokens that engines report with the model's times. The engines of a pool are one
+// observation.
 func (p *pool) learnSteps(s capacity.Shape, rate float64) {
 	share, known := p.promptShare(s, rate)
 	if !known {
@@ -159,8 +160,8 @@ func (p *pool) learnSteps(s capacity.Shape, rate float64) {
 	}
 }
 
-// learnPrefills compares the time of a prefill that routers have learned with that of the model, at the mean length, where routers have
-// observed more since the last time.
+// learnPrefills compares the time of a prefill that routers have learned with the model's time, at the mean length, if routers
+// have observed more since the last time.
 func (p *pool) learnPrefills(s capacity.Shape, d *Demand) {
 	if d == nil || p.configured.Role == fleet.Decode || d.Prefill.Observed < leastPrefills || d.Prefill.Observed <= p.memory.prefills {
 		return
@@ -178,8 +179,8 @@ const leastPrefills = 20
 // mostPromptShare is the share of the time for prompts from which times between tokens show little of the steps.
 const mostPromptShare = 0.7
 
-// promptShare returns the share of the time that prompts take on an engine of the pool; false where it is not known well enough to learn
-// from.
+// promptShare returns the share of the time that prompts take on an engine of the pool; false if it is not known well enough to
+// learn from.
 func (p *pool) promptShare(s capacity.Shape, rate float64) (share float64, known bool) {
 	switch p.configured.Role {
 	case fleet.Prefill:

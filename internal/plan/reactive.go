@@ -50,7 +50,7 @@ func (p *pool) planReactive(o *Observation) {
 
 	now := p.last()
 	if !p.memory.asked.at.IsZero() {
-		now = p.memory.asked.replicas // what a budget takes away is not the autoscaler's decision
+		now = p.memory.asked.replicas // a budget's reduction is not the autoscaler's decision
 	}
 	var d reactive.Decision
 	d, p.memory.reactive = config.Next(p.memory.reactive, o.At, max(1, now), p.reactiveWorkers())
@@ -73,7 +73,7 @@ func (p *pool) reactiveConfig() reactive.Config {
 	return c
 }
 
-// reactiveWorkers returns what the workers report. Those that drain or are down do not count.
+// reactiveWorkers returns the reports of the workers. Workers that drain or are down do not count.
 func (p *pool) reactiveWorkers() []reactive.Worker {
 	var out []reactive.Worker
 	for _, w := range p.workers {

@@ -17,10 +17,10 @@ import (
 //	known                              what counts
 //	demand                             the forecast at the time when a worker that is started now is ready, and what waits until then
 //	demand and the engines' load       the greater need of both, with Tuning.Mode both
-//	the engines' load                  what they have to do now
+//	the engines' load                  the work that they have now
 //	neither                            the last plan stays, within its bounds
 //
-// A pool grows at once to what it needs, and shrinks to the most that it needed in the last Tuning.DownAfter.
+// A pool grows at once to its need, and shrinks to the most that it needed in the last Tuning.DownAfter.
 
 // demand is the load of a model while its plan is made.
 type demand struct {
@@ -49,7 +49,7 @@ func (m *memory) observeDemand(o *Observation, d *Demand) {
 	m.demandAt = o.At
 }
 
-// demand returns what is expected of a model, until a worker that starts now is ready.
+// demand returns the demand that is expected of a model, until a worker that starts now is ready.
 func (m *memory) demand(o *Observation, d *Demand, model *Model, startUp time.Duration) demand {
 	tuning := model.Tuning.withDefaults()
 	every := cmp.Or(model.Every, DefaultEvery)
@@ -72,8 +72,8 @@ func (m *memory) demand(o *Observation, d *Demand, model *Model, startUp time.Du
 	return out
 }
 
-// withoutChance returns the estimate of the rate itself. What is observed in a step varies around it by chance, with the variance of a
-// Poisson process, also while the rate stays. Queues level that out, and the capacity model has it already.
+// withoutChance returns the estimate of the rate itself. The rate observed in a step varies around it by chance, with the
+// variance of a Poisson process, also while the rate stays. Queues level that out, and the capacity model has it already.
 func withoutChance(e forecast.Estimate, step time.Duration) forecast.Estimate {
 	chance := e.Mean / step.Seconds()
 	e.Deviation = math.Sqrt(max(0, e.Deviation*e.Deviation-chance))
@@ -93,7 +93,7 @@ func (m *memory) planSLA(o *Observation, d *Demand, pools []*pool) {
 	}
 }
 
-// note lists what is not known.
+// note lists the unknown values that the plan has to do without.
 func (p *pool) note(m *memory, d *demand) {
 	if !d.known {
 		last := "ever"
@@ -143,7 +143,7 @@ func (p *pool) need(d *demand) (n int) {
 	return n
 }
 
-// last returns what the last plan asked for, or without one what there is.
+// last returns the replicas of the last plan, or without one the present workers.
 func (p *pool) last() int {
 	if p.memory.replicas < 0 {
 		return max(p.configured.Replicas, p.usable())
@@ -170,7 +170,8 @@ func (p *pool) needOfDemand(d *demand) int {
 // leastRate is the rate below which no requests are expected, in requests per second: one in a quarter of an hour.
 const leastRate = 1.0 / 900
 
-// backlog returns the rate that is needed besides that of arrivals, to serve in time what will be waiting when a new worker is ready.
+// backlog returns the rate that is needed besides the rate of arrivals, to serve in time what will be waiting when a new worker
+// is ready.
 func (p *pool) backlog(d *demand) float64 {
 	if p.configured.Role == fleet.Decode {
 		return 0 // prompts wait for prefill workers
@@ -205,7 +206,8 @@ func (p *pool) targets() capacity.Targets {
 	return t
 }
 
-// defaultMost bounds the workers of a pool for which none is configured, and utmost those of any pool: the time of a plan grows with it.
+// defaultMost bounds the workers of a pool for which none is configured, and utmost the workers of any pool: the time of a plan
+// grows with it.
 const (
 	defaultMost = 1024
 	utmost      = 1 << 14
@@ -249,7 +251,7 @@ func latencyText(d time.Duration) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// needOfLoad returns how many workers the engines' present work needs; false where no worker reports its load.
+// needOfLoad returns how many workers the engines' present work needs; false if no worker reports its load.
 func (p *pool) needOfLoad(d *demand) (n int, known bool) {
 	reporting := 0
 	running, queued := d.waiting, d.waitingTokens

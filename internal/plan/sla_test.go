@@ -8,7 +8,8 @@ import (
 	"github.com/stator-project/stator/internal/plan/forecast"
 )
 
-// In 5 s at 20 requests/s there are 100 arrivals, which vary by 10: 2 requests/s. What a forecast deviates by beyond that counts.
+// In 5 s at 20 requests/s there are 100 arrivals, which vary by 10: 2 requests/s. Only the deviation of a forecast beyond that
+// counts.
 func TestWithoutChance(t *testing.T) {
 	for _, c := range []struct{ deviation, want float64 }{{2, 0}, {1, 0}, {math.Sqrt(13), 3}} {
 		e := withoutChance(forecast.Estimate{Mean: 20, Deviation: c.deviation}, 5*time.Second)

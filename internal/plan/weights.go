@@ -17,9 +17,9 @@ const (
 	minChange = 0.2
 )
 
-// Weights returns the share of traffic that each worker should get where no router decides, from its load, sorted by name. last has
+// Weights returns the share of traffic that each worker should get if no router decides, from its load, sorted by name. last has
 // the weights that are in force: a weight changes only if it would differ from its last one by more than 20 %. Workers that are
-// neither ready nor starting are left out; the caller adds those that it drains.
+// neither ready nor starting are left out; the caller adds the workers that it drains.
 //
 // In each pool, a worker's weight is its configured one, times the square root of its headroom: the mean load over its own load,
 // times its speed over the mean speed. Load is requests that run or wait, and speed is tokens per second of one answer. A worker that
@@ -41,7 +41,7 @@ func Weights(workers []Worker, last []Planned) []Planned {
 
 	var out []Planned
 	for _, pool := range pools {
-		// Sums of floats depend on their order, and plans must not depend on that of the workers.
+		// Sums of floats depend on their order, and plans must not depend on the order of the workers.
 		slices.SortFunc(pool, func(a, b *Worker) int { return cmp.Compare(a.Name, b.Name) })
 		even := meansOf(pool)
 		for _, w := range pool {
@@ -57,7 +57,7 @@ type poolKey struct {
 	role  fleet.Role
 }
 
-// means are those of a pool. A mean of nothing is 0.
+// means has the means of a pool's workers. A mean of nothing is 0.
 type means struct {
 	load, speed float64 // of the workers whose load, or speed, is known
 	scale       float64 // of configured weights
