@@ -13,7 +13,7 @@ import (
 const busPort = "4222"
 
 // RouteAddress returns the IP of this host from which it reaches the bus: the address at which the other
-// parts of a cluster most likely reach this host. busURL has one or more URLs, which commas separate. Where
+// parts of a cluster most likely reach this host. busURL has one or more URLs, which commas separate. If
 // the bus is on loopback, so is the result. It sends nothing.
 func RouteAddress(busURL string) (string, error) {
 	first, _, _ := strings.Cut(busURL, ",")

@@ -26,10 +26,10 @@ type Config struct {
 	Scaled bool
 	// Node is the name of this node, which the names of its workers begin with; empty for none.
 	Node string
-	// Site is where they run. Its ports may be used by other agents of the host too; its folder belongs to
-	// this agent.
+	// Site is the part of the host that they run on. Its ports may be used by other agents of the host
+	// too; its folder belongs to this agent.
 	Site engine.Site
-	// State is the folder of engines that survive the agent; nil where none does.
+	// State is the folder of engines that survive the agent; nil if none does.
 	State   *State
 	Bus     *bus.Bus
 	Log     *slog.Logger
@@ -51,7 +51,7 @@ type Config struct {
 type Agent struct {
 	cfg     Config
 	probing probing
-	// draining is how engines drain.
+	// draining sets how engines drain.
 	draining draining
 	metrics  *metrics
 	mirror   *cacheMirror
@@ -112,7 +112,7 @@ func New(cfg Config) (*Agent, error) {
 	return a, errors.Join(errs...)
 }
 
-// expireEvery is how often the agent looks for snapshots that no router pulls any more.
+// expireEvery is the interval at which the agent looks for snapshots that no router pulls any more.
 const expireEvery = time.Second
 
 // stopObsolete stops the engines that have survived an earlier agent, and that no launch names any more.
@@ -173,14 +173,14 @@ type metrics struct {
 	events *prometheus.CounterVec
 	unsent prometheus.Counter
 	drains *prometheus.CounterVec // by result
-	// drainTimes are those of drains that ended an engine.
+	// drainTimes has the durations of drains that ended an engine.
 	drainTimes prometheus.Histogram
 	native     nativeMetrics
 	// sources are the running sources of the engines' events.
 	sources *sources.Set
 }
 
-// newMetrics registers the agent's metrics. Those of the mirror are read when they are collected.
+// newMetrics registers the agent's metrics. The mirror's metrics are read when they are collected.
 func newMetrics(reg prometheus.Registerer, m *cacheMirror) *metrics {
 	part := metric.For(reg, "agent")
 

@@ -12,7 +12,7 @@ import (
 // errNotWanted is the cause of a life's end when the plan does not want the engine any more.
 var errNotWanted = errors.New("the plan does not want the engine")
 
-// draining is how an engine drains. Tests make it faster.
+// draining sets how an engine drains. Tests make it faster.
 type draining struct {
 	settle time.Duration // the least time: routers must have the lease, and decisions on their way must arrive
 	look   time.Duration // pause between two looks at the engine's load
@@ -23,7 +23,7 @@ type draining struct {
 
 var usualDraining = draining{settle: 3 * time.Second, look: time.Second, idle: 2, blind: 30 * time.Second, adopt: 5 * time.Second}
 
-// drainResult is how a drain ended. It is the value of a label, so their number is bounded.
+// drainResult is the outcome of a drain. It is the value of a label, so their number is bounded.
 type drainResult string
 
 const (
@@ -133,7 +133,7 @@ func (s *supervisor) awaitIdle(ctx context.Context, began time.Time) drainResult
 	}
 }
 
-// drainLooks is what is known about an engine that drains. Its goroutine is that of drain.
+// drainLooks has the observations of an engine that drains. It belongs to the goroutine of drain.
 type drainLooks struct {
 	*supervisor
 	times draining

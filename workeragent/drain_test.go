@@ -55,8 +55,8 @@ func spareLaunch(l engine.Launch) engine.Launch {
 	return l
 }
 
-// TestPlanStartsAndStopsEngines: without an assignment those run that are not spare. An assignment starts others, and ends those that it
-// does not name when they have drained. The status shows them as stopped.
+// TestPlanStartsAndStopsEngines: without an assignment those run that are not spare. An assignment starts others, and ends the
+// engines that it does not name when they have drained. The status shows them as stopped.
 func TestPlanStartsAndStopsEngines(t *testing.T) {
 	s := runScaled(t, Config{}, simulated("a"), spareLaunch(simulated("b")))
 	s.await("a", fleet.Ready, 0)
@@ -86,7 +86,7 @@ func TestPlanStartsAndStopsEngines(t *testing.T) {
 	}
 }
 
-// TestSlotsArePublished: the planner finds on the bus what the agent can run, and what it runs.
+// TestSlotsArePublished: the planner finds on the bus the engines that the agent can run, and the ones that run.
 func TestSlotsArePublished(t *testing.T) {
 	s := runScaled(t, Config{}, simulated("a"), spareLaunch(simulated("b")))
 	seen := make(chan bus.Slots, 99)

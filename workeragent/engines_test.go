@@ -25,7 +25,7 @@ import (
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
-// role is the variable that makes this test binary an engine: what an agent starts.
+// role is the variable that makes this test binary an engine, which an agent starts.
 const role = "STATOR_AGENT_TEST_ROLE"
 
 func TestMain(m *testing.M) {

@@ -41,6 +41,6 @@ func TestForeignServerIsNotTheEngine(t *testing.T) {
 		t.Errorf("a was %s", states)
 	}
 
-	_ = foreign.Shutdown(t.Context()) // it answers what it has been asked
+	_ = foreign.Shutdown(t.Context()) // it answers its pending requests
 	s.await("a", fleet.Ready, 0)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// probing is how often an engine is probed. Tests make it faster.
+// probing sets how often an engine is probed. Tests make it faster.
 type probing struct {
 	starting    time.Duration // pause between health probes of an engine that is not ready yet
 	load        time.Duration // pause between two readings of a ready engine's load
@@ -109,7 +109,7 @@ const (
 	warnForeignEvery = time.Minute
 )
 
-// readOutputEvery is how often the output of a starting engine is read, where it is in a file.
+// readOutputEvery is the interval at which the output of a starting engine is read, if it is in a file.
 const readOutputEvery = time.Second
 
 // awaitHealthy probes a starting engine until it is healthy. It returns false when ctx ends first. An answer of another

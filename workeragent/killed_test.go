@@ -76,7 +76,7 @@ func TestKilledEnginesComeBack(t *testing.T) {
 		pids := [2]int{s.awaitNew(t, "sharing", last[0]), s.awaitNew(t, "sim", last[1])}
 		last = pids
 		worker := readPID(t, name+".pid")
-		time.Sleep(600 * time.Millisecond) // an engine is found by what it has open, twice in this time
+		time.Sleep(600 * time.Millisecond) // an engine is found by its open files, twice in this time
 		if files := glob(t, shared); len(files) != 1 {
 			t.Errorf("round %d: shared memory %q, want that of one process", round, files)
 		}
@@ -115,7 +115,7 @@ func runStable(t *testing.T, at engine.Site, launches ...engine.Launch) *fixture
 	return runProbing(t, at, Config{}, func(p *probing) { p.stable = time.Nanosecond }, launches...)
 }
 
-// awaitNew waits until the worker is ready with another process than that of the id, and returns its id.
+// awaitNew waits until the worker is ready with another process than the one with the last id, and returns its id.
 func (s *fixture) awaitNew(t *testing.T, name string, last int) (pid int) {
 	t.Helper()
 	testkit.Eventually(t, name+" is back", func() bool {

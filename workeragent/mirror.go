@@ -35,10 +35,10 @@ type storedSnapshot struct {
 
 const (
 	defaultIndexBytes = 256 << 20
-	// shareFor is how long a snapshot also answers other routers, so that routers that start
-	// together share one. The batches after it are in the replay.
+	// shareFor is the time for which a snapshot also answers other routers, so that routers that
+	// start together share one. The batches after it are in the replay.
 	shareFor = 5 * time.Second
-	// storeFor is how long a snapshot is stored after its last request.
+	// storeFor is the time for which a snapshot is stored after its last request.
 	storeFor = 15 * time.Second
 )
 
@@ -52,7 +52,7 @@ func newCacheMirror(bytes int64) *cacheMirror {
 	m.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { m.feed.RankGone(id) }})
 	m.feed = feed.New(feed.Config{}, m.fleet, m.index)
 
-	// Starting at the clock keeps the IDs of this process apart from those of the one before.
+	// Starting at the clock keeps the IDs of this process apart from the IDs of the one before.
 	m.ids.Store(uint64(time.Now().UnixNano()))
 	return m
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/stator-project/stator/internal/metric"
 )
 
-// nativeMetrics count what engines move between their caches and their native tiers, such as those of vLLM's OffloadingConnector:
+// nativeMetrics count what engines move between their caches and their native tiers, such as the tiers of vLLM's
+// OffloadingConnector:
 //
 //	tier            stored from, loaded to
 //	host            the device
@@ -26,12 +27,13 @@ func newNativeMetrics(part metric.Part) nativeMetrics {
 	}
 }
 
-// nativeTiers is what the tiers of one engine process counted when they were last read. It belongs to one goroutine.
+// nativeTiers has the counts of one engine process's tiers when they were last read. It belongs to one goroutine.
 type nativeTiers map[string]engineprobe.Tier
 
-// count adds to the metrics what the tiers have counted since the last call.
+// count adds the tiers' counts since the last call to the metrics.
 //
-// The first reading of a process counts from 0, as its own counters do. An engine that this agent adopted adds what it moved before.
+// The first reading of a process counts from 0, as its own counters do. An engine that this agent adopted adds its earlier
+// moves too.
 func (n nativeTiers) count(m nativeMetrics, worker string, now []engineprobe.Tier) {
 	for _, t := range now {
 		before := n[t.Name]

@@ -9,8 +9,8 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// TestOutputOfEngines: the status of a starting engine has how far it has loaded, and that of a failed one the end of its
-// output and what to change, which are logged too. An engine that survives the agent has them in its file.
+// TestOutputOfEngines: the status of a starting engine has its progress in loading, and the status of a failed one the
+// end of its output and what to change, which are logged too. An engine that survives the agent has them in its file.
 func TestOutputOfEngines(t *testing.T) {
 	launches := []engine.Launch{exec("a", "mistaken"), exec("b", "loading")}
 	cfg := Config{}

@@ -6,7 +6,7 @@ import (
 )
 
 // past holds the newest batches of one rank as they were published, for routers that missed some. The encoded
-// bytes are what a replay sends, and take a tenth of the memory that the decoded events would.
+// bytes can be sent by a replay as they are, and take a tenth of the memory that the decoded events would.
 //
 // Invariant: batches are sorted by number, and bytes is the sum of their sizes, at most maxBytes.
 type past struct {
@@ -22,7 +22,7 @@ type pastBatch struct {
 	data []byte
 }
 
-// pastBatchCost is what a batch needs beside its bytes: its place in the list, and what the allocator rounds up.
+// pastBatchCost is the memory that a batch needs beside its bytes: its place in the list, and the allocator's rounding.
 const pastBatchCost = 64
 
 func (b *pastBatch) size() int { return cap(b.data) + pastBatchCost }
@@ -56,7 +56,7 @@ func (p *past) has(seq uint64) bool {
 	return found
 }
 
-// from returns the batches from number seq on: at least one where there is one, and otherwise as many as have room
+// from returns the batches from number seq on: at least one if there is one, and otherwise as many as have room
 // bytes together.
 func (p *past) from(seq uint64, room int) [][]byte {
 	var page [][]byte

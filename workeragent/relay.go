@@ -36,11 +36,11 @@ type relay struct {
 	events  *bus.EventWriter
 	now     func() time.Time
 
-	// mu also orders what is published: a mark must not overtake the batches that it counts.
+	// mu also orders the published messages: a mark must not overtake the batches that it counts.
 	mu   sync.Mutex
 	next uint64 // guarded by mu; the number of the next batch
-	// used is what next was before the source found another process in this epoch, and reused means that a
-	// number below it was published again.
+	// used is the value that next had before the source found another process in this epoch, and reused
+	// means that a number below it was published again.
 	used   uint64 // guarded by mu
 	reused bool   // guarded by mu
 	past   past   // guarded by mu
@@ -52,11 +52,11 @@ const (
 	pastBytes   = 64 << 20
 )
 
-// markEvery is how often the number of the next batch is published. Routers mark a rank as stale
-// after several times as long without a message.
+// markEvery is the interval at which the number of the next batch is published. Routers mark a rank
+// as stale after several times as long without a message.
 const markEvery = time.Second
 
-// probeEvery is how soon a silent engine is asked for messages that its socket dropped.
+// probeEvery is the time after which a silent engine is asked for messages that its socket dropped.
 const probeEvery = 2 * time.Second
 
 func newRelay(w fleet.Worker, rank int, cfg Config, m *metrics, mirror *cacheMirror, events *bus.EventWriter) *relay {

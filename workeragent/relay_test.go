@@ -26,7 +26,7 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// published collects what the agent publishes on the bus.
+// published collects the messages that the agent publishes on the bus.
 type published struct {
 	mu     sync.Mutex
 	events []string  // guarded by mu

@@ -9,12 +9,12 @@ import (
 	"github.com/stator-project/stator/bus"
 )
 
-// assignments is what the planner has this agent run.
+// assignments follows the planner's assignments to this agent.
 //
 //	event                             effect
 //	assignment of the last term, or   its engines run, all others drain and end
 //	    a later one
-//	assignment of an earlier term     none; a warning. Where the last term is ahead of the clock, the same as a later one
+//	assignment of an earlier term     none; a warning. If the last term is ahead of the clock, the same as a later one
 //	no assignment is there            the engines that are not spare run
 //	bus lost                          none: the last assignment stays
 type assignments struct {
@@ -22,14 +22,14 @@ type assignments struct {
 	term uint64 // guarded by mu; of the last assignment that was applied
 }
 
-// orders is what the planner wants of one engine.
+// orders are the planner's orders for one engine.
 type orders struct {
 	wanted bool
 	booked booked
 	drain  time.Duration // how long a drain may take
 }
 
-// booked is what is known about requests that routers have booked for an engine that drains. Such a request may still be on its way: its
+// booked is the state of requests that routers have booked for an engine that drains. Such a request may still be on its way: its
 // prompt is computed on another engine, for example.
 type booked int
 
@@ -39,7 +39,7 @@ const (
 	bookedNone
 )
 
-// assignWait is how long an agent that starts waits for its assignment.
+// assignWait is the time that a starting agent waits for its assignment.
 const assignWait = 2 * time.Second
 
 // followPlan publishes the slots and applies assignments until ctx ends. It returns when the first assignment has been applied, or there is
@@ -111,7 +111,7 @@ func (a *Agent) Wanted() (n int) {
 	return n
 }
 
-// order changes what the planner wants of the engine.
+// order changes the planner's orders for the engine.
 func (s *supervisor) order(o orders) {
 	s.mu.Lock()
 	changed := s.orders != o
@@ -127,7 +127,7 @@ func (s *supervisor) order(o orders) {
 	}
 }
 
-// ordered returns what the planner wants of the engine, and a channel that is closed when that changes.
+// ordered returns the planner's orders for the engine, and a channel that is closed when that changes.
 func (s *supervisor) ordered() (o orders, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

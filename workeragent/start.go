@@ -22,14 +22,14 @@ type process interface {
 type attempt struct {
 	cmd    *engine.Command
 	worker fleet.Worker // as its first lease describes it
-	// detached is the process, where it survives the agent; nil until it runs. One that has survived an earlier agent
+	// detached is the process, if it survives the agent; nil until it runs. One that has survived an earlier agent
 	// runs from the beginning.
 	detached *child.Detached
 }
 
 // prepare finds the engine that has survived an earlier agent, or prepares the start of a new one.
 //
-//	what is there                             effect
+//	found engine                              effect
 //	a running engine, same command line       adopted, in the same epoch
 //	a running engine, another command line    stopped; a new one
 //	none                                      a new one
@@ -51,7 +51,7 @@ func (s *supervisor) prepare(ctx context.Context) (*attempt, error) {
 	return &attempt{cmd: cmd, worker: w}, nil
 }
 
-// adopt returns the engine that has survived an earlier agent; nil where there is none that can be used.
+// adopt returns the engine that has survived an earlier agent; nil if there is none that can be used.
 func (s *supervisor) adopt(ctx context.Context) *attempt {
 	log := s.agent.cfg.Log.With("worker", s.launch.Name)
 	record, found, ok := s.agent.cfg.State.find(s.launch.Name)
@@ -113,7 +113,7 @@ func (s *supervisor) start(a *attempt) (process, error) {
 	return started, nil
 }
 
-// finish gives back what the attempt used, when its process has ended.
+// finish gives back the resources of the attempt, when its process has ended.
 func (s *supervisor) finish(a *attempt) {
 	if s.launch.Survive {
 		s.agent.cfg.State.forget(s.launch.Name)

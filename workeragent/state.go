@@ -18,8 +18,8 @@ import (
 	"github.com/stator-project/stator/internal/child"
 )
 
-// State is the folder in which an agent keeps what it needs to find its surviving engines again. One agent at
-// a time uses it.
+// State is the folder in which an agent keeps the records by which it finds its surviving engines again. One
+// agent at a time uses it.
 //
 //	lock            locked by the agent that runs
 //	holder          the agent's name in the leases of its workers
@@ -41,7 +41,7 @@ type engineRecord struct {
 	PID int `json:"pid"`
 	// Port is the port of its HTTP server.
 	Port int `json:"port"`
-	// TransferPort is the first port of its sockets for transfers of KV caches; 0 where it has none.
+	// TransferPort is the first port of its sockets for transfers of KV caches; 0 if it has none.
 	TransferPort int `json:"transferPort,omitempty"`
 	// Epoch is the worker's epoch, in which routers know the engine's cache.
 	Epoch uint64 `json:"epoch"`
@@ -56,7 +56,7 @@ const (
 	maxHolder    = 100
 )
 
-// OpenState opens the folder of an agent, and makes it where it is not there. It is an error if another agent
+// OpenState opens the folder of an agent, and makes it if it does not exist. It is an error if another agent
 // uses it.
 func OpenState(dir string) (*State, error) {
 	dir, err := filepath.Abs(dir)
@@ -88,8 +88,8 @@ func OpenState(dir string) (*State, error) {
 	return s, nil
 }
 
-// removeStaleSockets removes the sockets and options files of engines that ended with an agent that was killed: those of ports that
-// no record of a surviving engine has.
+// removeStaleSockets removes the sockets and options files of engines that ended with an agent that was killed: the files of
+// ports that no record of a surviving engine has.
 func (s *State) removeStaleSockets() {
 	kept := map[string]bool{}
 	records, _ := filepath.Glob(filepath.Join(s.dir, "*"+recordSuffix)) // in a folder with *?[ in its name all is kept
@@ -172,7 +172,7 @@ func (s *State) save(worker string, r engineRecord) error {
 // forget removes the record of an engine that has ended.
 func (s *State) forget(worker string) { _ = os.Remove(filepath.Join(s.dir, worker+recordSuffix)) }
 
-// find returns the running engine of a worker. ok is false where there is none.
+// find returns the running engine of a worker. ok is false if there is none.
 func (s *State) find(worker string) (_ engineRecord, engine *child.Detached, ok bool) {
 	r, err := readRecord(filepath.Join(s.dir, worker+recordSuffix))
 	if err != nil {

@@ -135,8 +135,8 @@ func TestSurvivingNeedsAState(t *testing.T) {
 	}
 }
 
-// TestStaleSockets: the sockets of engines that ended with a killed agent are removed, and those of surviving engines stay. Where a
-// record cannot be read, all stay.
+// TestStaleSockets: the sockets of engines that ended with a killed agent are removed, and the sockets of surviving engines stay.
+// If a record cannot be read, all stay.
 func TestStaleSockets(t *testing.T) {
 	dir := t.TempDir()
 	s, err := OpenState(dir)

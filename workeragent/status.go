@@ -19,20 +19,20 @@ type EngineStatus struct {
 	Kind   string // of engine
 	// PID is the process id; 0 while no process runs.
 	PID int
-	// Epoch and Address are those of the newest process; zero before the first.
+	// Epoch and Address belong to the newest process; zero before the first.
 	Epoch   uint64
 	Address string
 	State   fleet.State
 	// Stopped means that no engine runs because the plan wants none.
 	Stopped bool
-	// InState is how long the worker has been in its state. Unready is how long ago it was ready last, or since
-	// when the agent tries to start it; 0 while it is ready.
+	// InState is the time that the worker has been in its state. Unready is the time since it was ready last,
+	// or since the agent first tried to start it; 0 while it is ready.
 	InState, Unready time.Duration
-	// Phase is how far the engine has loaded; empty where its output does not show that, and once it is ready.
+	// Phase is the engine's progress in loading; empty if its output does not show it, and once the engine is ready.
 	Phase string
-	// Failures counts the starts that failed and the processes that ended by themselves. LastError is the
-	// reason of the last one, SinceFailure how long ago it was, Remedy what to change where the output shows a common
-	// mistake, and LastLines the end of the output.
+	// Failures counts the starts that failed and the processes that ended by themselves. LastError is the reason of
+	// the last one, SinceFailure how long ago it was, Remedy what to change if the output shows a common mistake, and
+	// LastLines the end of the output.
 	Failures          uint64
 	LastError, Remedy string
 	SinceFailure      time.Duration
@@ -43,23 +43,23 @@ type EngineStatus struct {
 	Ranks []RankStatus
 }
 
-// RankStatus is what an agent has of one rank's KV events.
+// RankStatus is the state of one rank's KV events in an agent.
 type RankStatus struct {
 	Rank int
-	// State is how exact the agent's mirror of the cache is, and Reason why it is stale.
+	// State is the exactness of the agent's mirror of the cache, and Reason why it is stale.
 	State  feed.State
 	Reason feed.Reason
 	// Next is the number of the next batch.
 	Next uint64
-	// Blocks is how many blocks the mirror has.
+	// Blocks is the number of blocks in the mirror.
 	Blocks int
 	// PastBatches and PastBytes are the batches that can be replayed.
 	PastBatches, PastBytes int
-	// Source is what the reader of the event socket has counted; nil before the engine is ready.
+	// Source has the counts of the event socket's reader; nil before the engine is ready.
 	Source *kvsource.Stats
 }
 
-// history is what a supervisor remembers of the failures of its engine.
+// history is a supervisor's memory of its engine's failures.
 type history struct {
 	failures  uint64
 	lastError string

@@ -11,8 +11,8 @@ import (
 	"github.com/stator-project/stator/internal/testkit"
 )
 
-// TestStatusOfEngines: the status of a ready engine has its process, its mirror and its source. That of an engine that
-// does not start has the reason.
+// TestStatusOfEngines: the status of a ready engine has its process, its mirror and its source. The status of an
+// engine that does not start has the reason.
 func TestStatusOfEngines(t *testing.T) {
 	s := run(t, Config{}, simulated("a"), exec("broken", "broken"))
 	w := s.await("a", fleet.Ready, 0)

@@ -41,7 +41,7 @@ type supervisor struct {
 	changed chan struct{}
 
 	mu     sync.Mutex
-	worker fleet.Worker // guarded by mu; what the lease contains
+	worker fleet.Worker // guarded by mu; the lease's content
 	pid    int          // guarded by mu; 0 while no process runs
 	ready  time.Time    // guarded by mu; when the engine became ready; zero before that
 	since  time.Time    // guarded by mu; when the worker's state changed last
@@ -51,7 +51,7 @@ type supervisor struct {
 	history history   // guarded by mu; the processes that have ended
 	relays  relays    // guarded by mu; nil while no process runs
 
-	orders       orders                  // guarded by mu; what the planner wants
+	orders       orders                  // guarded by mu; from the planner
 	orderedAgain chan struct{}           // guarded by mu; closed and replaced when orders changes
 	alive        bool                    // guarded by mu; between begun and stopped
 	draining     bool                    // guarded by mu; Draining replaces the state Ready
@@ -151,8 +151,8 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 		}
 	}
 
-	// The lease is removed before runOnce returns, so that it cannot replace that of the next process. That of
-	// an engine that runs on is left, so that routers keep the worker.
+	// The lease is removed before runOnce returns, so that it cannot replace the lease of the next process.
+	// The lease of an engine that runs on is left, so that routers keep the worker.
 	stop()
 	companions.Wait()
 	if runsOn {
@@ -166,7 +166,7 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 }
 
 // claim holds the lease of the worker until release is called, which waits until the lease is removed, or left if the
-// cause is bus.ErrLeave. It returns when the lease is this agent's. The error is that of ctx.
+// cause is bus.ErrLeave. It returns when the lease is this agent's. The error is ctx's error.
 func (s *supervisor) claim(ctx context.Context, w fleet.Worker) (release context.CancelCauseFunc, err error) {
 	s.describe(w)
 	holding, stop := context.WithCancelCause(context.WithoutCancel(ctx))

@@ -43,8 +43,8 @@ type event struct {
 	booked  *peers.Update
 }
 
-// agenda has all future events, as a binary heap of their times with the next one first. The events themselves stay where they
-// are, because a run has hundreds of millions of them, and moving them would be a large part of its time. Most are ends of passes,
+// agenda has all future events, as a binary heap of their times with the next one first. The events themselves are not moved,
+// because a run has hundreds of millions of them, and moving them would be a large part of its time. Most are ends of passes,
 // which have an entry alone.
 //
 // Invariants: no entry of heap is before its parent, which is at half its index. Each entry without passEnd names another place of

@@ -23,12 +23,12 @@ type Config struct {
 	// Prefill is the number of further engines that only prefill. Workers then only decode. Default 0: all
 	// engines do both.
 	Prefill int
-	// PrefillAt is where prompts are computed with separate roles: auto, remote or local, as in route.ModelConfig. Empty means
-	// auto.
+	// PrefillAt selects the workers that compute prompts with separate roles: auto, remote or local, as in route.ModelConfig.
+	// Empty means auto.
 	PrefillAt string
 	// Pull lets engines that do both fetch the beginning of a prompt from each other's caches, as vLLMs with a p2p tier do.
 	Pull bool
-	// Transfer is how a computed prompt reaches the worker that decodes, or the one that pulls it.
+	// Transfer sets the speed at which a computed prompt reaches the worker that decodes, or the one that pulls it.
 	Transfer Transfer
 	// Engine configures each engine. Its default Timing is perfmodel.Polynomial. Its HashSeed is ignored:
 	// each engine uses its number, so that hashes differ between engines as they may in a real fleet.
@@ -59,7 +59,7 @@ type Config struct {
 	// DecodePolicy is the policy for workers that only decode; empty means Policy.
 	DecodePolicy string
 	// Chooser returns the policy of a replica, which then chooses for workers of every role instead of Policy and
-	// DecodePolicy. It lets other routers be simulated. Prompts are then computed by prefill workers where there are any,
+	// DecodePolicy. It lets other routers be simulated. Prompts are then computed by prefill workers if there are any,
 	// because costs are not compared. Nil means the policies by name.
 	Chooser func(replica int) pick.Policy
 	// Temperature is the randomness of the kv policy's picks; default 0.
@@ -91,8 +91,9 @@ type Config struct {
 	// ReportEvery is the time between reports of the engines' running and waiting requests; default 1 s. A
 	// negative ReportEvery means that there are no reports.
 	ReportEvery time.Duration
-	// PredictFor is how long the blocks of a pick count as cached on its rank before events confirm them;
-	// default 5 s, and 120 s with NoEvents. A negative PredictFor means that there are no predictions.
+	// PredictFor is the time for which the blocks of a pick count as cached on its rank before events
+	// confirm them; default 5 s, and 120 s with NoEvents. A negative PredictFor means that there are no
+	// predictions.
 	PredictFor time.Duration
 	// NoEvents means that routers receive no KV events and have predictions alone.
 	NoEvents bool
@@ -102,8 +103,8 @@ type Config struct {
 	Concurrency int
 	// ArrivalSpeedup divides the times between arrivals; default 1.
 	ArrivalSpeedup float64
-	// Warmup is how long after the first arrival requests still count as warm-up: they are played and counted, but
-	// neither their times nor their tokens are in the result. Default 0.
+	// Warmup is the time after the first arrival for which requests count as warm-up: they are played and counted,
+	// but neither their times nor their tokens are in the result. Default 0.
 	Warmup time.Duration
 	// SLA bounds the latencies of requests. The zero SLA has no bounds.
 	SLA SLA
@@ -141,7 +142,7 @@ func (c Config) withDefaults() Config {
 		predictFor = 120 * time.Second
 	}
 	if c.SharedCache {
-		predictFor = -1 // every engine has what is computed, and nothing else
+		predictFor = -1 // every engine has the computed blocks, and no others
 	}
 	c.PredictFor = cmp.Or(c.PredictFor, predictFor)
 
@@ -163,7 +164,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// engines returns the number of engines at the start. Those that only prefill have the highest numbers.
+// engines returns the number of engines at the start. Engines that only prefill have the highest numbers.
 func (c *Config) engines() int { return c.Workers + c.Prefill }
 
 // role returns the role of an engine that runs from the start.

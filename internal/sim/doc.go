@@ -4,8 +4,8 @@
 // take the time that a model of timing gives. The KV events of the engines go through the real decoding, feed
 // and index, with the delay that [Config] sets. Every request is decided by the real route.Router, with its
 // bookings and predictions. So a change of the cost function, the policy or the index is measured by running
-// it. The figures are those of the fleet: time to first token, time between tokens, reuse of prompts, balance
-// of load.
+// it. The figures describe the fleet: time to first token, time between tokens, reuse of prompts, balance of
+// load.
 //
 // The package does no I/O and starts no goroutine. Its only randomness comes from the seed: equal
 // configurations and arrivals have equal results, to the byte. The network, Envoy, tokenization and HTTP are
@@ -14,7 +14,7 @@
 // # A request
 //
 // A request arrives, and one of the replicas decides at once. The request joins the queue of the picked engine,
-// or that of the router where all engines are busy. At the end of every pass the engine emits tokens and
+// or the queue of the router if all engines are busy. At the end of every pass the engine emits tokens and
 // publishes the changes of its cache. The last token ends the request.
 //
 // With separate roles a request is decided twice, as by stator extproc: for a worker that decodes, and where that
@@ -53,11 +53,11 @@
 //
 // # Pulls
 //
-// With [Config].Pull an engine may fetch the beginning of a prompt from another engine's cache, where the router expects
-// that to be quicker than to compute it. The transfer has the bandwidth of the two workers, as that of a computed prompt.
-// The request joins the queue of its engine when the blocks have come; the engine computes the rest. Where the source dies
-// in between, the engine computes all of it, as vLLM does. The router learns nothing from pulls: its estimate of their time
-// is that of transfers in general, without the other pulls from the same source.
+// With [Config].Pull an engine may fetch the beginning of a prompt from another engine's cache, if the router expects that
+// to be quicker than to compute it. The transfer has the bandwidth of the two workers, as the transfer of a computed prompt
+// has. The request joins the queue of its engine when the blocks have come; the engine computes the rest. If the source
+// dies in between, the engine computes all of it, as vLLM does. The router learns nothing from pulls: its estimate of their
+// time is the estimate for transfers in general, without the other pulls from the same source.
 //
 // # Planning
 //
@@ -68,10 +68,10 @@
 //	starting -> ready -> draining -> left       numbers and names of engines are never used again
 //	      \       ^__________/ wanted again       an engine that is still starting, or is down, leaves at once
 //
-// If there are too many engines, those leave first that the plan drains by name. Then come those that are starting, newest first,
-// those that are down, and those with the fewest requests, queued tokens and tokens found in the cache. If there are too few,
-// draining engines are taken back before new ones start. The last ready engine that takes requests never drains, so scaling
-// loses no request.
+// If there are too many engines, those leave first that the plan drains by name. Then come starting engines, newest first,
+// engines that are down, and engines with the fewest requests, queued tokens and tokens found in the cache. If there are too few,
+// draining engines are taken back before new ones start. The last ready engine that takes requests never drains, so scaling loses
+// no request.
 //
 // An observation has the demand of the time since the one before, and the engines' own figures without delay. The plan takes
 // effect at once. What lies between a planner and its engines in a cluster is in [Planning].StartUp.

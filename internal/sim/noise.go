@@ -8,10 +8,10 @@ import (
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
-// Noise is how much the times of engines vary. The zero Noise is none: equal passes take equal times. Stalls,
-// neighbours and slow starts have the sizes that were measured: see package engine.
+// Noise sets how much the times of engines vary. The zero Noise is none: equal passes take equal times.
+// Stalls, neighbours and slow starts have the sizes that were measured: see package engine.
 type Noise struct {
-	// Sigma is that of the log-normal factor of each pass, whose mean is 1.
+	// Sigma is the parameter of the log-normal factor of each pass, whose mean is 1.
 	Sigma float64
 	// Stalls makes engines stall now and then.
 	Stalls bool

@@ -55,7 +55,7 @@ func TestSlowStartStarvesNone(t *testing.T) {
 }
 
 // TestLatePrefillsKeepOthersAway freezes one of two engines for 4.5 s with its first prompts. All prompts begin alike, and
-// where the first one goes, that beginning is promised. Once the engine is late, the others must go to the other one.
+// that beginning is promised on the engine of the first one. Once the engine is late, the others must go to the other one.
 func TestLatePrefillsKeepOthersAway(t *testing.T) {
 	frozen := 0
 	for seed := range uint64(10) {

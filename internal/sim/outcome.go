@@ -6,7 +6,7 @@ import "time"
 type Outcome struct {
 	// Number is the request's number in order of arrival, from 0.
 	Number int
-	// Worker is the engine that computed it, or -1 where none was picked.
+	// Worker is the engine that computed it, or -1 if none was picked.
 	Worker int
 	// At is its arrival, First its first token, End its last token or its failure.
 	At, First, End time.Duration

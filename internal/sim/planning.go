@@ -82,8 +82,8 @@ func (r *run) plan() error {
 	return nil
 }
 
-// observe returns what a planner sees now, with the workers in order of their numbers. Its loads are kept, because they order the
-// engines that may be drained. The figures of demand and load are those since the observation before.
+// observe returns a planner's observation of now, with the workers in order of their numbers. Its loads are kept, because they
+// order the engines that may be drained. The figures of demand and load are those since the observation before.
 func (r *run) observe() plan.Observation {
 	every := r.cfg.Planning.Every
 	o := plan.Observation{At: r.clock(), Settings: r.cfg.Planning.Settings, Demand: []plan.Demand{r.demand.take(every)}}
@@ -97,8 +97,8 @@ func (r *run) observe() plan.Observation {
 	return o
 }
 
-// observe returns the load of an engine; nil for one that is not serving. Its rates are those of the time since the
-// observation before.
+// observe returns the load of an engine; nil for one that is not serving. Its rates are means over the time since
+// the observation before.
 func (w *worker) observe(over time.Duration) *plan.Load {
 	if w.down || w.life.state == fleet.Starting {
 		return nil
@@ -119,7 +119,8 @@ func (w *worker) observe(over time.Duration) *plan.Load {
 	return load
 }
 
-// demand is what clients asked for since the last observation. It is counted without planning, too, which costs less than to ask.
+// demand counts the requests and tokens that clients asked for since the last observation. It is counted without planning, too,
+// which costs less than to ask.
 //
 // Invariant: figures.Waiting is the number of requests in all routers' queues now.
 type demand struct {

@@ -38,7 +38,7 @@ func TestPlanning(t *testing.T) {
 	})
 }
 
-// scenario is what the verbs of a file have described so far.
+// scenario is the run that the verbs of a file have described so far.
 type scenario struct {
 	cfg      Config
 	arrivals []trace.Arrival
@@ -287,7 +287,7 @@ func randomPlan(rng *rand.Rand, o *plan.Observation, roles bool) plan.Plan {
 	return plan.Plan{Pools: pools}
 }
 
-// TestPlanningConfig refuses what is out of bounds.
+// TestPlanningConfig: values out of bounds are refused.
 func TestPlanningConfig(t *testing.T) {
 	next := func(plan.Observation) plan.Plan { return plan.Plan{} }
 	for want, cfg := range map[string]Config{

@@ -31,7 +31,7 @@ type replica struct {
 
 func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	p := &replica{byName: map[string]int{}, parsed: prompt.Request{Model: Model, Endpoint: prompt.Completions}}
-	// The index is large enough never to evict: what a router with a small index does is not simulated.
+	// The index is large enough never to evict: a router with a small index is not simulated.
 	p.index = kvindex.New(kvindex.Config{MaxBytes: 4 << 30})
 	p.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) {
 		p.router.RankGone(id)
@@ -102,7 +102,7 @@ func (p *replica) Prepare(_ *prompt.Request, dst *prompt.Prompt) error {
 	return nil
 }
 
-// decide chooses a rank for a job. Where the job must wait in the queue, ready is called with the final
+// decide chooses a rank for a job. If the job must wait in the queue, ready is called with the final
 // decision.
 func (p *replica) decide(j *job, ready func(*route.Decision), now time.Time) *route.Decision {
 	p.tokens = j.engine.Prompt // Prepare returns them during Decide

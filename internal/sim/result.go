@@ -44,8 +44,8 @@ type Result struct {
 	// GPUHours is the time of all engines' GPUs, from the beginning of an engine's start-up until it left the fleet, or the
 	// run ended. It is 0 without Planning, and so are the next two.
 	GPUHours float64 `json:"gpu_hours,omitempty"`
-	// Replicas are the numbers of engines at the times when they changed: of those that decode, or do both. PrefillReplicas
-	// are those of the engines that only prefill.
+	// Replicas are the numbers of engines at the times when they changed: of engines that decode, or do both.
+	// PrefillReplicas are the numbers of engines that only prefill.
 	Replicas        []Replicas `json:"replicas,omitempty"`
 	PrefillReplicas []Replicas `json:"prefill_replicas,omitempty"`
 	// Interrupted means that the run was stopped before its end. Requests that were running are neither
@@ -84,7 +84,7 @@ type WorkerShare struct {
 	PrefixReuse  float64 `json:"prefix_reuse"`
 }
 
-// tally has the counts of a run so far. Times and tokens are only those of requests that arrived after the warm-up.
+// tally has the counts of a run so far. Times and tokens count only requests that arrived after the warm-up.
 type tally struct {
 	warmup                     time.Duration
 	arrived, completed, errors int
@@ -240,7 +240,7 @@ func (r *Result) Imbalance() float64 {
 }
 
 // Shares returns the load of each worker divided by the mean of its role, as for [Result.Imbalance]. It is 0
-// where there was no load.
+// if there was no load.
 func (r *Result) Shares() []float64 {
 	out := make([]float64, len(r.PerWorker))
 	sum := map[string]float64{} // by role

@@ -18,15 +18,15 @@ type handoff struct {
 	source   *worker
 	id       string         // of the decision about source
 	request  engine.Request // its blocks stay in use until the transfer ends
-	pulled   int            // tokens that source had in its cache, where it computes nothing: see pull
+	pulled   int            // tokens that source had in its cache, if it computes nothing: see pull
 	tried    []string       // names of workers that were asked
 	transfer *transfer
 }
 
-// maxPrefills is how many prefill workers are asked for one request, as in extproc/exchange.
+// maxPrefills is the greatest number of prefill workers that are asked for one request, as in extproc/exchange.
 const maxPrefills = 2
 
-// askPrefill gives the prompt of a picked job to a prefill worker. It returns false where none takes it.
+// askPrefill gives the prompt of a picked job to a prefill worker. It returns false if none takes it.
 func (r *run) askPrefill(j *job) bool {
 	h := &j.handoff
 	if len(h.tried) == maxPrefills {
@@ -71,7 +71,7 @@ func (r *run) handOver(j *job, cached int) {
 	r.endPrefill(j)
 	j.replica.router.Handed(j.decision, r.clock())
 
-	// The decode worker fetches only what it does not have.
+	// The decode worker fetches only the tokens that it does not have.
 	tokens := len(j.engine.Prompt) - j.worker.engine.Found(&j.engine)
 	h.transfer = &transfer{
 		job: j, from: h.source, to: j.worker, began: r.now, left: float64(tokens) * float64(r.cfg.Transfer.TokenBytes),
@@ -86,7 +86,7 @@ func (r *run) handOver(j *job, cached int) {
 func (r *run) pull(j *job) bool {
 	h := &j.handoff
 	source := r.workers[j.replica.number(j.decision.Pull.Worker)]
-	// The hashes of a request are those of one engine.
+	// The hashes of a request belong to one engine.
 	h.request = engine.Request{Prompt: j.engine.Prompt}
 	there, here := source.engine.Found(&h.request), j.worker.engine.Found(&j.engine)
 	if there <= here || source.down {
@@ -159,7 +159,7 @@ func (r *run) loseSource(j *job) {
 	delete(h.source.jobs, j)
 	h.source = nil
 	switch {
-	case h.transfer != nil && h.pulled > 0: // vLLM computes what it cannot pull
+	case h.transfer != nil && h.pulled > 0: // vLLM computes the tokens that it cannot pull
 		r.cutTransfer(j)
 		r.submit(j)
 		return

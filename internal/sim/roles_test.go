@@ -10,7 +10,7 @@ import (
 )
 
 // split is a fleet whose figures can be computed by hand: prefill takes 10 ms and 1 ms for each new token, a decode step
-// 5 ms. A transfer begins after 7 ms and moves a token in 1 ms where it is alone.
+// 5 ms. A transfer begins after 7 ms and moves a token in 1 ms if it is alone.
 func split(decode, prefill int) Config {
 	timing := perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond}
 	return Config{
@@ -151,8 +151,8 @@ func TestFailedTransfersFreeTheirBlocks(t *testing.T) {
 	}
 }
 
-// TestDecodeWorkersComputePrompts: where the router computes a prompt on the decode worker, it is not transferred. An idle
-// decode worker is such a place.
+// TestDecodeWorkersComputePrompts: if the router has a prompt computed on the decode worker, the prompt is not
+// transferred. The router does so on an idle decode worker.
 func TestDecodeWorkersComputePrompts(t *testing.T) {
 	for at, want := range map[string]int{"auto": 110, "local": 110, "remote": 222} {
 		cfg := split(1, 1)
@@ -164,7 +164,7 @@ func TestDecodeWorkersComputePrompts(t *testing.T) {
 	}
 }
 
-// TestTransferConfig refuses what is out of bounds.
+// TestTransferConfig: values out of bounds are refused.
 func TestTransferConfig(t *testing.T) {
 	for _, x := range []Transfer{{Base: -1}, {TokenBytes: -1}, {NodeBandwidth: 1}, {NetworkBandwidth: -1}, {Nodes: -1}} {
 		if err := (Config{Transfer: x}).Validate(); err == nil {
@@ -177,7 +177,7 @@ func TestTransferConfig(t *testing.T) {
 }
 
 // TestPull: of many prompts with one beginning, some are computed by workers that fetch it from the first one's cache. That is
-// quicker than to compute it there too, and no request is lost where a worker dies.
+// quicker than to compute it there too, and no request is lost if a worker dies.
 func TestPull(t *testing.T) {
 	list := []trace.Arrival{{Prompt: trace.Segments{{ID: 1, Length: 4000}}, Output: 1}}
 	for i := range 24 {

@@ -36,7 +36,7 @@ func (w *worker) state() fleet.State {
 	return w.life.state
 }
 
-// stats returns the figures of a worker's engine, also where it has left the fleet.
+// stats returns the figures of a worker's engine, even after it has left the fleet.
 func (w *worker) stats() engine.Stats {
 	if w.life.gone {
 		return w.life.last
@@ -44,7 +44,7 @@ func (w *worker) stats() engine.Stats {
 	return w.engine.Stats()
 }
 
-// scale starts and drains engines until a pool has as many as its plan wants, apart from those that drain.
+// scale starts and drains engines until a pool has as many as its plan wants, apart from draining ones.
 func (r *run) scale(p *plan.Pool) error {
 	i := slices.IndexFunc(r.pools, func(x *pool) bool { return x.role == p.Role })
 	if i < 0 {
@@ -65,7 +65,7 @@ func (r *run) scale(p *plan.Pool) error {
 		}
 	}
 
-	// Those that drain without being named may be taken back.
+	// Engines that drain without being named may be taken back.
 	var active, draining []*worker
 	for _, w := range r.live {
 		switch {
@@ -88,7 +88,7 @@ func (r *run) resize(p *pool, active, draining []*worker) error {
 		r.drain(w)
 	}
 
-	// The busiest of those that drain are taken back first, because their caches hold the most.
+	// The busiest of the draining engines are taken back first, because their caches hold the most.
 	missing := max(0, -excess)
 	back := min(missing, len(draining))
 	for _, w := range draining[len(draining)-back:] {
@@ -116,7 +116,7 @@ func isMarked(p *plan.Pool, w *worker) bool {
 	return slices.ContainsFunc(p.Workers, func(x plan.Planned) bool { return x.Drain && x.Name == w.name })
 }
 
-// isLast reports whether a worker is the last one that can be picked for requests. Those that only prefill can be spared.
+// isLast reports whether a worker is the last one that can be picked for requests. Workers that only prefill can be spared.
 func (r *run) isLast(w *worker) bool {
 	if w.role == fleet.Prefill || w.state() != fleet.Ready {
 		return false
@@ -124,8 +124,8 @@ func (r *run) isLast(w *worker) bool {
 	return !slices.ContainsFunc(r.live, func(x *worker) bool { return x != w && x.role == w.role && x.state() == fleet.Ready })
 }
 
-// compareVictims orders the engines of a role by what their loss costs, the cheapest first: those that are starting, newest
-// first, then those that are down, and then by load.
+// compareVictims orders the engines of a role by the cost of their loss, the cheapest first: starting engines, newest
+// first, then engines that are down, and then by load.
 func compareVictims(a, b *worker) int {
 	if n := cmp.Compare(costOfLoss(a), costOfLoss(b)); n != 0 {
 		return n
@@ -216,7 +216,7 @@ func (r *run) setState(w *worker, s fleet.State) {
 	}
 }
 
-// drain has an engine finish what it has, and leave the fleet. One that does not serve leaves at once.
+// drain has an engine finish its requests and leave the fleet. One that does not serve leaves at once.
 func (r *run) drain(w *worker) {
 	if w.down || w.life.state == fleet.Starting {
 		r.leave(w)

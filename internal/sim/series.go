@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Replicas is how many engines of a role there are from a time on.
+// Replicas is the number of engines of a role from a time on.
 type Replicas struct {
 	// At is in seconds from the first arrival.
 	At float64 `json:"at_s"`
@@ -33,8 +33,8 @@ type pool struct {
 	series []Replicas
 }
 
-// initPools makes the pools of a run with planning, with the engines at its start. The first pool is that of the engines which
-// decode, or do both.
+// initPools makes the pools of a run with planning, with the engines at its start. The first pool has the engines that decode,
+// or do both.
 func (r *run) initPools() {
 	if r.cfg.Planning == nil {
 		return
@@ -82,7 +82,7 @@ func (r *run) size(p *pool) (n int) {
 	return n
 }
 
-// record adds numbers where they changed. Of several changes at one time the last one is kept. A series that is too long
+// record adds numbers if they changed. Of several changes at one time the last one is kept. A series that is too long
 // loses every second point; each of the others then stands for itself and the one that followed.
 func (p *pool) record(now Replicas) {
 	if n := len(p.series); n > 0 {

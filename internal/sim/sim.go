@@ -43,7 +43,7 @@ type run struct {
 	now      time.Duration
 	agenda   agenda
 	workers  []*worker // all so far, by number
-	live     []*worker // those that have not left the fleet, by number
+	live     []*worker // the workers that have not left the fleet, by number
 	replicas []*replica
 	turn     int // replica that decides the next request
 	rng      *rand.Rand
@@ -455,7 +455,7 @@ func (r *run) gap(j *job, now time.Duration) {
 	j.last = now
 }
 
-// settleEvery is how often stator extproc checks which prompts are computed.
+// settleEvery is the interval at which stator extproc checks which prompts are computed.
 const settleEvery = 20 * time.Millisecond
 
 // settleSoon lets the routers check at their next tick. Ticks without a change are left out, which makes runs
@@ -468,11 +468,11 @@ func (r *run) settleSoon() {
 	r.agenda.add(event{at: r.now.Truncate(settleEvery) + settleEvery, kind: settles})
 }
 
-// settle lets every router check which prompts are computed. A check looks at all bookings, so it is left out where it would
+// settle lets every router check which prompts are computed. A check looks at all bookings, so it is left out if it would
 // change nothing: while no prompt is booked whose end the router has not seen.
 //
-// settlesAlways is set where a check has more effects. It also ends waits in a router's queue, and learns from transfers. Where
-// events come late or never, or where a router took a whole prompt for cached, it learns from a prompt that no longer counts as
+// settlesAlways is set if a check has more effects. It also ends waits in a router's queue, and learns from transfers. If
+// events come late or never, or if a router took a whole prompt for cached, it learns from a prompt that no longer counts as
 // booked.
 func (r *run) settle() {
 	r.settling = false

@@ -108,8 +108,8 @@ func TestKnowingCachesPays(t *testing.T) {
 	}
 }
 
-// Routers with signals of first tokens do hardly better than those that infer them from events, or
-// from nothing but what prompts are thought to take, which of them are computed.
+// Routers with signals of first tokens do hardly better than replicas that infer from events which
+// prompts are computed, or from nothing but the estimated times of prompts.
 func TestFirstTokensAreGathered(t *testing.T) {
 	list := sessions(60, 8, rand.New(rand.NewPCG(2, 2)))
 	told := mustRun(t, Config{FirstTokens: true}, list).TTFT.Mean
@@ -155,9 +155,9 @@ func TestPrefillAndDecodeWorkers(t *testing.T) {
 	}
 }
 
-// What a router learns of engines is what they are: how long prompts take, from bookings and events,
-// and how long steps do, from reports. Requests have the engines for themselves here, where a line
-// can be right.
+// A router learns the real speeds of engines: how long prompts take, from bookings and events, and
+// how long steps do, from reports. Requests have the engines for themselves here, so that a line can
+// be right.
 func TestSpeedsAreLearned(t *testing.T) {
 	var list []trace.Arrival
 	rng := rand.New(rand.NewPCG(5, 5))
@@ -188,7 +188,7 @@ func TestSpeedsAreLearned(t *testing.T) {
 	}
 }
 
-// What is expected is what comes, where news is immediate and nothing is evicted meanwhile.
+// Expected hits come true if news is immediate and nothing is evicted meanwhile.
 func TestPromisesAreKept(t *testing.T) {
 	r := mustRun(t, Config{Engine: engine.Config{Blocks: 1 << 14, BlockSize: 16}, PredictFor: -1}, sessions(20, 6, rand.New(rand.NewPCG(3, 3))))
 	if math.Abs(r.Predicted-r.PrefixReuse) > 0.01 || r.PrefixReuse < 0.5 {
@@ -211,7 +211,7 @@ func TestConfigIsValidated(t *testing.T) {
 	}
 }
 
-// TestAgenda: events come by time, those of one time in the order in which they were made, and passes begin after all others.
+// TestAgenda: events come by time, events of one time in the order in which they were made, and passes begin after all others.
 func TestAgenda(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	var a agenda
@@ -270,10 +270,10 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// mooncake opens Mooncake's conversation trace. It skips the test where the trace is not at hand.
+// mooncake opens Mooncake's conversation trace. It skips the test if the trace is not at hand.
 func mooncake(t testing.TB) *os.File { return public(t, tracefiles.Mooncake) }
 
-// public opens a public trace. It skips the test where the trace is not at hand.
+// public opens a public trace. It skips the test if the trace is not at hand.
 func public(t testing.TB, trace tracefiles.File) *os.File {
 	for _, folder := range []string{"../../traces", "../../../shared/traces"} {
 		f, err := os.Open(filepath.Join(folder, trace.Path))
@@ -317,8 +317,8 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// Replicas that hear of each other spread a burst as one would, also when messages are lost; those
-// that do not, pile up.
+// Replicas that hear of each other spread a burst as one would, also when messages are lost;
+// replicas that do not, pile up.
 func TestReplicasHearOfEachOther(t *testing.T) {
 	var burst []trace.Arrival
 	for i := range 120 {

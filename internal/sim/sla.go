@@ -22,7 +22,7 @@ func (s *SLA) misses(at, first, last time.Duration, tokens int) bool {
 	return exceeds(first-at, s.TTFT) || exceeds(gap, s.ITL) || exceeds(last-at, s.E2E)
 }
 
-// writeSLA writes how many requests missed the SLA, where there was one.
+// writeSLA writes how many requests missed the SLA, if there was one.
 func (r *Result) writeSLA(b *strings.Builder) {
 	if r.SLAMisses != nil {
 		fmt.Fprintf(b, "%d requests missed the SLA\n\n", *r.SLAMisses)

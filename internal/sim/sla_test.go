@@ -42,7 +42,7 @@ func TestSLA(t *testing.T) {
 	}
 }
 
-// TestFailuresMissTheSLA: a request that fails has missed every bound. The count is in the JSON where there is an SLA, also as 0.
+// TestFailuresMissTheSLA: a request that fails has missed every bound. The count is in the JSON if there is an SLA, also as 0.
 func TestFailuresMissTheSLA(t *testing.T) {
 	cfg := split(1, 0)
 	cfg.SLA.E2E = time.Hour

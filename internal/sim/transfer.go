@@ -16,9 +16,9 @@ type Transfer struct {
 	Base time.Duration
 	// TokenBytes is the size of a token's KV cache; default 131,072, which is Llama-3.1-8B with 16 bits.
 	TokenBytes int
-	// NodeBandwidth is how many bytes per second a GPU sends, and how many it receives, in transfers within its node;
-	// default 80e9 (NVLink). NetworkBandwidth is the same between nodes; default 42.6e9 (InfiniBand with 400 Gb/s).
-	// All transfers of a worker share the bandwidth of its GPUs.
+	// NodeBandwidth is the bytes per second that a GPU can send, and that it can receive, in transfers within its
+	// node; default 80e9 (NVLink). NetworkBandwidth is the same between nodes; default 42.6e9 (InfiniBand with 400
+	// Gb/s). All transfers of a worker share the bandwidth of its GPUs.
 	NodeBandwidth, NetworkBandwidth float64
 	// Nodes is the number of nodes; default 1. The engines of each role are spread evenly over them, in order.
 	Nodes int
@@ -72,7 +72,7 @@ type links struct {
 	life   uint64
 }
 
-// end is one end of a link: what a worker sends or receives, within its node or over the network.
+// end is one end of a link: a worker's sending or receiving, within its node or over the network.
 type end struct {
 	worker   *worker
 	receives bool
@@ -94,7 +94,7 @@ func (r *run) endTransfers(life uint64) error {
 	if life != r.links.life {
 		return nil
 	}
-	// Several transfers may end at once. Their rates count until now, and those of the others change.
+	// Several transfers may end at once. Their rates count until now, and the rates of the others change.
 	r.advanceLinks()
 	var ended []*transfer
 	r.links.active = slices.DeleteFunc(r.links.active, func(t *transfer) bool {

@@ -54,7 +54,7 @@ type job struct {
 	first    time.Duration // of the first token
 }
 
-// answerTag separates the tokens of answers from those of prompts.
+// answerTag separates the tokens of answers from the tokens of prompts.
 const answerTag = 0xa5a5
 
 // answer returns the i-th token of the answer. Bit 31 is set in tokens of answers alone, so that an answer
@@ -123,8 +123,8 @@ type message struct {
 	batch  kvevent.Batch
 }
 
-// publish sends the events of a pass to all replicas. With a shared cache every engine stores what one has
-// computed, and removes what the shared cache has evicted.
+// publish sends the events of a pass to all replicas. With a shared cache every engine stores the blocks
+// that one has computed, and removes the blocks that the shared cache has evicted.
 func (r *run) publish(w *worker, result *engine.Result) {
 	shared := w.cfg.Shared
 	if shared == nil {
