@@ -52,13 +52,13 @@ type Gateway struct {
 	// MaxBodiesBytes bounds the sum of the bodies for which a router is making decisions. A request beyond it is
 	// answered with 503. It must be at least maxBodyBytes.
 	MaxBodiesBytes int64 `yaml:"maxBodiesBytes"`
-	// PassPaths are further paths whose requests reach workers: those that Stator does not parse. They go to
-	// the least loaded worker. Their bodies must be JSON objects in UTF-8 or forms (multipart/form-data). A path that
-	// ends in "/*" stands for all paths below it, and "/*" for all paths.
-	// Engines have paths that change or stop them, so list only what every client may use. Others get 404.
+	// PassPaths are further paths whose requests reach workers. Stator does not parse these requests; they go to the
+	// least loaded worker. Their bodies must be JSON objects in UTF-8 or forms (multipart/form-data). A path that
+	// ends in "/*" stands for all paths below it, and "/*" for all paths. Engines have paths that change or stop
+	// them, so list only what every client may use. Others get 404.
 	PassPaths []string `yaml:"passPaths" default:"those of OpenAI, vLLM and Anthropic that compute something; see docs/security.md"`
-	// DecisionTimeout is how long Envoy waits for a decision before it routes a request itself. A short one
-	// costs cache hits while the router is busy. A long one costs time while the router hangs.
+	// DecisionTimeout is the time that Envoy waits for a decision before it routes a request itself. A
+	// short one costs cache hits while the router is busy. A long one costs time while the router hangs.
 	DecisionTimeout Duration `yaml:"decisionTimeout"`
 	// IdleTimeout ends a stream on which no byte has moved in either direction.
 	IdleTimeout Duration `yaml:"idleTimeout"`
@@ -66,10 +66,10 @@ type Gateway struct {
 	// begun, the request is sent to another worker, once. The longest prompt must be computed in less, and what waits
 	// before it in the engine. 0s is no bound but idleTimeout.
 	AttemptIdleTimeout Duration `yaml:"attemptIdleTimeout" default:"half of idleTimeout"`
-	// HeadersTimeout is how long the headers of a request may take to arrive. 0s is no bound.
+	// HeadersTimeout is the longest time that the headers of a request may take to arrive. 0s is no bound.
 	HeadersTimeout Duration `yaml:"headersTimeout"`
-	// BodyTimeout is how long a request may take to arrive, its body included. 0s is no bound. A slower one is
-	// answered with 408. The time of the response does not count.
+	// BodyTimeout is the longest time that a request may take to arrive, its body included. 0s is no bound. A
+	// slower one is answered with 408. The time of the response does not count.
 	BodyTimeout Duration `yaml:"bodyTimeout"`
 	// ConnectionIdleTimeout ends a connection of a client that has no request, from its beginning or its last request on.
 	// 0s is no bound. Idle connections count in maxConnections, so a long one lets few clients keep out all others. A short
@@ -87,19 +87,19 @@ type Gateway struct {
 	// reach it. Without it there is none.
 	TrustedListen string `yaml:"trustedListen" default:"none" reload:"restart"`
 	// AffinityHeader is the request header that names a client's session. Envoy sends a session to one
-	// worker where the router makes no decision. The policy session does so too.
+	// worker if the router makes no decision. The policy session does so too.
 	AffinityHeader string `yaml:"affinityHeader"`
-	// AffinityFilter is who names the sessions of clients that do not, where the router makes no decision. "wasm" is a
+	// AffinityFilter names the sessions of clients that do not, for requests without a decision of the router. "wasm" is a
 	// module in Envoy that computes the header x-stator-affinity from the beginning of the prompt, so the turns of a
-	// conversation go to one worker. It reads at most 1 MiB of a body. "make build-wasm" builds it. Envoy needs 8 s more
-	// of CPU time at its start, and 87 MB more memory. "off" means that such requests go to random workers. It needs a
-	// single model without transfers of KV caches, and no tenantHeader: else Envoy refuses requests without a decision. See
+	// conversation go to one worker. It reads at most 1 MiB of a body. "make build-wasm" builds it. Envoy needs 8 s more of
+	// CPU time at its start, and 87 MB more memory. "off" means that such requests go to random workers. It needs a single
+	// model without transfers of KV caches, and no tenantHeader: else Envoy refuses requests without a decision. See
 	// docs/operations.md.
 	AffinityFilter string `yaml:"affinityFilter"`
-	// Hints is which routing hints of trusted clients count. "nvext" means nvext in the body. "headers" means the
-	// headers x-stator-priority, x-stator-strict-priority, x-stator-deadline, x-stator-class,
-	// x-stator-tenant, x-stator-worker, x-stator-rank and x-stator-prefill too, which take precedence. "off" means none. A
-	// client whose hints count can go before others.
+	// Hints selects the routing hints of trusted clients that count. "nvext" means nvext in the body. "headers" means the
+	// headers x-stator-priority, x-stator-strict-priority, x-stator-deadline, x-stator-class, x-stator-tenant,
+	// x-stator-worker, x-stator-rank and x-stator-prefill too, which take precedence. "off" means none. A client whose
+	// hints count can go before others.
 	Hints string `yaml:"hints"`
 	// HintsFrom is whose hints count: "trusted" means clients of trustedListen, and those whose roleHeader has one
 	// of trustedRoles. "everyone" means all clients.
@@ -138,11 +138,11 @@ type Model struct {
 	Path string `yaml:"path" default:"prompts are not read"`
 	// Aliases are further names for the same model.
 	Aliases []string `yaml:"aliases"`
-	// Adapters are LoRA adapters of the model's workers. Those that engines list in /v1/models, as vLLM does, need no
-	// entry. Each has its own cache.
+	// Adapters are LoRA adapters of the model's workers. Adapters that engines list in /v1/models, as vLLM does, need
+	// no entry. Each has its own cache.
 	Adapters []Adapter `yaml:"adapters"`
 	// ContextLength is the most tokens of a prompt and its answer, as the engines' max_model_len. A longer prompt
-	// is refused. 0 is the largest max_model_len that the engines report, or the length in the model's files where
+	// is refused. 0 is the largest max_model_len that the engines report, or the length in the model's files if
 	// none of them does.
 	ContextLength int `yaml:"contextLength"`
 	// BlockSize is the number of tokens in a KV block, 1 to 4096. It must equal the engines' setting, or no
@@ -168,11 +168,11 @@ type Model struct {
 type Adapter struct {
 	// Name is the value of "model" in requests, and the engines' name of the adapter.
 	Name string `yaml:"name" default:"required"`
-	// EngineName is the name of the adapter in the engines' KV events, where it differs.
+	// EngineName is the name of the adapter in the engines' KV events, if it differs.
 	EngineName string `yaml:"engineName" default:"name"`
-	// Path is where engines find the adapter: a folder, or a repository on Hugging Face, as the engine sees it. With it, a
-	// router has an engine of kind vllm or sim load the adapter when a request comes and no ready worker has it. vLLM
-	// needs the option enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment.
+	// Path is the place at which engines find the adapter: a folder, or a repository on Hugging Face, as the engine sees
+	// it. With it, a router has an engine of kind vllm or sim load the adapter when a request comes and no ready worker
+	// has it. vLLM needs the option enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment.
 	Path string `yaml:"path" default:"the adapter is not loaded"`
 }
 
@@ -187,8 +187,8 @@ type Router struct {
 	Policy string `yaml:"policy"`
 	// DecodePolicy is the policy for decode workers, of a model with prefill and decode workers.
 	DecodePolicy string `yaml:"decodePolicy" default:"policy"`
-	// Prefill is where prompts are computed, of such a model: "auto" compares the costs of both ways, "remote" is on a
-	// prefill worker if one is ready and free, and "local" on the decode worker.
+	// Prefill selects the workers that compute the prompts of such a model: "auto" compares the costs of both ways,
+	// "remote" is on a prefill worker if one is ready and free, and "local" on the decode worker.
 	Prefill string `yaml:"prefill"`
 	// Temperature spreads the choices of the policy kv. 0 always takes the cheapest worker. 1 chooses with
 	// probability exp(-cost), costs scaled to 0..1.
@@ -219,8 +219,8 @@ type Busy struct {
 	PrefillShare float64 `yaml:"prefillShare"`
 	// MaxNumBatchedTokens is the engines' setting max_num_batched_tokens, which prefillShare needs.
 	MaxNumBatchedTokens int64 `yaml:"maxNumBatchedTokens"`
-	// KVUsage bounds the share of a rank's KV cache that is in use, 0 to 1, by the engine's report or by what
-	// is booked there. A rank above it is busy until both are below kvRelease. 0 is no bound.
+	// KVUsage bounds the share of a rank's KV cache that is in use, 0 to 1, by the engine's report or by the
+	// router's bookings. A rank above it is busy until both are below kvRelease. 0 is no bound.
 	KVUsage float64 `yaml:"kvUsage"`
 	// KVRelease is the share of the KV cache below which a rank that is busy by kvUsage is free again.
 	KVRelease float64 `yaml:"kvRelease" default:"0.9 × kvUsage"`
@@ -239,8 +239,9 @@ func (b *Busy) Route() route.Busy {
 // Queue sets how requests wait while all ranks that may take them are busy. When it changes, requests that
 // wait keep their place.
 type Queue struct {
-	// MaxWait is how long a request may wait. 0s means that no request waits: one that finds all ranks busy is
-	// refused. It must be at least 10s less than gateway.idleTimeout, because Envoy ends the request there.
+	// MaxWait is the longest time that a request may wait. 0s means that no request waits: one that finds all
+	// ranks busy is refused. It must be at least 10s less than gateway.idleTimeout, because Envoy ends the
+	// request there.
 	MaxWait Duration `yaml:"maxWait"`
 	// Requests bounds how many requests may wait, at least 1. The request that reaches a limit is accepted, and
 	// the next one is refused.
@@ -292,7 +293,7 @@ type Launch struct {
 	// GPU is the kind of accelerator, such as "H200". Without a profile the planner estimates the engines' speed from its data sheet and
 	// from the model's files. See "stator plan --help" for the names.
 	GPU string `yaml:"gpu" default:"none"`
-	// StartUp is how long an engine takes from its start until it is ready, as first assumed. Starts that are observed replace it.
+	// StartUp is the time from an engine's start until it is ready, as first assumed. Starts that are observed replace it.
 	StartUp Duration `yaml:"startUp"`
 	// Role is the part of a request that these workers serve: "aggregated" is all of it. Of a model with "prefill" and "decode"
 	// workers, one computes the prompt and another one fetches its KV cache and decodes: see docs/disaggregation.md.
@@ -302,29 +303,29 @@ type Launch struct {
 	// Command is the command line for exec. {host}, {port}, {name} and {model} are filled in: the engine must
 	// listen on that host and port.
 	Command []string `yaml:"command"`
-	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), engineSpeedup (time is
-	// divided by it, default 1), seed, maxNumSeqs, maxNumBatchedTokens, startup (a duration), streamInterval (tokens in one
-	// write of a stream, default 1), tokenScale (each token lasts as long as this many),
-	// transfer (of KV caches: nixl, p2p, bootstrap or context, which are the handshakes of vLLM, SGLang and TensorRT-LLM;
-	// default nixl with a role; without one only p2p is possible). For llamacpp: ctx (tokens, default 8192), slots (default
-	// 4), threads.
-	// For vllm, sglang and trtllm: command-line options by name, such as max-model-len, without those that Stator sets; a map
-	// or a list becomes JSON. With data-parallel-size of vllm, and dp-size or attn-dp-size of sglang, a worker has so many
-	// ranks. For trtllm, the key options is a map that becomes the file of --extra_llm_api_options.
+	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), engineSpeedup (time is divided by it,
+	// default 1), seed, maxNumSeqs, maxNumBatchedTokens, startup (a duration), streamInterval (tokens in one write of a
+	// stream, default 1), tokenScale (each token lasts as long as this many), transfer (of KV caches: nixl, p2p, bootstrap or
+	// context, which are the handshakes of vLLM, SGLang and TensorRT-LLM; default nixl with a role; without one only p2p is
+	// possible). For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm, sglang and trtllm:
+	// command-line options by name, such as max-model-len, without the options that Stator sets; a map or a list becomes
+	// JSON. With data-parallel-size of vllm, and dp-size or attn-dp-size of sglang, a worker has so many ranks. For trtllm,
+	// the key options is a map that becomes the file of --extra_llm_api_options.
 	Args map[string]any `yaml:"args"`
 	// Python is the interpreter that runs llamacpp, vllm, sglang and trtllm: a path, or a name in PATH. The engine's package must be
 	// installed for it.
 	Python string `yaml:"python" default:"the virtual environment .venv beside the program's folder, else python3"`
-	// Env are environment variables of these engines, beside those of the agent for paths, locale, proxies, GPUs and engines.
+	// Env are environment variables of these engines, beside the agent's variables for paths, locale, proxies, GPUs and
+	// engines.
 	Env map[string]string `yaml:"env"`
 	// Dir is the folder in which these engines run, and to which relative paths in args and command refer.
 	Dir string `yaml:"dir" default:"that of the agent"`
-	// GPUs are the devices of these engines, as CUDA_VISIBLE_DEVICES has them: indexes in the order of the PCI bus, or
-	// UUIDs. Each of count gets as many as it needs, in this order. For vllm that is the product of the options
-	// tensor-parallel-size, pipeline-parallel-size and data-parallel-size, for sglang of tp-size, pp-size and dp-size, and for
-	// trtllm of tp_size, pp_size and cp_size. The list must have exactly as many for all of count; engines share a device that
-	// is there twice. Without the list, these engines get devices that no other launch lists: of the agent's
-	// CUDA_VISIBLE_DEVICES, or else of the host. Where there are none, nothing is set.
+	// GPUs are the devices of these engines, as CUDA_VISIBLE_DEVICES has them: indexes in the order of the PCI bus, or UUIDs.
+	// Each of count gets as many as it needs, in this order. For vllm that is the product of the options tensor-parallel-size,
+	// pipeline-parallel-size and data-parallel-size, for sglang of tp-size, pp-size and dp-size, and for trtllm of tp_size,
+	// pp_size and cp_size. The list must have exactly as many for all of count; engines share a device that is there twice.
+	// Without the list, these engines get devices that no other launch lists: of the agent's CUDA_VISIBLE_DEVICES, or else of
+	// the host. If there are none, nothing is set.
 	GPUs []any `yaml:"gpus"`
 	// Survive has these engines run on when their agent ends or is killed. The next agent with the same
 	// --state-dir adopts them, unless the launch has changed. `stator up` stops them all the same.
@@ -338,21 +339,22 @@ type Launch struct {
 type KV struct {
 	// HostBytes is the host memory for blocks on each node. 0 means that there is no store.
 	HostBytes int64 `yaml:"hostBytes"`
-	// PeerTokenFile is a file with the secret that all nodes of the model share, of 16 or more characters. With it, the host memory of
-	// other nodes with this model is searched before the disk. Nodes find each other by the bus. It also authenticates the blocks in the
-	// bucket: a node loads only those that nodes with the same secret have written, or those without one if it has none itself.
+	// PeerTokenFile is a file with the secret that all nodes of the model share, of 16 or more characters. With it, the host
+	// memory of other nodes with this model is searched before the disk. Nodes find each other by the bus. It also authenticates
+	// the blocks in the bucket: a node loads only blocks that nodes with the same secret have written, or blocks without a secret
+	// if it has none itself.
 	PeerTokenFile string `yaml:"peerTokenFile" file:"relative" default:"no other node is used; required with peers or peerListen"`
 	// PeerListen is the address on which this node sends blocks of its host memory to others, such as "10.0.0.1:7600", or ":7600" for all
 	// addresses of this host. Port 0 takes a free one. Nodes send each other blocks by TLS, and prove that they have the token.
 	PeerListen string `yaml:"peerListen" default:"no other node is served"`
-	// PeerAddress is the address, host:port, that other nodes are given, where they do not reach that of peerListen: behind NAT, for
-	// example.
+	// PeerAddress is the address, host:port, that other nodes are given, if they cannot reach the address of peerListen: behind
+	// NAT, for example.
 	PeerAddress string `yaml:"peerAddress" default:"that of peerListen; on all addresses, the IP of --advertise-address"`
-	// Peers are the addresses, host:port, of other nodes' peerListen, beside those that are found by the bus. That of this node may be
-	// among them, so that all nodes can have one list.
+	// Peers are the addresses, host:port, of other nodes' peerListen, beside the ones that are found by the bus. This node's own
+	// address may be among them, so that all nodes can have one list.
 	Peers []string `yaml:"peers"`
-	// PeerTransport is the way that blocks come from peers: "tcp", or "nixl" for NIXL where both nodes have it, and TCP where it fails.
-	// Measure first: docs/nixl.md.
+	// PeerTransport is the way that blocks come from peers: "tcp", or "nixl" for NIXL if both nodes have it, and TCP if NIXL
+	// fails. Measure first: docs/nixl.md.
 	PeerTransport string `yaml:"peerTransport"`
 	// NIXLLibrary is the path of libnixl_capi.so, of a folder or of a Python environment with it.
 	NIXLLibrary string `yaml:"nixlLibrary" file:"relative" default:"$NIXL_LIB_DIR, then $VIRTUAL_ENV"`
@@ -360,9 +362,9 @@ type KV struct {
 	DiskPath string `yaml:"diskPath" file:"relative" default:"no disk"`
 	// DiskBytes is the size of the file in it, which is reserved at once.
 	DiskBytes int64 `yaml:"diskBytes"`
-	// DiskWrite is which blocks are copied to the disk: "all", or those that were "reused" of late.
+	// DiskWrite selects the blocks that are copied to the disk: "all", or only "reused" ones, which were used again lately.
 	DiskWrite string `yaml:"diskWrite"`
-	// Bucket is the bucket of an S3 server for blocks that all nodes share. Its credentials are those of the environment:
+	// Bucket is the bucket of an S3 server for blocks that all nodes share. Its credentials come from the environment:
 	// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of the instance or pod.
 	Bucket string `yaml:"bucket" default:"no object store"`
 	// Endpoint is the URL of the server, such as "http://minio:9000".
@@ -376,7 +378,8 @@ type KV struct {
 	// ObjectBytes is the size above which a node deletes the oldest objects that it has written. 0 is no bound; all are deleted after
 	// seven days.
 	ObjectBytes int64 `yaml:"objectBytes"`
-	// ObjectWrite is which blocks are copied to the object store: "all", or those that were "reused" of late.
+	// ObjectWrite selects the blocks that are copied to the object store: "all", or only "reused" ones, which were used again
+	// lately.
 	ObjectWrite string `yaml:"objectWrite"`
 }
 
@@ -391,13 +394,13 @@ type Worker struct {
 	// Role is the part of a request that these workers serve: "aggregated" is all of it. Of a model with "prefill" and "decode"
 	// workers, one computes the prompt and another one fetches its KV cache and decodes: see docs/disaggregation.md.
 	Role string `yaml:"role"`
-	// Transfer is how KV caches get from prefill workers to decode workers: "nixl" is vLLM's NixlConnector, "p2p" vLLM's
-	// OffloadingConnector with a tier of that type, "bootstrap" SGLang, "context" TensorRT-LLM's disaggregated_params, and
-	// "none" no transfer. All prefill and decode workers of a model must have the same. An aggregated worker with "p2p" lets
-	// others pull prompts from its cache.
+	// Transfer is the way that KV caches get from prefill workers to decode workers: "nixl" is vLLM's NixlConnector, "p2p"
+	// vLLM's OffloadingConnector with a tier of that type, "bootstrap" SGLang, "context" TensorRT-LLM's
+	// disaggregated_params, and "none" no transfer. All prefill and decode workers of a model must have the same. An
+	// aggregated worker with "p2p" lets others pull prompts from its cache.
 	Transfer string `yaml:"transfer" default:"none for aggregated workers, else that of the engine: nixl, bootstrap or context"`
-	// TransferAddress is the host and port that other engines connect to with transfer p2p or bootstrap: that of vLLM's p2p
-	// tier, whose rank r has the same with its port raised by r, or of SGLang's bootstrap server.
+	// TransferAddress is the host and port that other engines connect to with transfer p2p or bootstrap: the address of
+	// vLLM's p2p tier, whose rank r has the same with its port raised by r, or of SGLang's bootstrap server.
 	TransferAddress string `yaml:"transferAddress" default:"with bootstrap the host of address, and port 8998"`
 	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, dynamo, sim or exec. It sets which metrics are read, and
 	// the dialect of its KV events. "dynamo" is the frontend of one worker of NVIDIA Dynamo: see docs/engines/dynamo.md.
@@ -413,10 +416,10 @@ type Worker struct {
 	KVReplay string `yaml:"kvReplay"`
 	// Ranks is the number of data-parallel ranks, 1 to 1024.
 	Ranks int `yaml:"ranks"`
-	// Weight is the worker's share of the traffic that Envoy routes without a decision, and of that of the policies that
-	// count weights, 1 to 1000. A plan on the bus may set another.
+	// Weight is the worker's share of the traffic that Envoy routes without a decision, and of the traffic that weighted
+	// policies route, 1 to 1000. A plan on the bus may set another.
 	Weight int `yaml:"weight"`
-	// Blocks is the KV capacity of a rank in blocks. 0 is what the metrics of vLLM, SGLang or Dynamo report.
+	// Blocks is the KV capacity of a rank in blocks. 0 is the capacity that the metrics of vLLM, SGLang or Dynamo report.
 	Blocks int `yaml:"blocks"`
 	// HealthPath is the path at which routers and control planes ask the engine for its health, each once a second. "none"
 	// asks nothing: the worker is ready until requests fail there. For engine dynamo the default is
@@ -435,11 +438,12 @@ type Index struct {
 	// AgentBytes bounds an agent's index of its engines' caches, from which a router that starts late gets a
 	// snapshot. At the bound that snapshot lacks blocks. Snapshots in transfer need at most as much again.
 	AgentBytes int64 `yaml:"agentBytes" reload:"restart"`
-	// DriftRatio is the largest difference between the cached tokens that decisions promised and those that an
-	// engine reports, as a share of the prompt tokens. Beyond it the worker's cache state is rebuilt. A lower
-	// ratio finds smaller errors, and mistakes the delay between a decision and its execution for errors.
+	// DriftRatio is the largest difference between the cached tokens that decisions promised and the cached
+	// tokens that an engine reports, as a share of the prompt tokens. Beyond it the worker's cache state is
+	// rebuilt. A lower ratio finds smaller errors, and mistakes the delay between a decision and its execution
+	// for errors.
 	DriftRatio float64 `yaml:"driftRatio" reload:"restart"`
-	// DriftTokens is how many prompt tokens are compared at a time, at least 1000.
+	// DriftTokens is the number of prompt tokens that are compared at a time, at least 1000.
 	DriftTokens int64 `yaml:"driftTokens" reload:"restart"`
 }
 
@@ -459,8 +463,8 @@ type Decisions struct {
 	// LogBytes bounds the file, at least 65536. A full one is renamed by appending ".1", and replaces the last
 	// file of that name.
 	LogBytes int64 `yaml:"logBytes" reload:"restart"`
-	// HashEvery is how many blocks of a prompt share one hash, 1 to 65536. Fewer show more exactly where
-	// prompts part, in longer lines.
+	// HashEvery is the number of blocks of a prompt that share one hash, 1 to 65536. Fewer show more
+	// exactly where prompts part, in longer lines.
 	HashEvery int `yaml:"hashEvery" reload:"restart"`
 }
 
@@ -477,14 +481,14 @@ type Bus struct {
 	PasswordFile string `yaml:"passwordFile" file:"relative" reload:"restart"`
 	// CredentialsFile is a file with the JWT and key of a NATS user, instead of user and passwordFile.
 	CredentialsFile string `yaml:"credentialsFile" file:"relative" reload:"restart"`
-	// CAFile has the certificates that may have signed the server's, in PEM. Without it those of the system count.
+	// CAFile has the certificates that may have signed the server's, in PEM. Without it the system's certificates count.
 	CAFile string `yaml:"caFile" file:"relative" reload:"restart"`
 	// CertFile is this process's certificate, in PEM, for a server that asks for one. It needs keyFile.
 	CertFile string `yaml:"certFile" file:"relative" reload:"restart"`
 	// KeyFile is the key of certFile, in PEM.
 	KeyFile string `yaml:"keyFile" file:"relative" reload:"restart"`
-	// LeaseTTL is how long a worker stays in the fleet after its agent's last sign of life, at least "1s".
-	// Agents renew their leases every third of it.
+	// LeaseTTL is the time that a worker stays in the fleet after its agent's last sign of life, at least
+	// "1s". Agents renew their leases every third of it.
 	LeaseTTL Duration `yaml:"leaseTTL" reload:"restart"`
 }
 
@@ -502,11 +506,12 @@ type Targets struct {
 
 // Planner configures how many workers each model has.
 type Planner struct {
-	// Algorithm decides. "configured" means the configured numbers. "sla" keeps the targets: it forecasts demand, and computes what
-	// serves it from a profile or an estimate. "reactive" is the rule of Kubernetes' horizontal pod autoscaler. "dynamo-classic",
-	// "dynamo-throughput", "dynamo-load" and "dynamo-hybrid" are those of NVIDIA Dynamo's planner. See docs/planning.md.
+	// Algorithm decides. "configured" means the configured numbers. "sla" keeps the targets: it forecasts demand, and computes
+	// what serves it from a profile or an estimate. "reactive" is the rule of Kubernetes' horizontal pod autoscaler.
+	// "dynamo-classic", "dynamo-throughput", "dynamo-load" and "dynamo-hybrid" are the algorithms of NVIDIA Dynamo's planner. See
+	// docs/planning.md.
 	Algorithm string `yaml:"algorithm"`
-	// Connector is what carries plans out: "local" has agents start and stop engines, "virtual" publishes the numbers on the bus for a
+	// Connector carries plans out: "local" has agents start and stop engines, "virtual" publishes the numbers on the bus for a
 	// program of yours, and "none" carries nothing out.
 	Connector string `yaml:"connector" reload:"restart"`
 	// Advisory makes plans and shows them, and carries nothing out: no worker is started, drained or weighted.
@@ -521,21 +526,24 @@ type Planner struct {
 	E2E Duration `yaml:"e2e"`
 	// Quantile is the share of requests that are to be within these bounds, above 0 and below 1.
 	Quantile float64 `yaml:"quantile"`
-	// Mode is what counts: "throughput" is the demand that is forecast, "load" what engines have to do now, and "both" the greater need.
+	// Mode selects the need that counts: "throughput" is the forecast demand, "load" the engines' present work, and "both" the
+	// greater need.
 	Mode string `yaml:"mode"`
 	// Forecast is the model of forecasts: constant, kalman, arima, seasonal, or auto, which uses at each horizon the one that was nearest
 	// lately.
 	Forecast string `yaml:"forecast"`
-	// Headroom is the quantile of the forecast that must be served, above 0 and below 1: 0.5 is what is expected. A higher one needs more
-	// workers and misses targets less often.
+	// Headroom is the quantile of the forecast that must be served, above 0 and below 1: 0.5 is the expected demand. A higher one
+	// needs more workers and misses targets less often.
 	Headroom float64 `yaml:"headroom"`
-	// DownAfter is how long a pool keeps the most workers that it needed. A shorter time saves GPUs and starts workers more often.
+	// DownAfter is the time for which a pool keeps the most workers that it needed. A shorter time saves GPUs and starts
+	// workers more often.
 	DownAfter Duration `yaml:"downAfter"`
-	// DrainTimeout is how long a worker that is no longer needed may take to end its requests. Then it is stopped all the same.
+	// DrainTimeout is the longest time that a worker that is no longer needed may take to end its requests. Then it is stopped
+	// all the same.
 	DrainTimeout Duration `yaml:"drainTimeout" reload:"restart"`
 	// MinGPUs is the least number of GPUs of all workers that a plan asks for. 0 is no bound.
 	MinGPUs int `yaml:"minGPUs"`
-	// MaxGPUs is the greatest number of GPUs. Where it does not suffice, all pools get a part of what they need. 0 is no bound.
+	// MaxGPUs is the greatest number of GPUs. If it does not suffice, all pools get a part of their need. 0 is no bound.
 	MaxGPUs int `yaml:"maxGPUs"`
 	// MaxWatts bounds the power of all workers whose gpu is set. 0 is no bound.
 	MaxWatts float64 `yaml:"maxWatts"`
@@ -546,7 +554,7 @@ type Planner struct {
 	Log string `yaml:"log" file:"relative" default:"none" reload:"restart"`
 	// LogBytes bounds the file, at least 65536. A full one is renamed by appending ".1", and replaces the last file of that name.
 	LogBytes int64 `yaml:"logBytes" reload:"restart"`
-	// Prometheus is where demand comes from instead of the routers on the bus: the metrics of NVIDIA Dynamo's frontends.
+	// Prometheus supplies demand instead of the routers on the bus: from the metrics of NVIDIA Dynamo's frontends.
 	Prometheus Prometheus `yaml:"prometheus"`
 }
 
@@ -556,7 +564,7 @@ type Prometheus struct {
 	URL string `yaml:"url" default:"none" reload:"restart"`
 	// TokenFile is a file with a bearer token. It is read again at every request.
 	TokenFile string `yaml:"tokenFile" file:"relative" default:"none" reload:"restart"`
-	// CAFile has the certificates that may have signed the server's, in PEM. Without it those of the system count.
+	// CAFile has the certificates that may have signed the server's, in PEM. Without it the system's certificates count.
 	CAFile string `yaml:"caFile" file:"relative" default:"none" reload:"restart"`
 	// Namespace is Dynamo's namespace of the frontends' metrics.
 	Namespace string `yaml:"namespace" default:"any" reload:"restart"`

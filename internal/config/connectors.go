@@ -13,15 +13,15 @@ import (
 type Connectors struct {
 	// Names are the connectors in their order, those in a MultiConnector included.
 	Names []string
-	// P2P is the tier of type p2p of an OffloadingConnector; nil where there is none. vLLM reads tiers only with a spec_name
+	// P2P is the tier of type p2p of an OffloadingConnector; nil if there is none. vLLM reads tiers only with a spec_name
 	// such as TieringOffloadingSpec, which is not the default.
 	P2P *P2PTier
 }
 
-// P2PTier is where a tier of type p2p listens: rank r has the port raised by r.
+// P2PTier is the address on which a tier of type p2p listens: rank r has the port raised by r.
 type P2PTier struct {
-	Host string // empty where it is not set
-	Port int    // 0 where it is not set
+	Host string // empty if it is not set
+	Port int    // 0 if it is not set
 }
 
 // transferConfig is vLLM's --kv-transfer-config.

@@ -47,7 +47,7 @@ func TestConnectorsOfRoles(t *testing.T) {
 	}
 }
 
-// TestFailsClosed: requests need a decision where clients have tenants, and where an engine has a role or a KV connector.
+// TestFailsClosed: requests need a decision if clients have tenants, or if an engine has a role or a KV connector.
 func TestFailsClosed(t *testing.T) {
 	for text, want := range map[string]bool{
 		`models: [{name: m, path: p, launch: [{engine: vllm}]}]`:                                                           false,
@@ -91,7 +91,7 @@ func TestPassPathsOfTenants(t *testing.T) {
 	}
 }
 
-// TestPortsOfConnectors: a port in the environment is that of one engine.
+// TestPortsOfConnectors: a port in the environment belongs to one engine.
 func TestPortsOfConnectors(t *testing.T) {
 	for count, want := range map[int]string{1: "", 2: "launch[0].env.VLLM_NIXL_SIDE_CHANNEL_PORT: gives 2 engines one port"} {
 		_, err := config.Parse(fmt.Appendf(nil, `{apiVersion: stator.dev/v1alpha1, kind: Stator, models: [{name: m, path: p, launch: [

@@ -124,7 +124,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// describe is what a file must have for a field of a kind.
+// describe names the value that a file must have for a field of a kind.
 func describe(k reflect.Kind) string {
 	switch k {
 	case reflect.Int, reflect.Int64:
@@ -158,10 +158,10 @@ func suggest(key string, keys map[string]int) string {
 	return fmt.Sprintf("; did you mean %s?", best)
 }
 
-// maxTypos is how many letters a word may have wrong to be recognized.
+// maxTypos is the greatest number of wrong letters with which a word is recognized.
 const maxTypos = 2
 
-// Nearest returns the known word that is nearest to a mistyped one, or "" where none is near.
+// Nearest returns the known word that is nearest to a mistyped one, or "" if none is near.
 func Nearest(word string, known []string) string {
 	best := ""
 	distance := maxTypos + 1
@@ -174,7 +174,7 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
-// editDistance is how many letters must be changed, added or removed to make b of a.
+// editDistance returns the number of letters that must be changed, added or removed to make b of a.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

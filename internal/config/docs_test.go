@@ -88,8 +88,8 @@ type docs struct {
 	text     strings.Builder
 }
 
-// rows writes a row for each field of a struct, and for those of the structs in it. A field reloads as the
-// struct does that it belongs to, unless its tag names another way.
+// rows writes a row for each field of a struct, and for each field of the structs in it. A field reloads
+// as the struct does that it belongs to, unless its tag names another way.
 func (d *docs) rows(typ reflect.Type, prefix, reload string) {
 	defaults := reflect.New(typ).Elem()
 	applyDefaults(defaults)

@@ -22,7 +22,7 @@ const (
 	PeerNIXL = "nixl"
 )
 
-// The least sizes of tiers: those of a few blocks of a large model.
+// The least sizes of tiers: enough for a few blocks of a large model.
 const (
 	minHostBytes = 1 << 20
 	minDiskBytes = 1 << 20

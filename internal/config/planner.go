@@ -74,7 +74,7 @@ func (v *validator) targets(t *Targets, path string) {
 	v.is(t.Quantile > 0 && t.Quantile < 1, path+".quantile", "must lie between 0 and 1")
 }
 
-// scale checks the bounds of a launch, and what the planner assumes of its engines.
+// scale checks the bounds of a launch, and the planner's assumptions about its engines.
 func (v *validator) scale(l *Launch, path string) {
 	v.is(l.StartUp >= 0 && l.StartUp <= maxStartUp, path+".startUp", "must lie between 0s and %s", maxStartUp)
 	if l.GPU != "" {

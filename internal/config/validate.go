@@ -32,7 +32,7 @@ const (
 	affinityWasm = "wasm"
 )
 
-// The engines that an agent can start, and those that a worker can be.
+// The kinds of engines that an agent can start, and the kinds that a worker can have.
 var (
 	launched = []string{"sim", "llamacpp", "vllm", "sglang", "trtllm", "exec"}
 	engines  = []string{"vllm", "sglang", "trtllm", "llamacpp", "dynamo", "sim", "exec"}
@@ -60,8 +60,8 @@ const (
 	maxPrefillShare = 1000
 	maxCount        = 256
 
-	// waitMargin is how much longer than the longest wait Envoy must keep a request: the answer that ends
-	// the wait has to reach it before.
+	// waitMargin is the time for which Envoy must keep a request beyond the longest wait: the answer that
+	// ends the wait has to reach it before.
 	waitMargin = Duration(10 * time.Second)
 )
 
@@ -174,8 +174,8 @@ func (v *validator) trust(g *Gateway) {
 	v.is(g.TenantHeader != "" || g.TenantSecretFile == "", "gateway.tenantSecretFile", "has no effect until gateway.tenantHeader is set")
 }
 
-// header accepts the name of an ordinary request header. Those with credentials are refused, because routers keep
-// the values in their logs.
+// header accepts the name of an ordinary request header. Headers with credentials are refused, because routers
+// keep the values in their logs.
 func (v *validator) header(name, path string) {
 	ok := name != ""
 	for _, c := range []byte(name) {
@@ -376,7 +376,7 @@ func (v *validator) transfers(l *Launch, path string) {
 // inPython are the engines that an interpreter runs.
 var inPython = []string{"llamacpp", "vllm", "sglang", "trtllm"}
 
-// process checks what a process of a launch is given beside its command line.
+// process checks the settings of a launch that its process gets beside its command line.
 func (v *validator) process(l *Launch, path string) {
 	v.is(l.Python == "" || slices.Contains(inPython, l.Engine), path+".python", "has no effect for engine %s: it is for %s",
 		l.Engine, strings.Join(inPython, ", "))

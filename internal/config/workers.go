@@ -7,7 +7,7 @@ import (
 )
 
 // FleetWorkers returns the workers that the configuration lists. They have no agent that could report their state, so it is
-// ready; their engines are asked for their health, unless that is turned off. Those that are listed by a DNS name have no
+// ready; their engines are asked for their health, unless that is turned off. Workers that are listed by a DNS name have no
 // address yet.
 func (c *Config) FleetWorkers() ([]fleet.Worker, error) {
 	var workers []fleet.Worker
