@@ -123,8 +123,8 @@ func (r *routerSeen) askAgain(ctx context.Context) {
 	r.metricsNow, _ = readMetrics(ctx, client, page("/metrics"))
 }
 
-// request sends one HTTP request. ahead is how far the server's clock is ahead of ours, to the
-// second that the Date header has.
+// request sends one HTTP request. ahead is the time by which the server's clock is ahead of ours,
+// to the second that the Date header has.
 func request(ctx context.Context, client *http.Client, method, url string, body []byte) (answer []byte, ahead time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -156,7 +156,7 @@ type statusError struct {
 func (e statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.body) }
 
 // clockAhead returns how far the clock of an answer is ahead of ours, negative for a clock behind. It is
-// 0 where the answer's second overlaps the time between before and after.
+// 0 if the answer's second overlaps the time between before and after.
 func clockAhead(date string, before, after time.Time) time.Duration {
 	at, err := http.ParseTime(date)
 	switch {

@@ -12,7 +12,7 @@ import (
 
 // AgentPort is the admin port of an agent.
 type AgentPort struct {
-	// Address is that of the port, for texts. Admin asks it.
+	// Address is the address of the port, for texts. Admin asks it.
 	Address string
 	Admin   *adminclient.Client
 }
@@ -34,7 +34,7 @@ type agentEngine struct {
 	SecondsSinceFailure float64     `json:"seconds_since_failure"`
 	LastError           string      `json:"last_error"`
 	LastLine            string      `json:"last_line"`
-	Remedy              string      `json:"remedy"` // where its output shows a common mistake
+	Remedy              string      `json:"remedy"` // if its output shows a common mistake
 	Ranks               []agentRank `json:"ranks"`
 }
 
@@ -47,7 +47,7 @@ type agentRank struct {
 	Source *agentSource `json:"source"`
 }
 
-// agentSource is what the agent has counted at one event socket.
+// agentSource has the agent's counts at one event socket.
 type agentSource struct {
 	Connected   bool   `json:"connected"`
 	Malformed   uint64 `json:"malformed"`
@@ -78,7 +78,7 @@ func (o *observation) askAgents(ctx context.Context, ports []AgentPort) {
 	}
 }
 
-// askAgent reads what an agent's admin port shows.
+// askAgent reads the pages of an agent's admin port.
 func askAgent(ctx context.Context, port AgentPort) agentSeen {
 	client, page := port.Admin.HTTP(), port.Admin.URL
 	a := agentSeen{address: port.Address}

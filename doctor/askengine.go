@@ -183,8 +183,8 @@ func tokenizeOne(ctx context.Context, base, body string) ([]uint32, error) {
 	return v.Tokens, err
 }
 
-// endpoints returns the event sockets to read: those that the router is configured to read, or for
-// workers that are not in the configuration those that the engine reports.
+// endpoints returns the event sockets to read: the sockets that the router is configured to read,
+// or for workers that are not in the configuration the sockets that the engine reports.
 func (w *workerSeen) endpoints() []kvsource.Socket {
 	if !w.fromFile || kvsource.Discovered(w.kvEvents) {
 		return w.engine.sources

@@ -72,7 +72,7 @@ func parsedPage(body []byte, err error) (node, error) {
 	return parseNode(body)
 }
 
-// getBounded gets a page. A page beyond the bound is an error, because the rest of it may have what is looked for.
+// getBounded gets a page. A page beyond the bound is an error, because the wanted part may be in the rest.
 func getBounded(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/stator-project/stator/internal/metric"
 )
 
-// optionsSeen is what an engine reports of the options that docs/engines asks for, beside what all engines report. Its kind
+// optionsSeen has an engine's report of the options that docs/engines asks for, beside what all engines report. Its kind
 // decides what there is to read; the rest has its zero value.
 type optionsSeen struct {
 	version    string
@@ -162,11 +162,11 @@ func (e *engineSeen) askLlama(ctx context.Context, base string) {
 	}
 	e.version = props.Build
 	if props.Slots > 0 && props.Slots <= maxSlots && props.Settings.Context > 0 && props.Settings.Context <= maxTokens {
-		e.capacity = props.Slots * props.Settings.Context // n_ctx is that of one slot
+		e.capacity = props.Slots * props.Settings.Context // n_ctx is the context of one slot
 	}
 }
 
-// askFrontend counts the workers behind a frontend of Dynamo, which answers 404 where there are none.
+// askFrontend counts the workers behind a frontend of Dynamo, which answers 404 if there are none.
 func (e *engineSeen) askFrontend(ctx context.Context, base, model string) {
 	if model == "" {
 		e.workers = 0

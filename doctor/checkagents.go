@@ -52,7 +52,7 @@ func busFindings(subject string, metrics metric.Samples) (found []Finding) {
 	return found
 }
 
-// restartsToReport is how many failures of an engine are too many, and recentFailure how long they matter.
+// restartsToReport is the number of an engine's failures that are too many, and recentFailure the time for which they matter.
 const (
 	restartsToReport = 3
 	recentFailure    = 15 * time.Minute
@@ -86,7 +86,7 @@ func checkEngineRestarts(o *observation) []Finding {
 	})
 }
 
-// settled is how long a ready engine may take until its agent has its cache.
+// settled is the longest time that an agent may need for the cache of a ready engine.
 const settled = 10 * time.Second
 
 // checkAgentEvents finds engines that are ready and whose caches their agents do not have exactly. There is one

@@ -11,8 +11,8 @@ import (
 
 // The checks of clocks, hit rates and hashes.
 
-// clockBound is how far clocks may be apart. Restarts are detected by timestamps, and an engine needs
-// longer than this to restart.
+// clockBound is the greatest difference that clocks may have. Restarts are detected by timestamps,
+// and an engine needs longer than this to restart.
 const clockBound = 2 * time.Second
 
 func checkClock(o *observation) []Finding {
@@ -54,13 +54,13 @@ func clockFinding(subject string, ahead time.Duration) (Finding, bool) {
 }
 
 const (
-	// enoughTokens is how many prompt tokens a hit rate must stand on.
+	// enoughTokens is the least number of prompt tokens behind a hit rate.
 	enoughTokens = 20_000
-	// maxRateDifference is how far two hit rates may be apart, as a share of prompt tokens.
+	// maxRateDifference is the greatest difference that two hit rates may have, as a share of prompt tokens.
 	maxRateDifference = 0.25
 )
 
-// checkHitRate compares the hit rate that the router predicted with that of the engines.
+// checkHitRate compares the hit rate that the router predicted with the engines' hit rate.
 func checkHitRate(o *observation) []Finding {
 	promptTokens := o.router.metricsNow.Sum("stator_route_prompt_tokens_total")
 	cachedTokens := o.router.metricsNow.Sum("stator_route_cached_tokens_total")
@@ -92,7 +92,7 @@ func checkHitRate(o *observation) []Finding {
 	}}
 }
 
-// maxResyncs is how many resyncs for drift are normal.
+// maxResyncs is the number of resyncs for drift that is normal.
 const maxResyncs = 1
 
 // checkDrift reads the router's own comparison of predicted and reported cache hits.
@@ -166,8 +166,8 @@ type rootHash struct {
 	hash   kvevent.EngineHash
 }
 
-// compareRoots adds a worker's first blocks to those of the workers before it. It returns a worker with
-// another hash for one of them, or "".
+// compareRoots adds a worker's first blocks to the first blocks of the workers before it. It returns a
+// worker with another hash for one of them, or "".
 func compareRoots(first map[root]rootHash, w *workerSeen) (other string) {
 	for _, s := range w.sockets {
 		for r, hash := range s.roots {
@@ -182,8 +182,8 @@ func compareRoots(first map[root]rootHash, w *workerSeen) (other string) {
 	return other
 }
 
-// checkHashAlgorithms finds engines whose reported algorithm makes their hashes differ from those of
-// others.
+// checkHashAlgorithms finds engines whose reported algorithm makes their hashes differ from the
+// hashes of others.
 func checkHashAlgorithms(o *observation) (found []Finding) {
 	for _, m := range o.models {
 		algorithms := map[string]bool{}

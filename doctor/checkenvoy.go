@@ -44,7 +44,7 @@ var envoyChecks = []struct {
 		"likely cause", checkEnvoyCounters},
 }
 
-// diagnoseEnvoy runs the checks on what an Envoy shows.
+// diagnoseEnvoy runs the checks on the pages of an Envoy.
 func diagnoseEnvoy(e *envoySeen) Diagnosis {
 	d := Diagnosis{Checks: len(envoyChecks), Findings: []Finding{}, looked: "the Envoy at " + e.address}
 	for _, c := range envoyChecks {
@@ -57,8 +57,8 @@ func diagnoseEnvoy(e *envoySeen) Diagnosis {
 	return d
 }
 
-// joinEqual makes one finding of those that differ in their subjects alone. Names in a configuration are of any length and
-// may have control characters, which it removes.
+// joinEqual makes one finding of all findings that differ in their subjects alone. Names in a configuration are of any
+// length and may have control characters, which it removes.
 func joinEqual(found []Finding) (joined []Finding) {
 	subjects, place := map[Finding][]string{}, map[Finding]int{}
 	for _, f := range found {
@@ -79,7 +79,7 @@ func joinEqual(found []Finding) (joined []Finding) {
 	return joined
 }
 
-// mostPrinted is how many characters of a part of a finding are printed.
+// mostPrinted is the greatest number of characters of a part of a finding that are printed.
 const mostPrinted = 600
 
 // printable returns a text as one line of bounded length.
@@ -167,7 +167,7 @@ func checkRejected(e *envoySeen) (found []Finding) {
 		})
 	}
 
-	// Envoy keeps the error of a listener, but not that of a cluster, a route or endpoints.
+	// Envoy keeps the error of a listener, but not the error of a cluster, a route or endpoints.
 	for _, name := range slices.Sorted(maps.Keys(e.stats)) {
 		if n := e.stats[name]; n > 0 && strings.HasSuffix(name, ".update_rejected") {
 			found = append(found, Finding{
@@ -180,7 +180,7 @@ func checkRejected(e *envoySeen) (found []Finding) {
 	return found
 }
 
-// addParts is the remedy for what the snippet adds.
+// addParts is the remedy if parts are missing that the snippet adds.
 const addParts = "add the parts that `stator envoy snippet` prints; docs/your-own-envoy.md has the steps"
 
 func checkFilter(e *envoySeen) (found []Finding) {
@@ -219,7 +219,7 @@ func checkFilter(e *envoySeen) (found []Finding) {
 	return append(found, f)
 }
 
-// authenticating are the types of filters that decide who a client is, or what it may do.
+// authenticating are the types of filters that decide a client's identity or its permissions.
 var authenticating = map[string]bool{
 	"JwtAuthentication": true, "ExtAuthz": true, "RBAC": true, "ApiKeyAuth": true, "BasicAuth": true, "OAuth2": true,
 }
@@ -399,8 +399,8 @@ func checkFailureMode(e *envoySeen) []Finding {
 	return found
 }
 
-// severalModels finds what is wrong where the decision selects the pool: a route by which the requests of all models enter and that
-// leads to the workers of one, and a filter that does not let Envoy choose the route again.
+// severalModels finds mistakes if the decision selects the pool: a route by which the requests of all models enter and that leads
+// to the workers of one, and a filter that does not let Envoy choose the route again.
 func (e *envoySeen) severalModels(p *decisionPath) (found []Finding) {
 	decisions := p.decisions()
 	pools := map[string]bool{}

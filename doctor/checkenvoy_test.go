@@ -25,7 +25,7 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// pages are what the admin port of an Envoy showed. The samples in testdata/envoy are those of Envoy 1.40 in
+// pages has the pages of an Envoy's admin port. The samples in testdata/envoy come from Envoy 1.40 in
 // TestDoctorReadsAnEnvoy of test/scenario, which describes the steps and writes them. The bootstrap is left out.
 type pages struct {
 	Info     any      `json:"server_info"`
@@ -47,7 +47,7 @@ func readSample(t testing.TB, name string) *pages {
 	return p
 }
 
-// wantByDefault is what a configuration of routers without any setting wants.
+// wantByDefault returns the settings of routers without any configuration.
 func wantByDefault() wanted {
 	return wanted{maxBody: 32 << 20, decision: 5 * time.Second, idle: 10 * time.Minute}
 }
@@ -415,8 +415,8 @@ func TestEachFaultOfAnEnvoy(t *testing.T) {
 	}
 }
 
-// TestWantedOfAFleet: what an Envoy is compared with comes from the configuration and the fleet of the router. Names of hosts are
-// no picks, so they are left out.
+// TestWantedOfAFleet: the settings that an Envoy is compared with come from the configuration and the fleet of the router. Names
+// of hosts are no picks, so they are left out.
 func TestWantedOfAFleet(t *testing.T) {
 	cfg, err := config.Parse([]byte(`{apiVersion: stator.dev/v1alpha1, kind: Stator, gateway: {maxBodyBytes: 1048576, decisionTimeout: 2s, idleTimeout: 90s},
 		models: [{name: m, path: "builtin:sim", router: {busy: {kvUsage: 0.9}, queue: {maxWait: 30s}}}]}`))
@@ -434,7 +434,7 @@ func TestWantedOfAFleet(t *testing.T) {
 	}
 }
 
-// TestOldEnvoy: on Envoy 1.36 the bound of bodies is that of the listener, which the snippet for 1.40 does not set.
+// TestOldEnvoy: on Envoy 1.36 the listener's bound of bodies counts, which the snippet for 1.40 does not set.
 func TestOldEnvoy(t *testing.T) {
 	p := completeParts(t)
 	p.Info = object{"version": "abc/1.36.4/Clean/RELEASE/BoringSSL"}

@@ -60,8 +60,8 @@ func checkBodyLimit(e *envoySeen) []Finding {
 	})
 }
 
-// earlyBound returns the bound of bodies before the route's applies: that of the listener, or of a filter that keeps bodies before
-// routers are asked.
+// earlyBound returns the bound of bodies before the route's applies: the bound of the listener, or of a filter that keeps bodies
+// before routers are asked.
 func (p *decisionPath) earlyBound() float64 {
 	bound := p.buffer
 	for _, f := range p.filters[:p.at] {
@@ -281,7 +281,7 @@ func checkPoolPolicy(e *envoySeen) []Finding {
 	})
 }
 
-// isKey reports whether a MetadataKey is that of a value in the namespace of the load balancer.
+// isKey reports whether a MetadataKey names a value in the namespace of the load balancer.
 func isKey(key node, name string) bool {
 	path := key.list("path")
 	return key.text("key") == envoynames.NamespaceLB && len(path) == 1 && path[0].text("key") == name
@@ -364,7 +364,7 @@ func (e *envoySeen) health(name string, isOfRouters bool) []Finding {
 	return []Finding{f}
 }
 
-// poolOf returns the cluster of a model's workers: that of its name, or one that has an address of its workers.
+// poolOf returns the cluster of a model's workers: the cluster with its name, or one that has an address of its workers.
 func (e *envoySeen) poolOf(model string) string {
 	if _, isThere := e.clusters[xds.PoolName(model)]; isThere {
 		return xds.PoolName(model)

@@ -10,7 +10,7 @@ import (
 
 // The checks of event sockets, and of the router's cache states that events lead to.
 
-// checkEventSocket explains a socket that cannot be connected to by what the engine reports.
+// checkEventSocket explains, from the engine's report, a socket that cannot be connected to.
 func checkEventSocket(o *observation) []Finding {
 	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
 		for _, s := range w.sockets {

@@ -53,7 +53,8 @@ var optionsOf = map[string]engineOptions{
 	},
 }
 
-// optionsFor returns the remedies for a kind. Kinds whose options are unknown get those of vLLM, which simulated engines have too.
+// optionsFor returns the remedies for a kind. Kinds whose options are unknown get the remedies of vLLM, which simulated engines
+// have too.
 func optionsFor(kind string) engineOptions {
 	if o, ok := optionsOf[kind]; ok {
 		return o

@@ -268,8 +268,8 @@ func (o *observation) routedLength(m *modelSeen) int {
 	return cmp.Or(longest, m.contextLength)
 }
 
-// reportedBlockSize returns the engine's block size and where it was read. Events count first, because
-// metrics show the configured size even where the engine uses another.
+// reportedBlockSize returns the engine's block size and the source that it was read from. Events count
+// first, because metrics show the configured size even if the engine uses another.
 func (w *workerSeen) reportedBlockSize() (size int, source string) {
 	for _, s := range w.sockets {
 		if s.blockSize > 0 {

@@ -79,7 +79,7 @@ func checkConnector(o *observation) []Finding {
 	})
 }
 
-// connectorRemedy is how to start a vLLM with a transfer.
+// connectorRemedy returns the instructions to start a vLLM with a transfer.
 func connectorRemedy(transfer string) string {
 	if transfer == fleet.TransferP2P.String() {
 		return `give it a tier of type p2p in --kv-transfer-config '{"kv_connector": "OffloadingConnector", …}', or correct its transfer`
@@ -127,8 +127,8 @@ func checkTransferVersion(o *observation) []Finding {
 	})
 }
 
-// firstDifferent compares a property of each prefill and decode worker with that of the first worker of the other role in the same
-// model. Workers whose property is not known, where it is empty, are left out.
+// firstDifferent compares a property of each prefill and decode worker with the same property of the first worker of the other
+// role in the same model. Workers whose property is empty, because it is not known, are left out.
 func firstDifferent(o *observation, of func(w *workerSeen) string, report func(mine, theirs, other string) Finding) (found []Finding) {
 	first := map[[2]string]*workerSeen{} // by model and role
 	for i := range o.workers {

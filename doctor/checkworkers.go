@@ -64,8 +64,8 @@ func checkRole(o *observation) (found []Finding) {
 	return found
 }
 
-// checkAdapters finds LoRA adapters that requests cannot reach: those that an engine serves under a name that is taken, and
-// those of the configuration that no engine has loaded.
+// checkAdapters finds LoRA adapters that requests cannot reach: adapters that an engine serves under a name that is taken,
+// and adapters of the configuration that no engine has loaded.
 func checkAdapters(o *observation) []Finding {
 	takenBy := map[string]string{}
 	for _, m := range o.models {
@@ -165,7 +165,7 @@ func firstOf(names []string) string {
 	return text
 }
 
-// checkEventsOff finds engines that publish no events although the configuration expects some. Where the socket cannot be
+// checkEventsOff finds engines that publish no events although the configuration expects some. If the socket cannot be
 // connected to, checkEventSocket reports that.
 func checkEventsOff(o *observation) []Finding {
 	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {

@@ -20,8 +20,8 @@ type Config struct {
 	// Agents are the admin ports of agents. An agent in the router's process need not be named.
 	Agents []AgentPort
 	Admin  *adminclient.Client
-	// Wait is how long event sockets are read. The router's cache state is read at the start and at
-	// the end of this time, to see whether it makes progress.
+	// Wait is the time for which event sockets are read. The router's cache state is read at the
+	// start and at the end of this time, to see whether it makes progress.
 	Wait time.Duration
 	// Envoy is the admin port of an Envoy to look at; nil for none.
 	Envoy *EnvoyPort
@@ -35,11 +35,11 @@ type Diagnosis struct {
 	Workers  int       `json:"workers"` // how many workers were looked at
 	Findings []Finding `json:"findings"`
 
-	looked string // what was looked at
+	looked string // the objects that were looked at
 }
 
-// Finding is one thing that is wrong. What, Why and Remedy are a line each: what is wrong, why it
-// matters, and what to do.
+// Finding is one problem. What, Why and Remedy are a line each: the problem, why it matters, and
+// what to do.
 type Finding struct {
 	Check   string `json:"check"`   // name of the check
 	Subject string `json:"subject"` // such as "worker a"

@@ -83,8 +83,8 @@ func marksOf(filter, config node) (marks int) {
 	return marks
 }
 
-// choosePools finds the clusters of workers: by their policy, their name and their addresses. Where there is none, they are
-// the targets of the routes on which the filter is enabled: of those that enable it themselves, or of chats, or else of all.
+// choosePools finds the clusters of workers: by their policy, their name and their addresses. If there is none, they are the
+// targets of the routes on which the filter is enabled: of routes that enable it themselves, or of chats, or else of all.
 func (e *envoySeen) choosePools() {
 	e.pools = map[string]bool{}
 	workers := map[netip.AddrPort]bool{}

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// node is a value in a JSON document that others wrote. Reading what is absent, or has another type, gives the zero value.
+// node is a value in a JSON document that others wrote. Reading a value that is absent, or has another type, gives the zero
+// value.
 type node struct{ value any }
 
 // maxValues bounds how many values of a document are read, which bounds the memory that they need.

@@ -10,12 +10,12 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// envoySeen holds what the admin server of an Envoy shows, and the settings of the routers that it is compared with.
+// envoySeen holds the pages of an Envoy's admin server, and the settings of the routers that it is compared with.
 type envoySeen struct {
 	address string
 	err     error // the port does not answer, or is no Envoy
 
-	version      string // such as 1.40.0; empty where it cannot be read
+	version      string // such as 1.40.0; empty if it cannot be read
 	managers     []managerSeen
 	clusters     map[string]node
 	rejected     []rejectedSeen
@@ -32,11 +32,11 @@ type envoySeen struct {
 	want wanted
 }
 
-// wanted are the settings of the routers. Those that no configuration file sets have their defaults.
+// wanted are the settings of the routers. Settings that no configuration file sets have their defaults.
 type wanted struct {
 	maxBody        float64 // bytes
 	decision, idle time.Duration
-	queueWait      time.Duration // 0 where no request waits
+	queueWait      time.Duration // 0 if no request waits
 	hintHeaders    bool          // hints in the headers of all clients count
 	// The models of the routers, and the workers of each; none where only Envoy is looked at.
 	models  []string
@@ -73,7 +73,7 @@ type routeSeen struct {
 	name             string
 	route, host, all node
 	clusters         []string
-	needsModelHeader bool // it matches what a router has decided
+	needsModelHeader bool // it matches a router's decision
 	listener         string
 }
 
@@ -314,7 +314,7 @@ func (p *decisionPath) decisions() (all []decided) {
 	return all
 }
 
-// apply overrides the configuration by that of a level of the routes.
+// apply overrides the configuration by the configuration of a level of the routes.
 func (d *decided) apply(typed node) {
 	config, kind := typed.config()
 	if kind == "FilterConfig" {

@@ -18,10 +18,10 @@ type observation struct {
 	router  routerSeen
 	models  []modelSeen
 	workers []workerSeen
-	agents  []agentSeen // those of Config.Agents
-	// ownAgent is the agent in the router's process; nil where there is none.
+	agents  []agentSeen // the agents of Config.Agents
+	// ownAgent is the agent in the router's process; nil if there is none.
 	ownAgent *agentSeen
-	busURL   string // empty where the configuration names no bus
+	busURL   string // empty if the configuration names no bus
 	busErr   error
 }
 
@@ -69,11 +69,11 @@ type fleetRank struct {
 	Address string `json:"address"`
 	Engine  string `json:"engine"`
 	Rank    int    `json:"rank"`
-	// UnleasedSince is set where the worker's lease has expired.
+	// UnleasedSince is set if the worker's lease has expired.
 	UnleasedSince *time.Time `json:"unleased_since"`
 }
 
-// cacheRank is a line of /debug/feed: what the router stores of a rank's cache.
+// cacheRank is a line of /debug/feed: the router's state of a rank's cache.
 type cacheRank struct {
 	Worker string  `json:"worker"`
 	Rank   int     `json:"rank"`
@@ -102,10 +102,10 @@ type workerSeen struct {
 	fromFile                   bool // the configuration names it
 	inRouter                   bool // the router's fleet has it
 	kvEvents, kvReplay         string
-	role, transfer, transferAt string // empty where they are not known
+	role, transfer, transferAt string // empty if they are not known
 	transferErr                error  // a connection to transferAt failed
 	ranks                      int
-	blocks                     int // of the configuration; 0 where it has none
+	blocks                     int // of the configuration; 0 if it has none
 	engine                     engineSeen
 	sockets                    []socketSeen
 }
@@ -145,7 +145,7 @@ type socketSeen struct {
 	malformed  uint64
 	parseError string // of the last malformed message
 	unknown    int    // events of a kind that this program does not decode
-	blockSize  int    // of the last block stored; 0 where none was
+	blockSize  int    // of the last block stored; 0 if none was
 	stored     int    // blocks on the device
 	noTokens   int    // blocks on the device whose events carry no tokens
 
@@ -172,7 +172,7 @@ func (o *observation) model(name string) *modelSeen {
 }
 
 // cacheOf returns the router's cache state of a rank at the start and at the end of the observation. ok
-// is false where the router had none at the end.
+// is false if the router had none at the end.
 func (o *observation) cacheOf(worker string, rank int) (before, after cacheRank, ok bool) {
 	before, _ = findRank(o.router.before, worker, rank)
 	after, ok = findRank(o.router.after, worker, rank)
@@ -187,7 +187,7 @@ func findRank(list []cacheRank, worker string, rank int) (cacheRank, bool) {
 	return list[i], true
 }
 
-// workersOf joins the workers of the configuration with those that the router has from elsewhere.
+// workersOf joins the workers of the configuration with the workers that the router has from elsewhere.
 func workersOf(cfg *config.Config, ranks []fleetRank) []workerSeen {
 	var all []workerSeen
 	for _, m := range cfg.Models {

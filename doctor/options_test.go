@@ -21,8 +21,8 @@ import (
 )
 
 // TestOptionsOfEngines serves the pages of one engine from each file of testdata/engines, and compares the findings. Each file
-// begins with the source of its pages. A page is its path, with a status other than 200 behind it; ADDRESS is that
-// of the engine, and EVENTS the port of a ZMQ socket.
+// begins with the source of its pages. A page is its path, with a status other than 200 behind it; ADDRESS is the engine's
+// address, and EVENTS the port of a ZMQ socket.
 func TestOptionsOfEngines(t *testing.T) {
 	files, err := filepath.Glob("testdata/engines/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -120,7 +120,7 @@ func servePages(t *testing.T, texts map[string]string) string {
 	return srv.Listener.Addr().String()
 }
 
-// option finds what an operator types: flags, keys of JSON, and keys of TensorRT-LLM's file.
+// option finds the texts that an operator types: flags, keys of JSON, and keys of TensorRT-LLM's file.
 var option = regexp.MustCompile(`--[a-z][a-z_-]+|"[a-z_]+":|\b[a-z]+_[a-z_.]+\b|DYN_[A-Z_]+`)
 
 // pageOf is the page of each kind of engine.

@@ -40,7 +40,7 @@ func TestAskTransfer(t *testing.T) {
 	}
 }
 
-// TestWhatEnginesShowOfTransfers: the members are those of SGLang's server info and of vLLM's pages.
+// TestWhatEnginesShowOfTransfers: the members are taken from SGLang's server info and from vLLM's pages.
 func TestWhatEnginesShowOfTransfers(t *testing.T) {
 	at := servePages(t, map[string]string{
 		"/v1/models":   `{"data": [{"id": "m", "root": "/models/m", "max_model_len": 4096}]}`,

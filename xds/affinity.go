@@ -21,7 +21,7 @@ var wasmCalls = []string{
 	"proxy_on_request_headers", "proxy_on_request_body", "proxy_on_request_trailers",
 	"proxy_get_property", "proxy_get_buffer_bytes", "proxy_replace_header_map_value", "proxy_set_effective_context", "proxy_log",
 
-	// What the runtime of Go calls. It gets no files, no variables and no arguments by them.
+	// The functions that the runtime of Go calls. It gets no files, no variables and no arguments by them.
 	"_initialize", "args_get", "args_sizes_get", "environ_get", "environ_sizes_get", "clock_time_get", "random_get",
 	"fd_write", "fd_close", "fd_fdstat_get", "fd_fdstat_set_flags", "fd_prestat_get", "fd_prestat_dir_name",
 	"poll_oneoff", "sched_yield", "proc_exit",
@@ -52,7 +52,7 @@ func buildAffinity(s Settings, p *packer) *hcmv3.HttpFilter {
 	}}))
 }
 
-// buildHashPolicy lists the headers by which Envoy chooses a worker where there is no decision: requests with an equal
+// buildHashPolicy lists the headers by which Envoy chooses a worker if there is no decision: requests with an equal
 // header go to the same one. A client that names its session knows it better than the filter does. Workers get the
 // header of the filter, because Envoy removes headers before it hashes them.
 func buildHashPolicy(s Settings) []*routev3.RouteAction_HashPolicy {

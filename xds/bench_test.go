@@ -38,9 +38,9 @@ const (
 // benchClients is the variable with the address of the server, for the process that plays the Envoys.
 const benchClients = "STATOR_XDS_BENCH_CLIENTS"
 
-// BenchmarkOneWeight measures what one changed weight costs the control plane of 10,000 workers in pools of 1,000, whose Envoys have
-// a stream of ADS each. An operation ends when all of them have received the change. The Envoys are played by a process of
-// their own, so that cpu-ms/op is that of the control plane alone; ns/op has the pauses between pushes, too.
+// BenchmarkOneWeight measures what one changed weight costs the control plane of 10,000 workers in pools of 1,000, whose Envoys
+// have a stream of ADS each. An operation ends when all of them have received the change. The Envoys are played by a process of
+// their own, so that cpu-ms/op counts the control plane alone; ns/op has the pauses between pushes, too.
 func BenchmarkOneWeight(b *testing.B) {
 	workers := benchWorkers
 	if testing.Short() {

@@ -43,7 +43,7 @@ type BootstrapSettings struct {
 // xdsCluster is the name of the cluster of the control plane.
 const xdsCluster = "stator-xds"
 
-// pingInterval is how often Envoy sends pings to the control plane.
+// pingInterval is the time between Envoy's pings to the control plane.
 const pingInterval = 30 * time.Second
 
 // Bootstrap returns an Envoy bootstrap in JSON: node, admin server and the cluster of the control plane. Everything
@@ -128,14 +128,15 @@ const (
 )
 
 // Shares of a bound from which on connections without a request end earlier than after their time-out, and at which they
-// end after leastIdle. Between the two the time falls evenly, so those that have been idle for longest end first.
+// end after leastIdle. Between the two the time falls evenly, so the connections that have been idle for longest end
+// first.
 const (
 	shortenFrom = 0.75
 	shortestAt  = 0.95
 	leastIdle   = time.Second
 )
 
-// overloadInterval is how often Envoy looks at its heap and its connections.
+// overloadInterval is the interval at which Envoy looks at its heap and its connections.
 const overloadInterval = 250 * time.Millisecond
 
 // Names of Envoy's monitors of resources.

@@ -55,7 +55,7 @@ type Settings struct {
 	DecisionTimeout, IdleTimeout time.Duration
 	// AttemptIdleTimeout ends an attempt at a worker without data, and the request is tried at another. 0 is no bound.
 	AttemptIdleTimeout time.Duration
-	// PassPaths are further paths whose requests reach workers where no router decides. One that ends in "/*"
+	// PassPaths are further paths whose requests reach workers if no router decides. One that ends in "/*"
 	// stands for all paths below it.
 	PassPaths []string
 	// HeadersTimeout and BodyTimeout bound how long the headers and the whole of a request may take to arrive. 0
@@ -63,13 +63,13 @@ type Settings struct {
 	HeadersTimeout, BodyTimeout time.Duration
 	// ConnectionIdleTimeout ends connections of clients without a request. 0 is no bound.
 	ConnectionIdleTimeout time.Duration
-	// AffinityHeader is the header that Envoy hashes where there is no decision.
+	// AffinityHeader is the header that Envoy hashes if there is no decision.
 	AffinityHeader string
 	// AffinityModule is the path of the Wasm module that computes such a header from the prompt of requests without
 	// one, as Envoys see it. Empty means none.
 	AffinityModule string
-	// TenantHeader is the header with a client's tenant, which routers get of trusted clients, and RoleHeader that with a
-	// client's role, which they get from an Envoy with the snippet. Empty means none.
+	// TenantHeader is the header with a client's tenant, which routers get of trusted clients, and RoleHeader the header
+	// with a client's role, which they get from an Envoy with the snippet. Empty means none.
 	TenantHeader, RoleHeader string
 	// HintHeaders forwards the headers of envoynames.HintHeaders to routers, because clients are trusted.
 	HintHeaders bool
@@ -77,7 +77,7 @@ type Settings struct {
 	ownEnvoy bool // the Envoy is its operator's own: see Snippet
 }
 
-// Resources is one consistent configuration: every name that it refers to is part of it. The listeners are those of
+// Resources is one consistent configuration: every name that it refers to is part of it. The listeners are made for
 // an Envoy without a node id, and all of it is for the newest version.
 type Resources struct {
 	Listeners []*listenerv3.Listener

@@ -23,7 +23,7 @@ import (
 //	left model=m address=ip:port    a worker that has gone a moment ago
 //	build [models=(a,b)] [extproc=address] [secrets=folder] [affinity=file] show=(listener,routes,clusters,endpoints)
 //
-// Run with -rewrite to update, and read the diff: it is what every Envoy will get.
+// Run with -rewrite to update, and read the diff: every Envoy will get it.
 func TestBuild(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		f := fleet.New(fleet.Hooks{})

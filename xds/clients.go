@@ -77,7 +77,7 @@ func deltaRequest(r *discoverygrpc.DeltaDiscoveryRequest) request {
 	return request{r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), e != nil, clip(e.GetMessage(), maxMessage)}
 }
 
-// answered records what a request answers to a response of a type.
+// answered records the answer in a request to a response of a type.
 func (s *Server) answered(stream streamID, url string, r request) {
 	s.status.answered(stream, url, r, time.Now())
 	if r.refuses {
@@ -136,7 +136,7 @@ func (s *Server) admit(node *corev3.Node) (Version, error) {
 		full, id, oldestVersion, newestVersion)
 }
 
-// warnOfVersion logs what an old Envoy lacks.
+// warnOfVersion logs the features that an old Envoy lacks.
 func (s *Server) warnOfVersion(node *corev3.Node, v Version) {
 	if !v.ReportsServed() {
 		s.log.Warn("this Envoy does not report which worker served a request, so all requests count as "+

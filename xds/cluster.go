@@ -88,7 +88,7 @@ func ejection() *clusterv3.OutlierDetection {
 	}
 }
 
-// ejectFor is how long a worker is ejected, times the number of its ejections in a row, and ejectAtMost bounds that.
+// ejectFor is the time for which a worker is ejected, times the number of its ejections in a row, and ejectAtMost bounds that.
 const (
 	ejectFor    = 5 * time.Second
 	ejectAtMost = 30 * time.Second
@@ -126,8 +126,8 @@ func wideOpen() *clusterv3.CircuitBreakers {
 	}}}
 }
 
-// routerPings is how often Envoy pings a router on a connection. A router that does not answer for half of it is
-// treated as gone.
+// routerPings is the time between Envoy's pings to a router on a connection. A router that does not answer for
+// half of it is treated as gone.
 const routerPings = 10 * time.Second
 
 // routerHealth checks routers, so that none of several that hangs or has vanished delays its share of the requests for
@@ -200,7 +200,7 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 	return c, p.err
 }
 
-// CheckRouters reports what is wrong with the addresses of routers, which Envoys reach with TLS or without.
+// CheckRouters returns an error for invalid addresses of routers, which Envoys reach with TLS or without.
 func CheckRouters(addresses []string, withTLS bool) error {
 	names, sockets := 0, 0
 	for _, a := range addresses {

@@ -13,7 +13,7 @@ import (
 )
 
 // maxInflateRatio is the most that gzip can expand a body. With a lower bound Envoy would pass on a body that ends at
-// the bound as if it were complete. The bound of bodies is that of sizeLimit.
+// the bound as if it were complete. sizeLimit bounds the bodies.
 const maxInflateRatio = 1032
 
 // buildDecompressor builds the filter that decompresses the bodies of requests. Responses pass as they are. Clients that
@@ -36,10 +36,10 @@ func buildDecompressor(p *packer) *hcmv3.HttpFilter {
 	}))
 }
 
-// sizeLimit bounds bodies after decompression also where no router asks for the whole of them. Envoy before 1.40 keeps the body
-// to measure it, which it does for routers in any case. In Envoy 1.36 this bound is also that of the filter that asks routers:
-// there the bound of the route comes too late, and the bound of the connection cannot be raised, because so much of a compressed body
-// is decompressed at once.
+// sizeLimit bounds bodies after decompression even if no router asks for the whole of them. Envoy before 1.40 keeps the body to
+// measure it, which it does for routers in any case. In Envoy 1.36 this bound also limits the filter that asks routers: there the
+// bound of the route comes too late, and the bound of the connection cannot be raised, because so much of a compressed body is
+// decompressed at once.
 func sizeLimit(s Settings, v Version, p *packer) *hcmv3.HttpFilter {
 	if !v.hasSizeLimit() {
 		limit := uint32(min(s.MaxBodyBytes, math.MaxUint32))

@@ -1,14 +1,14 @@
 // Package xds builds Envoy's configuration from the fleet, and serves it.
 //
-// [Build] is pure. From a fleet snapshot and the gateway's settings it builds one listener, one route table, the
-// cluster of the routers, and for each model a cluster with its endpoints. [Server] pushes the result of Build
-// over ADS, the endpoints of a cluster at most once a second on average. The package makes no decisions about requests. It configures
-// how Envoy asks for them, and what Envoy does without one: affinity first, weights otherwise.
+// [Build] is pure. From a fleet snapshot and the gateway's settings it builds one listener, one route table, the cluster of the
+// routers, and for each model a cluster with its endpoints. [Server] pushes the result of Build over ADS, the endpoints of a
+// cluster at most once a second on average. The package makes no decisions about requests. It configures how Envoy asks for them,
+// and the routing of Envoy without one: affinity first, weights otherwise.
 //
 // # What changes
 //
 // Clusters stay byte-identical while their model exists, and all volatile data is in the endpoints. The reason is
-// that Envoy warms a changed cluster for as long as its initial fetch timeout. Where a cluster does change, its
+// that Envoy warms a changed cluster for as long as its initial fetch timeout. If a cluster does change, its
 // endpoints are pushed with changed content.
 //
 //	event                             listener, routes   clusters          endpoints
@@ -17,7 +17,7 @@
 //	a weight changes                  –                  –                 changed, at most once a second
 //	a worker leaves                   –                  –                 UNHEALTHY for 2 s, then removed
 //	a model is added or removed       changed            one more or less  one list more or less
-//	a setting of the gateway changes  changed            maybe             nudged where the cluster changed
+//	a setting of the gateway changes  changed            maybe             nudged if the cluster changed
 //
 // # Versions of Envoy
 //

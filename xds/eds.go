@@ -13,9 +13,10 @@ import (
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 )
 
-// endpointCallbacks are those of the endpoint service, for Envoys whose listeners, routes and clusters come from elsewhere. It has
-// the endpoints that Envoys get over ADS, in both variants of the protocol. An Envoy opens a stream for each cluster. The callbacks
-// count streams and answers, and log what Envoys ask for and refuse. The two variants number their streams apart.
+// endpointCallbacks returns the callbacks of the endpoint service, for Envoys whose listeners, routes and clusters come from
+// elsewhere. It has the endpoints that Envoys get over ADS, in both variants of the protocol. An Envoy opens a stream for each
+// cluster. The callbacks count streams and answers, and log what Envoys ask for and refuse. The two variants number their streams
+// apart.
 func (s *Server) endpointCallbacks() serverv3.Callbacks {
 	whole, delta := newSubscribers(false), newSubscribers(true)
 	open := func(context.Context, int64, string) error {
@@ -54,7 +55,7 @@ func (s *Server) endpointCallbacks() serverv3.Callbacks {
 	}
 }
 
-// subscribe logs what is new in a request: an Envoy, a refusal, or names that are no pools. Such a name gets no endpoints until a
+// subscribe logs the news in a request: an Envoy, a refusal, or names that are no pools. Such a name gets no endpoints until a
 // model has that pool. An Envoy that is too old gets an error.
 func (s *Server) subscribe(of *subscribers, stream int64, r request, names []string) error {
 	version, err := s.admit(r.node)
@@ -111,7 +112,7 @@ func newSubscribers(isDelta bool) *subscribers {
 	return &subscribers{isDelta: isDelta, streams: map[int64]*subscriber{}}
 }
 
-// id returns the name of a stream among those of all services.
+// id returns the name of a stream, which is unique among the streams of all services.
 func (s *subscribers) id(stream int64) streamID {
 	return streamID{isDelta: s.isDelta, endpoints: true, number: stream}
 }

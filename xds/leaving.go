@@ -8,8 +8,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// linger is how long a worker that left stays listed as unhealthy. It is longer than the time that a decision needs
-// to reach Envoy.
+// linger is the time for which a worker that left stays listed as unhealthy. It is longer than the time that a
+// decision needs to reach Envoy.
 const linger = 2 * time.Second
 
 // leavers has the workers of a pool that left within linger. The caller passes the time.

@@ -110,7 +110,7 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		RequestTimeout:        seconds(s.BodyTimeout),
 		// Connections without a request count in the bound of all. Envoy's default is an hour; 0 is no bound.
 		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: seconds(s.ConnectionIdleTimeout)},
-		// HTTP/1.0 is what nginx speaks to its upstreams by default.
+		// nginx speaks HTTP/1.0 to its upstreams by default.
 		HttpProtocolOptions: &corev3.Http1ProtocolOptions{AcceptHttp_10: true, DefaultHostForHttp_10: "gateway"},
 		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
 			MaxConcurrentStreams:        wrapperspb.UInt32(maxStreams),
@@ -153,7 +153,7 @@ func filter(name string, config *anypb.Any) *hcmv3.HttpFilter {
 
 // forgedHeaders removes headers that only routers may set from the requests of clients. It comes before ext_proc,
 // because without a running router nothing else would remove them. Clients whose hints count keep all headers that
-// begin with x-stator- but those of the gateway itself.
+// begin with x-stator- except the gateway's own headers.
 func forgedHeaders(a audience) []*mutationv3.HeaderMutation {
 	rules := []*matcherv3.StringMatcher{beginsWith(envoynames.DestinationPrefix)}
 	rules = append(rules, exactly(envoynames.HeaderDataRank)...)

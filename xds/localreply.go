@@ -13,7 +13,8 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// failedDetail begins the response code details of Envoy's answers where no router has answered in time, and the filter fails closed.
+// failedDetail begins the response code details of Envoy's answers if no router has answered in time, and the filter fails
+// closed.
 const failedDetail = "ext_proc_error"
 
 // buildLocalReplies writes Envoy's own answers as OpenAI errors. Answers of routers are errors of that form already

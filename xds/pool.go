@@ -20,7 +20,7 @@ const (
 	burst    = 4
 )
 
-// change is how the endpoints of a pool differ from those that Envoys have.
+// change is the difference of a pool's endpoints from the endpoints that Envoys have.
 type change uint8
 
 const (
@@ -46,8 +46,9 @@ type pool struct {
 
 func newPool(model string) *pool { return &pool{model: model, leavers: newLeavers(), again: true} }
 
-// observe compares the workers of a snapshot with those that Envoys have, and returns when the difference may be published. The
-// slice must not change later. Zero means that there is no difference, and that none follows without a change of the fleet.
+// observe compares the workers of a snapshot with the workers that Envoys have, and returns when the difference may be
+// published. The slice must not change later. Zero means that there is no difference, and that none follows without a change of
+// the fleet.
 func (p *pool) observe(workers []*fleet.Worker, now time.Time) (due time.Time) {
 	if !slices.EqualFunc(p.seen, workers, func(a, b *fleet.Worker) bool { return a.Address == b.Address }) {
 		p.leavers.update(p.model, workers, now)
@@ -73,7 +74,8 @@ func (p *pool) observe(workers []*fleet.Worker, now time.Time) (due time.Time) {
 	return latest(due, now)
 }
 
-// compare returns how workers differ from those that Envoys have. Where the endpoints do not differ, it takes the new workers.
+// compare returns how workers differ from the workers that Envoys have. If the endpoints do not differ, it takes the new
+// workers.
 func (p *pool) compare(workers []*fleet.Worker) change {
 	if len(workers) != len(p.published) {
 		return newHealth
@@ -113,7 +115,7 @@ func (p *pool) wasPublished(now time.Time) {
 	p.full = latest(p.full, now).Add(interval)
 }
 
-// wasRefused records why the endpoints of the last snapshot cannot be published. Envoys keep those that they have.
+// wasRefused records why the endpoints of the last snapshot cannot be published. Envoys keep their present endpoints.
 func (p *pool) wasRefused(why string, now time.Time) {
 	p.failed = why
 	p.last = now

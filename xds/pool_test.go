@@ -155,7 +155,7 @@ func TestRefusedEndpointsAreTriedAgain(t *testing.T) {
 	w.wantNothing(1010 * ms)
 }
 
-// TestPushesEqualBuild: whatever changes, the endpoints in the cache are those that Build makes of the whole fleet.
+// TestPushesEqualBuild: whatever changes, the endpoints in the cache equal the endpoints that Build makes of the whole fleet.
 func TestPushesEqualBuild(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))

@@ -56,7 +56,7 @@ func buildRoute(s Settings, name, model string, match *routev3.RouteMatch, retry
 	}
 }
 
-// addedHeaders are those that responses get.
+// addedHeaders returns the headers that responses get.
 func addedHeaders(s Settings) []*corev3.HeaderValueOption {
 	list := []*corev3.HeaderValueOption{fromMetadata(envoynames.HeaderDecision, envoynames.Decision)}
 	if s.Splits {
@@ -108,8 +108,8 @@ func undecided(s Settings) *routev3.Route {
 	return &routev3.Route{
 		Name:  undecidedName,
 		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-		// A direct response would be simpler, but Envoy ignores the bound of the body there and uses that of the
-		// connection.
+		// A direct response would be simpler, but Envoy ignores the bound of the body there and uses the
+		// connection's bound.
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: undecidedName},
 			IdleTimeout:      seconds(s.IdleTimeout),

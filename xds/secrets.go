@@ -67,7 +67,7 @@ func inFile(name string) *corev3.DataSource {
 // secretTimeout bounds how long Envoy waits for a secret at its start. The file is there.
 const secretTimeout = 2 * time.Second
 
-// secretIn refers to a secret in a folder. Envoy watches the folder, and those of the PEM files.
+// secretIn refers to a secret in a folder. Envoy watches the folder, and the folders of the PEM files.
 func secretIn(folder, name string) *tlsv3.SdsSecretConfig {
 	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
 		ResourceApiVersion:  corev3.ApiVersion_V3,
@@ -94,7 +94,7 @@ func clientTLS(folder, serverName string, p *packer) *corev3.TransportSocket {
 				TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secretIn(folder, clientSecret)},
 				ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 					CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-						// Every certificate of the CA would do without this, also that of another Envoy.
+						// Every certificate of the CA would do without this, also another Envoy's certificate.
 						DefaultValidationContext: &tlsv3.CertificateValidationContext{
 							MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
 								SanType: tlsv3.SubjectAltNameMatcher_DNS,

@@ -42,11 +42,11 @@ type Server struct {
 	tables    *tables              // listeners, routes and clusters of every Envoy
 	endpoints *cachev3.LinearCache // apart, because they change often
 
-	status *journal // what the pages show
+	status *journal // for the status pages
 
 	// Used by Run alone.
 	applied   Settings          // the last ones from which tables could be built
-	pools     map[string]*pool  // by the name of the cluster; those of the models of applied
+	pools     map[string]*pool  // by the name of the cluster; for the models of applied
 	clusters  map[string][]byte // content of each cluster in the last tables
 	next      *Resources        // tables that the next push publishes; nil for none
 	tablesSum [sha256.Size]byte // fingerprint of the last tables
@@ -62,8 +62,8 @@ func NewServer(s Settings, f *fleet.Fleet, log *slog.Logger, reg prometheus.Regi
 		tables:   newTables(),
 		status:   newJournal(),
 		clusters: map[string][]byte{},
-		// An Envoy that reconnects sends the versions that it has. Those of an earlier process must not equal
-		// ours, so ours begin with the time of the start.
+		// An Envoy that reconnects sends the versions that it has. Versions of an earlier process must not
+		// equal ours, so ours begin with the time of the start.
 		endpoints: cachev3.NewLinearCache(resourcev3.EndpointType, cachev3.WithVersionPrefix(strconv.FormatInt(time.Now().UnixNano(),
 			36)+"-")),
 	}
@@ -104,13 +104,13 @@ func (s *Server) Register(ctx context.Context, g *grpc.Server) {
 		ClassifyDelta: func(r *cachev3.DeltaRequest) string { return classify(r.GetTypeUrl()) },
 		Caches:        map[string]cachev3.Cache{"tables": s.tables.cache, "endpoints": s.endpoints},
 	}
-	// In an older protocol a request without names means all resources. No Envoy wants that of endpoints.
+	// In an older protocol a request without names means all resources. No Envoy wants all endpoints.
 	named := config.DeactivateLegacyWildcardForTypes([]string{resourcev3.EndpointType})
 	discoverygrpc.RegisterAggregatedDiscoveryServiceServer(g, serverv3.NewServer(ctx, mux, s.callbacks(), named))
 	endpointgrpc.RegisterEndpointDiscoveryServiceServer(g, serverv3.NewServer(ctx, s.endpoints, s.endpointCallbacks(), named))
 }
 
-// together is how long a push waits after a change, because one change is often followed by others. They are one push.
+// together is the time that a push waits after a change, because one change is often followed by others. They are one push.
 const together = 20 * time.Millisecond
 
 // Run pushes the configuration now, and after every change of the fleet or the settings, until ctx ends.
@@ -219,7 +219,7 @@ func (s *Server) push(snapshot *fleet.Snapshot, now time.Time) (next time.Time) 
 	return next
 }
 
-// build returns the endpoints of a pool, or nil where they are invalid. Envoys then keep those that they have.
+// build returns the endpoints of a pool, or nil if they are invalid. Envoys then keep their present endpoints.
 func (s *Server) build(p *pool, now time.Time) *endpointv3.ClusterLoadAssignment {
 	e, err := p.build(s.applied.Relays, now)
 	if err == nil {

@@ -28,9 +28,9 @@ import (
 
 // SnippetSettings are the settings of Snippet.
 type SnippetSettings struct {
-	// Settings are those of the gateway. Listen and TrustedListen have no effect.
+	// Settings are the gateway's settings. Listen and TrustedListen have no effect.
 	Settings
-	// Version is that of the Envoy to which the snippet is added.
+	// Version is the version of the Envoy to which the snippet is added.
 	Version Version
 	// NodeID is sent to routers, so that they distinguish Envoys on one host. Empty means that the host is enough.
 	NodeID string
@@ -47,8 +47,8 @@ type SnippetSettings struct {
 const exampleEndpoint = "192.0.2.1:8000"
 
 // Snippet returns, as YAML with comments, what to add to the configuration of an Envoy so that routers choose workers there.
-// Its parts are those of Build, without the fields that the version lacks, and with what an Envoy needs that serves other
-// things besides.
+// Its parts are the same as Build's, without the fields that the version lacks, and with additions for an Envoy that serves
+// other things besides.
 func Snippet(s SnippetSettings) ([]byte, error) {
 	if len(s.Models) == 0 {
 		return nil, errors.New("no model is named")
@@ -119,7 +119,7 @@ func (s SnippetSettings) connectionManager(m *hcmv3.HttpConnectionManager) (*hcm
 	}, p.err
 }
 
-// ofPools matches the requests that routers must know of: those with a booking, wherever they went, and those to a pool.
+// ofPools matches the requests that routers must know of: requests with a booking, wherever they went, and requests to a pool.
 func (s SnippetSettings) ofPools(p *packer) *accesslogv3.AccessLogFilter {
 	var names []string
 	for _, c := range s.poolNames() {
@@ -141,7 +141,7 @@ func (s SnippetSettings) poolNames() (names []string) {
 }
 
 // virtualHost returns the routes to the pools, with the filter enabled. One model has one route for the paths that routers
-// read. With several, the routes of the models come first, because they match what a router has decided.
+// read. With several, the routes of the models come first, because they match a router's decision.
 func (s SnippetSettings) virtualHost(all *routev3.VirtualHost) (*routev3.VirtualHost, error) {
 	var p packer
 	// A filter that is disabled is enabled by a configuration, also by an empty one.
@@ -180,7 +180,7 @@ func matchParsed() *routev3.RouteMatch {
 	}}}
 }
 
-// clusters returns the pools, the cluster of the routers, and that of the control plane if pools get endpoints from it.
+// clusters returns the pools, the cluster of the routers, and the cluster of the control plane if pools get endpoints from it.
 func (s SnippetSettings) clusters(all []*clusterv3.Cluster) (*bootstrapv3.Bootstrap_StaticResources, error) {
 	out := &bootstrapv3.Bootstrap_StaticResources{}
 	for _, model := range s.Models {

@@ -20,8 +20,8 @@ func snippetSettings(v Version, models ...string) SnippetSettings {
 	}}
 }
 
-// TestSnippetOfVersions: each version gets the fields that it has, and what replaces those that it lacks. Every comment has its
-// place in all of them.
+// TestSnippetOfVersions: each version gets the fields that it has, and replacements for the fields that it lacks. Every comment
+// has its place in all of them.
 func TestSnippetOfVersions(t *testing.T) {
 	for v := oldestVersion; v <= newestVersion; v++ {
 		for _, models := range [][]string{{"one"}, {"one", "two"}} {

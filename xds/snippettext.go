@@ -89,7 +89,7 @@ func (s SnippetSettings) aboutHost() string {
 		"others, and without a decision the answer is 503."
 }
 
-// commentsOfHost explain the parts of the routes. Those of the first route stand for all.
+// commentsOfHost explain the parts of the routes. The comments of the first route stand for all.
 func (s SnippetSettings) commentsOfHost() []comment {
 	last := fmt.Sprintf("routes/%d/", len(s.Models))
 	if len(s.Models) == 1 {
@@ -118,12 +118,12 @@ const aboutClusters = "the clusters. Append them to yours. In place of a cluster
 	"load_balancing_policy, common_lb_config, circuit_breakers and outlier_detection to it, remove its lb_policy, and " +
 	"name it in the route and in the filter of the access log."
 
-// aboutListener is needed where the bound of the route comes too late.
+// aboutListener is needed if the bound of the route comes too late.
 const aboutListener = "the listener, beside its filter_chains. Envoy 1.36 applies the bound of the route after the " +
 	"filter that reads the body, so the listener needs the bound too. Without it bodies above 1 MiB get 413. Other " +
 	"routes of the listener may buffer as much then."
 
-// commentsOfClusters explain the parts of the clusters. Those of the first pool stand for all.
+// commentsOfClusters explain the parts of the clusters. The comments of the first pool stand for all.
 func (s SnippetSettings) commentsOfClusters() []comment {
 	routers := len(s.Models)
 	control := routers + 1

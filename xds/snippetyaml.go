@@ -28,7 +28,7 @@ func (d *document) add(key, about string, m proto.Message, comments []comment) e
 	if err != nil {
 		return err
 	}
-	// JSON is YAML. The order of its keys is that of the fields.
+	// JSON is YAML. Its keys have the order of the fields.
 	var parsed yaml.Node
 	if err := yaml.Unmarshal(text, &parsed); err != nil {
 		return err
@@ -93,7 +93,7 @@ func stepInto(n *yaml.Node, step string) (place, value *yaml.Node) {
 	return nil, nil
 }
 
-// commentWidth is how many characters of a comment are in a line.
+// commentWidth is the greatest number of characters of a comment in a line.
 const commentWidth = 100
 
 // wrap returns a text as the lines of a comment. Lines of the text that begin with a space stay as they are.

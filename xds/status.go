@@ -12,7 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// Status is what Envoys were sent, and what they accepted and refused.
+// Status lists the resources that Envoys were sent, accepted and refused.
 type Status struct {
 	// Failures are the parts of the configuration that cannot be built now. Their last good versions stay in force. Sorted by part.
 	Failures []Failure
@@ -37,19 +37,20 @@ type EnvoyStatus struct {
 	Types []TypeStatus
 }
 
-// TypeStatus is what an Envoy was sent of one type of resource. Versions are those of the responses.
+// TypeStatus has the responses that an Envoy was sent for one type of resource. Versions are the versions of the responses.
 type TypeStatus struct {
 	Type string
 	// Pushes counts responses.
 	Pushes uint64
-	// Sent is the version of the last response, and Accepted that of the last one that the Envoy accepted; empty for none.
+	// Sent is the version of the last response, and Accepted the version of the last one that the Envoy accepted; empty for
+	// none.
 	Sent, Accepted     string
 	SentAt, AcceptedAt time.Time
 	// Refusal is the last refusal (NACK), which may be of an earlier response than Accepted; nil for none.
 	Refusal *Refusal
 }
 
-// Refusal is a response that an Envoy did not accept. It keeps what it had.
+// Refusal is a response that an Envoy did not accept. It keeps its previous resources.
 type Refusal struct {
 	Version string
 	// Message is the reason that the Envoy gave, cut to 2,048 bytes.
@@ -57,7 +58,7 @@ type Refusal struct {
 	At      time.Time
 }
 
-// Bounds of what is kept for the pages.
+// Bounds of the memory for the pages.
 const (
 	maxEnvoys     = 4096
 	maxMessage    = 2048
@@ -86,7 +87,7 @@ type envoyStatus struct {
 	types map[string]*TypeStatus
 }
 
-// streamSent is what one stream has sent and its Envoy has not answered.
+// streamSent has the responses that one stream has sent and its Envoy has not answered.
 type streamSent struct {
 	node       string
 	unanswered map[string][]response // by type; the newest is last
@@ -228,7 +229,7 @@ func (s *journal) now() (out Status) {
 	return out
 }
 
-// printable replaces what a terminal may obey.
+// printable replaces characters that a terminal may obey.
 func printable(r rune) rune {
 	if unicode.IsPrint(r) {
 		return r
@@ -236,7 +237,7 @@ func printable(r rune) rune {
 	return '?'
 }
 
-// clip returns a text without what is beyond a length in bytes, and without broken characters.
+// clip returns a text cut to a length in bytes, and without broken characters.
 func clip(text string, length int) string {
 	return strings.ToValidUTF8(text[:min(len(text), length)], "")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/testkit"
 )
 
-// typeOf returns what the only Envoy was sent of a type.
+// typeOf returns the status of a type for the only Envoy.
 func typeOf(s *Server, kind string) (found TypeStatus) {
 	for _, e := range s.Status().Envoys {
 		for _, t := range e.Types {
@@ -28,8 +28,8 @@ func typeOf(s *Server, kind string) (found TypeStatus) {
 	return found
 }
 
-// TestStatusOfAnEnvoy: the status has what a real stream of ADS was sent, accepted and refused, and forgets the Envoy when its
-// stream ends.
+// TestStatusOfAnEnvoy: the status has the resources that a real stream of ADS was sent, accepted and refused, and forgets the
+// Envoy when its stream ends.
 func TestStatusOfAnEnvoy(t *testing.T) {
 	s, f, log, connection := servedModel(t)
 	stream, err := discoverygrpc.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(t.Context())

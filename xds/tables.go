@@ -36,7 +36,7 @@ type streamID struct {
 	number             int64
 }
 
-// edge is what the tables of an Envoy depend on. During an upgrade two Envoys may have one node id.
+// edge has the properties of an Envoy that its tables depend on. During an upgrade two Envoys may have one node id.
 type edge struct {
 	node    string
 	version Version
@@ -98,8 +98,8 @@ func (t *tables) set(s Settings, r Resources) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	// Every push has a new version. The cache compares the content of resources, and Envoys get only those that
-	// changed.
+	// Every push has a new version. The cache compares the content of resources, and Envoys get only changed
+	// ones.
 	t.version++
 	t.settings = s
 	t.last = &r
@@ -170,7 +170,7 @@ func (t *tables) node(stream streamID) string {
 	return t.streams[stream].node
 }
 
-// count returns how many streams are those of Envoys for which is holds. mu is held.
+// count returns the number of streams of Envoys for which is holds. mu is held.
 func (t *tables) count(is func(edge) bool) (n int) {
 	for _, e := range t.streams {
 		if is(e) {

@@ -14,7 +14,7 @@ import (
 // Version is a minor version of Envoy 1: 38 is Envoy 1.38.
 type Version int
 
-// The versions of which it is known what they may be sent.
+// The versions whose accepted fields are known.
 const (
 	oldestVersion Version = 36
 	newestVersion Version = 40
@@ -78,7 +78,7 @@ const sizeLimitVersion Version = 40
 // Envoy 1.36 applies it after them: https://github.com/envoyproxy/envoy/pull/42607.
 const routeBufferVersion Version = 37
 
-// selectedHostField is where Envoy writes the address that served a request.
+// selectedHostField is the field in which Envoy writes the address that served a request.
 const selectedHostField protoreflect.FullName = "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost.selected_host_key"
 
 // has reports whether an Envoy of this version knows a field.

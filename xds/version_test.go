@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// TestParseVersion reads versions of Envoy, and refuses those that are not known by name.
+// TestParseVersion reads versions of Envoy, and refuses versions that are not known by name.
 func TestParseVersion(t *testing.T) {
 	for text, want := range map[string]Version{"1.36": 36, "1.38.3": 38, "v1.40.0": 40} {
 		v, err := ParseVersion(text)

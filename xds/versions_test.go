@@ -178,7 +178,7 @@ func TestWholeStateOverADS(t *testing.T) {
 			}
 		}
 	}
-	await(resourcev3.RouteType, 1) // the last of those that were asked for
+	await(resourcev3.RouteType, 1) // the last of the types that were asked for
 	addWorker(t, f, "b", "127.0.0.1:8002")
 	await(resourcev3.EndpointType, 2)
 	next := *s.settings.Load()

@@ -76,7 +76,7 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 	}
 	modelPath, interpreter := m.Path, cmp.Or(l.Python, python(self))
 	if l.Dir != "" {
-		// Paths of the file are relative to the agent's folder, not to that of the engine.
+		// Paths of the file are relative to the agent's folder, not to the engine's folder.
 		modelPath, interpreter = absolute(modelPath), absolute(interpreter)
 	}
 	return Launch{

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// FindGPUs returns the devices that engines of this process can use, as CUDA_VISIBLE_DEVICES has them, and where they were
-// found. Devices that this process itself is limited to come first; then those that NVML lists, in programs that are
-// built with the tag nvml; then those that the kernel lists.
+// FindGPUs returns the devices that engines of this process can use, as CUDA_VISIBLE_DEVICES has them, and the source of
+// the list. Devices that this process itself is limited to come first; then devices that NVML lists, in programs that
+// are built with the tag nvml; then devices that the kernel lists.
 func FindGPUs() (devices []string, source string) {
 	if limit, ok := os.LookupEnv(visibleDevices); ok {
 		return splitDevices(limit), visibleDevices

@@ -78,8 +78,8 @@ func (l *Launch) gpusNeeded() (n int, ok bool, err error) {
 	return n, true, nil
 }
 
-// sharesGPUs reports whether the ranks of that option use the GPUs of tensor parallelism: those of SGLang with
-// --enable-dp-attention.
+// sharesGPUs reports whether the ranks of that option use the GPUs of tensor parallelism, as the ranks of
+// SGLang with --enable-dp-attention do.
 func (l *Launch) sharesGPUs(option string) bool {
 	if l.Kind != "sglang" || !strings.HasPrefix("dp-size", option) && !strings.HasPrefix(dataParallel, option) {
 		return false
@@ -156,10 +156,10 @@ func splitDevices(text string) (all []string) {
 	return all
 }
 
-// AssignGPUs gives the engines whose use of GPUs is known, and that have no configured devices, those of found that no launch
-// of the list names, in order. Engines that set CUDA_VISIBLE_DEVICES in their environment keep that. Where none is found it
-// changes nothing: the host may have devices of another kind. Spare engines get what is left; it returns the launches without those for
-// which nothing is.
+// AssignGPUs gives the engines whose use of GPUs is known, and that have no configured devices, the devices of found that no
+// launch of the list names, in order. Engines that set CUDA_VISIBLE_DEVICES in their environment keep that. If none is found it
+// changes nothing: the host may have devices of another kind. Spare engines get the rest. It returns the launches without spare
+// ones that get no device.
 func AssignGPUs(launches []Launch, found []string) ([]Launch, error) {
 	if len(found) == 0 {
 		return launches, nil
@@ -201,7 +201,7 @@ func AssignGPUs(launches []Launch, found []string) ([]Launch, error) {
 	return slices.DeleteFunc(launches, func(l Launch) bool { return without[l.Name] }), nil
 }
 
-// spareLast returns the indexes of launches in their order, with those of spare engines behind the others.
+// spareLast returns the indexes of launches in their order, with the indexes of spare engines behind the others.
 func spareLast(launches []Launch) []int {
 	var first, last []int
 	for i := range launches {

@@ -61,7 +61,7 @@ func simulated(l Launch, port int, c *Command) error {
 	return nil
 }
 
-// simulatedTransfer has a simulated engine transfer KV caches, where it has a role, or where its arguments ask for it.
+// simulatedTransfer has a simulated engine transfer KV caches, if it has a role, or if its arguments ask for it.
 func (l Launch) simulatedTransfer(port int, c *Command) error {
 	name, asked := l.Args["transfer"]
 	if !asked {
@@ -92,7 +92,7 @@ func (l Launch) simulatedTransfer(port int, c *Command) error {
 	return nil
 }
 
-// transferDistance is how far the port of an engine's side channel is from that of its HTTP server: the whole default range of
+// transferDistance is the distance of an engine's side-channel port from the port of its HTTP server: the whole default range of
 // ports. So no other engine has it, and an agent that adopts the engine finds it again. An engine whose side channel has no free
 // port ends, and is started with another port.
 const transferDistance = 10000

@@ -66,7 +66,7 @@ type Command struct {
 	at       *Site
 	port     *reservation   // nil in a command of Validate
 	transfer []*reservation // of the sockets by which other engines fetch KV caches; one after the other
-	// transferPort is the first of them; 0 where there are none.
+	// transferPort is the first of them; 0 if there are none.
 	transferPort int
 	options      *optionsFile // nil for engines that read none
 }
@@ -74,7 +74,7 @@ type Command struct {
 // Port returns the port of the engine's HTTP server.
 func (c *Command) Port() int { return c.port.port }
 
-// TransferPort returns the first port of the sockets by which other engines fetch KV caches; 0 where there are none.
+// TransferPort returns the first port of the sockets by which other engines fetch KV caches; 0 if there are none.
 func (c *Command) TransferPort() int { return c.transferPort }
 
 // Fingerprint returns a text that another command line, environment, working folder or options file does not have.
@@ -107,7 +107,7 @@ func (c *Command) Release() {
 	c.releasePorts()
 }
 
-// Build reserves the ports of an engine, builds its command line, and writes its options file where it has one. Another
+// Build reserves the ports of an engine, builds its command line, and writes its options file if it has one. Another
 // program may take a port before the engine binds it; then the engine ends, and the next Build chooses another. The
 // caller must call Command.Release when the engine has ended.
 func (l Launch) Build(at *Site) (*Command, error) {
@@ -178,8 +178,8 @@ func (l Launch) transferPorts() (int, error) {
 	return 0, nil
 }
 
-// command builds the command line for an engine whose HTTP server has that port. transferPort is the first of those for
-// transfers of KV caches; 0 where there are none.
+// command builds the command line for an engine whose HTTP server has that port. transferPort is the first port for
+// transfers of KV caches; 0 if there are none.
 func (l Launch) command(at *Site, port, transferPort int) (*Command, error) {
 	c := &Command{at: at, transferPort: transferPort, Worker: fleet.Worker{
 		Name: l.Name, Model: l.Model, Role: l.Role, Engine: l.Kind, Ranks: 1, BlockSize: l.BlockSize,
@@ -204,8 +204,8 @@ func (l Launch) command(at *Site, port, transferPort int) (*Command, error) {
 	return c, nil
 }
 
-// environment returns the variables of the configuration, and those that give the engine its GPUs. They come after
-// those of the kind of engine, so that they replace them.
+// environment returns the variables of the configuration, and the variables that give the engine its GPUs. They
+// come after the variables of the kind of engine, so that they replace them.
 func (l Launch) environment() (all []string) {
 	if len(l.GPUs) > 0 {
 		// CUDA's own order begins with the fastest device; NVML, nvidia-smi and vLLM count along the bus.
@@ -217,7 +217,7 @@ func (l Launch) environment() (all []string) {
 	return all
 }
 
-// Validate reports what is wrong with the launch.
+// Validate returns an error for a launch that is not valid.
 func (l Launch) Validate() error {
 	transferPort := 0
 	if n, err := l.transferPorts(); err == nil && n > 0 { // command reports the error

@@ -8,7 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// nvmlGPUs returns the devices that NVIDIA's management library lists. ok is false where the host does not have the
+// nvmlGPUs returns the devices that NVIDIA's management library lists. ok is false if the host does not have the
 // library or its driver. A device that is divided by MIG is listed as its parts: CUDA cannot use it as a whole.
 func nvmlGPUs() (devices []string, ok bool) {
 	if nvml.Init() != nvml.SUCCESS {

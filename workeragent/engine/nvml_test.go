@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestNVMLListsTheDevices compares NVML's list with the driver's own tool, and with the kernel's list where no device is
+// TestNVMLListsTheDevices compares NVML's list with the driver's own tool, and with the kernel's list if no device is
 // divided by MIG.
 func TestNVMLListsTheDevices(t *testing.T) {
 	devices, ok := nvmlGPUs()

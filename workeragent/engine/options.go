@@ -18,7 +18,7 @@ func optionName(key string) string {
 }
 
 // checkOptions refuses arguments that are not the name of an option, that are there twice, or that the agent sets itself. own has
-// those with what to use instead, and spell returns an option as the engine's help spells it.
+// the options that the agent sets, with a replacement for each, and spell returns an option as the engine's help spells it.
 func (l Launch) checkOptions(own map[string]string, spell func(key string) string) error {
 	spelled := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(l.Args)) {
@@ -57,8 +57,8 @@ func (l Launch) checkOption(key string, own map[string]string, spell func(key st
 	return nil
 }
 
-// optionArgs returns the arguments as options of a command line, sorted, without those of the list. true is an option without a
-// value.
+// optionArgs returns the arguments as options of a command line, sorted, without the options of the list. true is an option
+// without a value.
 func (l Launch) optionArgs(spell func(key string) string, without ...string) (args []string) {
 	for _, key := range slices.Sorted(maps.Keys(l.Args)) {
 		if slices.Contains(without, key) {

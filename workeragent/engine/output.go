@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Bounds of what is kept of an engine's output: lines, and bytes of a line.
+// Bounds of the kept output of an engine: lines, and bytes of a line.
 const (
 	keptLines   = 20
 	maxKeptLine = 500
@@ -19,14 +19,14 @@ type Output struct {
 	tail OutputTail // guarded by mu
 }
 
-// OutputTail is what Output keeps. Its texts are from outside, apart from the remedy.
+// OutputTail is the part of an engine's output that Output keeps. Its texts are from outside, apart from the remedy.
 type OutputTail struct {
 	// Lines are the newest lines, the newest one last.
 	Lines []string
-	// Phase is how far the engine has loaded; empty while that is not known.
+	// Phase is the engine's progress in loading; empty while that is not known.
 	Phase string
-	// Remedy is what to change, by the first line that shows a common mistake; empty where there was none. The cause comes
-	// first: after it engines print the errors of all processes that waited for the one that failed.
+	// Remedy is advice on what to change, from the first line that shows a common mistake; empty if there was none. The
+	// cause comes first: after it engines print the errors of all processes that waited for the one that failed.
 	Remedy string
 }
 
@@ -46,7 +46,7 @@ func (o *Output) Add(line string) {
 	o.tail.add(line)
 }
 
-// Set replaces all lines by those of a file.
+// Set replaces all lines by the lines of a file.
 func (o *Output) Set(lines []string) {
 	var tail OutputTail
 	for _, line := range lines {
@@ -58,7 +58,7 @@ func (o *Output) Set(lines []string) {
 	o.tail = tail
 }
 
-// Tail returns a copy of what is kept.
+// Tail returns a copy of the kept output.
 func (o *Output) Tail() OutputTail {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -103,7 +103,7 @@ type phase struct {
 	text string
 }
 
-// phases are those of vLLM, in the order in which they are printed.
+// phases are vLLM's phases of loading, in the order in which they are printed.
 var phases = []phase{
 	{regexp.MustCompile(`non-default args:`), "reading the model's configuration"},
 	{regexp.MustCompile(`Initializing a V1 LLM engine`), "starting its processes"},

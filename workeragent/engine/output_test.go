@@ -54,7 +54,7 @@ func TestPhasesOfLoading(t *testing.T) {
 	}
 }
 
-// TestRemedies: the log of each common mistake has its remedy, also where the errors of other processes follow.
+// TestRemedies: the log of each common mistake has its remedy, even if the errors of other processes follow.
 func TestRemedies(t *testing.T) {
 	for name, want := range map[string]string{
 		"no-module":          "launch[].python",

@@ -57,7 +57,7 @@ func ParsePorts(text string) (*Ports, error) {
 // reservation is a port that no other engine of the host gets.
 type reservation struct {
 	port int
-	held net.PacketConn // nil where the port could not be reserved
+	held net.PacketConn // nil if the port could not be reserved
 }
 
 // release gives the port back.
@@ -142,7 +142,7 @@ func hold(port int) (*reservation, error) {
 	return &reservation{port: port, held: held}, nil
 }
 
-// holdUsed reserves a port on which an engine listens. The port is safe from others also where it cannot be reserved just now.
+// holdUsed reserves a port on which an engine listens. The port is safe from others even if it cannot be reserved just now.
 func holdUsed(port int) *reservation {
 	r, err := hold(port)
 	if err != nil {

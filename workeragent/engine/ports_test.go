@@ -136,7 +136,7 @@ func TestBuildWithoutPorts(t *testing.T) {
 	}
 }
 
-// TestReleaseRemovesSockets: the sockets of an engine that was killed are removed, and those of others stay.
+// TestReleaseRemovesSockets: the sockets of an engine that was killed are removed, and the sockets of others stay.
 func TestReleaseRemovesSockets(t *testing.T) {
 	at := testSite(t)
 	c, err := Launch{Kind: "sim", Name: "a", Model: "m"}.Build(at)

@@ -2,7 +2,7 @@ package engine
 
 import "regexp"
 
-// remedy is what to change when an engine prints a line.
+// remedy is advice on what to change when an engine prints a line.
 type remedy struct {
 	line *regexp.Regexp
 	text string
@@ -41,7 +41,7 @@ var remedies = []remedy{
 }
 
 // RemedyFor returns what to change when an engine has printed the line, or when its start has failed with that error; empty
-// where the line shows no common mistake.
+// if the line shows no common mistake.
 func RemedyFor(line string) string {
 	for _, r := range remedies {
 		if r.line.MatchString(line) {

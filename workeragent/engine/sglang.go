@@ -8,7 +8,7 @@ import (
 )
 
 // sglang runs the SGLang that is installed in the interpreter's environment. Every argument becomes an option of its command
-// line, apart from those that the agent sets. The role of the launch is SGLang's --disaggregation-mode.
+// line, apart from options that the agent sets. The role of the launch is SGLang's --disaggregation-mode.
 func sglang(l Launch, port int, c *Command) error {
 	if err := l.checkOptions(sglangOwn, optionName); err != nil {
 		return err

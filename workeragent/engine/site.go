@@ -11,7 +11,7 @@ import (
 	"strconv"
 )
 
-// Site is where the engines of one agent run. Its engines share it, and it is not changed while they run.
+// Site is the part of a host on which the engines of one agent run. Its engines share it, and it is not changed while they run.
 type Site struct {
 	// Host is the IP at which engines listen, and at which routers and Envoy reach them.
 	Host string
@@ -35,7 +35,7 @@ func NewSite(host, ports, sockets string) (Site, error) {
 // maxSocketPath bounds the path of a Unix socket: the kernel's 108 bytes, less the 0 at the end.
 const maxSocketPath = 107
 
-// Validate reports what is wrong with the site.
+// Validate returns an error for a site that is not valid.
 func (s *Site) Validate() error {
 	if ip, err := netip.ParseAddr(s.Host); err != nil || ip.IsUnspecified() || ip.Zone() != "" {
 		return fmt.Errorf("advertised address %q must be an IP of this host, such as 10.0.0.1", s.Host)
@@ -61,8 +61,8 @@ func (s *Site) KVStore(model string) string {
 func (s *Site) address(port int) string { return net.JoinHostPort(s.Host, strconv.Itoa(port)) }
 
 // endpoints returns the ZMQ endpoints of KV events and of their replay. vLLM derives the endpoint of a
-// data-parallel rank from that of rank 0, which for a Unix socket it does only where the name contains
-// "inproc": it then appends _dp and the rank.
+// data-parallel rank from the endpoint of rank 0. For a Unix socket it does so only if the name
+// contains "inproc": it then appends _dp and the rank.
 func (s *Site) endpoints(port int) (events, replay string) {
 	return "ipc://" + s.socket(port, "inproc-events"), "ipc://" + s.socket(port, "inproc-replay")
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // trtllm runs the trtllm-serve of the TensorRT-LLM that is installed in the interpreter's environment. Every argument becomes an
-// option of its command line, apart from those that the agent sets, and from "options": a map that becomes the file of
+// option of its command line, apart from options that the agent sets, and from "options": a map that becomes the file of
 // --extra_llm_api_options, where TensorRT-LLM has the settings of its KV cache. A role needs no option but those there: the
 // requests of a router decide which half an engine computes.
 func trtllm(l Launch, port int, c *Command) error {
@@ -57,10 +57,10 @@ var trtllmOwn = map[string]string{
 	"disagg_cluster_uri":          "routers send requests to both halves themselves",
 }
 
-// eventBuffer is how many KV events TensorRT-LLM keeps for its reader.
+// eventBuffer is the number of KV events that TensorRT-LLM keeps for its reader.
 const eventBuffer = 16384
 
-// trtllmOptions returns the content of the options file, and sets the worker's blocks where it bounds the cache.
+// trtllmOptions returns the content of the options file, and sets the worker's blocks if it bounds the cache.
 func (l Launch) trtllmOptions(c *Command) ([]byte, error) {
 	all := map[string]any{}
 	if text := l.Args[inFile]; text != "" {
@@ -101,7 +101,7 @@ func (l Launch) trtllmOptions(c *Command) ([]byte, error) {
 	return encodeOptions(all), nil
 }
 
-// section returns a map in the options, which it adds where it is not there.
+// section returns a map in the options, which it adds if it is not there.
 func (l Launch) section(all map[string]any, name string) (map[string]any, error) {
 	setDefault(all, name, map[string]any{})
 	section, ok := all[name].(map[string]any)
@@ -126,7 +126,7 @@ func encodeOptions(all map[string]any) []byte {
 	return b.Bytes()
 }
 
-// optionsFile is a file that an engine reads at its start. Its name is that of a socket of the engine, so that it is removed with
+// optionsFile is a file that an engine reads at its start. It is named like a socket of the engine, so that it is removed with
 // these.
 type optionsFile struct {
 	path string

@@ -5,7 +5,7 @@ import (
 )
 
 // vllm runs the vLLM that is installed in the interpreter's environment. Every argument becomes an option
-// of its command line, apart from those that the agent sets.
+// of its command line, apart from options that the agent sets.
 func vllm(l Launch, port int, c *Command) error {
 	if err := l.checkOptions(ownOptions, optionName); err != nil {
 		return err
@@ -41,7 +41,8 @@ func vllm(l Launch, port int, c *Command) error {
 const dataParallel = "data-parallel-size"
 
 // ownOptions lists the options that must not be in args, with what to use instead. A later option of a
-// command line replaces an earlier one, so these would change what the agent publishes about the worker.
+// command line replaces an earlier one, so these would change the facts that the agent publishes about
+// the worker.
 var ownOptions = map[string]string{
 	"host":                      "stator agent --advertise-address sets it",
 	"port":                      "stator agent --engine-ports sets it",

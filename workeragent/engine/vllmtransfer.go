@@ -50,7 +50,7 @@ func (l Launch) channels() (c channels, err error) {
 	return c, nil
 }
 
-// vllmTransferPorts is transferPorts for vLLM: those of NIXL come before those of the p2p tier.
+// vllmTransferPorts is transferPorts for vLLM: the ports of NIXL come before the ports of the p2p tier.
 func (l Launch) vllmTransferPorts() (int, error) {
 	c, err := l.channels()
 	if err != nil {

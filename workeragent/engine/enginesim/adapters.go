@@ -58,7 +58,7 @@ func (a *adapters) load(name string) bool {
 	return true
 }
 
-// unload removes an adapter. It returns false where there is none of that name.
+// unload removes an adapter. It returns false if there is none of that name.
 func (a *adapters) unload(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,7 +123,7 @@ func (s *Sim) loadAdapter(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	// vLLM takes a path for that of a repository on Hugging Face where there is no such folder, and finds none.
+	// vLLM takes a path for the name of a repository on Hugging Face if there is no such folder, and finds none.
 	if _, err := os.Stat(req.Path); err != nil {
 		s.writeError(w, &openai.Error{Status: http.StatusNotFound,
 			Message: fmt.Sprintf("Loading lora %s failed: No adapter found for %s", req.Name, req.Path)})

@@ -9,8 +9,8 @@ import (
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
-// TestAdaptersAreLoadedAndUnloaded: the answers and the statuses are those of vLLM. An adapter that is loaded again finds
-// its blocks.
+// TestAdaptersAreLoadedAndUnloaded: the answers and the statuses are the same as vLLM's. An adapter that is loaded again
+// finds its blocks.
 func TestAdaptersAreLoadedAndUnloaded(t *testing.T) {
 	r := start(t, func(c *enginesim.Config) { c.LoadAdapters, c.Adapters = true, []string{"poet"} })
 	load := func(name, path string) string { return fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, name, path) }

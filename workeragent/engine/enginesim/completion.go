@@ -29,7 +29,7 @@ type completion struct {
 // choice is one answer. The goroutine of passes writes it and the handler reads it.
 type choice struct {
 	answer answer
-	echo   string        // the text of the prompt, where the answer begins with it
+	echo   string        // the text of the prompt, if the answer begins with it
 	notify chan struct{} // of the completion: one channel wakes the handler for all choices
 	every  int           // tokens of one write of a stream
 

@@ -16,7 +16,7 @@ import (
 type Model interface {
 	// Prepare renders and tokenizes a request into dst.
 	Prepare(req *prompt.Request, dst *prompt.Prompt) error
-	// ContextLength returns the longest context in tokens, or 0 where the model has no bound.
+	// ContextLength returns the longest context in tokens, or 0 if the model has no bound.
 	ContextLength() int
 }
 
@@ -68,32 +68,32 @@ type Config struct {
 	Seed uint64
 	// AnswerTokens is the mean length of answers that the request does not bound; default 64.
 	AnswerTokens int
-	// StreamInterval is how many tokens a stream has in one write, as vLLM's --stream-interval; default 1. The first token is written at
-	// once, and so are the last ones.
+	// StreamInterval is the number of tokens that a stream has in one write, as vLLM's --stream-interval; default 1. The first
+	// token is written at once, and so are the last ones.
 	StreamInterval int
 
-	// StartDelay is how long the engine loads. Until then the answer to every request is 503. Default 0.
+	// StartDelay is the time that the engine takes to load. Until then the answer to every request is 503. Default 0.
 	StartDelay time.Duration
 	// Drain bounds how long running requests may continue when the context of Run ends; default 10 s.
 	Drain time.Duration
-	// Lease is how long the blocks of a prompt are kept for another engine that does not fetch them; default 30 s.
-	// TransferTimeout is how long the engine waits for another one; default 5 s. Other kinds than nixl have other defaults,
-	// those of the real engines. TransferBase and TransferToken are the
-	// time of a transfer: a constant part, default 1 ms, and a further part for each token, default 3 µs.
+	// Lease is the time for which the blocks of a prompt are kept for another engine that does not fetch them; default 30
+	// s. TransferTimeout is the longest time that the engine waits for another one; default 5 s. Other kinds than nixl
+	// have other defaults, which the real engines have. TransferBase and TransferToken are the time of a transfer: a
+	// constant part, default 1 ms, and a further part for each token, default 3 µs.
 	Lease, TransferTimeout, TransferBase, TransferToken time.Duration
 	// MaxBody bounds the body of a request, in bytes; default 64 MiB.
 	MaxBody int64
 	// MaxAnswers bounds the answers of one request: n times its prompts. Default 128.
 	MaxAnswers int
-	// ReplayBuffer is how many messages of events can be replayed, as vLLM's buffer_steps; default 10,000.
-	// SubscriberQueue is how many messages may wait for one subscriber before messages are dropped, as vLLM's
-	// hwm; default 10,000.
+	// ReplayBuffer is the number of messages of events that can be replayed, as vLLM's buffer_steps; default
+	// 10,000. SubscriberQueue is the number of messages that may wait for one subscriber before messages are
+	// dropped, as vLLM's hwm; default 10,000.
 	ReplayBuffer, SubscriberQueue int
 	// Logger logs the start and the stop of the engine; nil discards the log.
 	Logger *slog.Logger
 }
 
-// transferTimes are the defaults of Lease and TransferTimeout: those of the real engines.
+// transferTimes are the defaults of Lease and TransferTimeout: the real engines have the same.
 var transferTimes = map[fleet.Transfer]struct{ lease, timeout time.Duration }{
 	fleet.TransferNixl:    {30 * time.Second, 5 * time.Second},
 	fleet.TransferContext: {60 * time.Second, 60 * time.Second}, // kv_transfer_timeout_ms
@@ -102,7 +102,7 @@ var transferTimes = map[fleet.Transfer]struct{ lease, timeout time.Duration }{
 	fleet.TransferP2P:       {60 * time.Second, 30 * time.Second}, // _UNBOUND_STORE_TIMEOUT_S, VLLM_P2P_HANDSHAKE_TIMEOUT_S
 }
 
-// withDefaults sets the defaults of vLLM where it has the same setting.
+// withDefaults sets the defaults, as vLLM has them if it has the same setting.
 func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	c.AnswerTokens = cmp.Or(c.AnswerTokens, 64)

@@ -54,7 +54,7 @@ func TestTakenSocketIsAnError(t *testing.T) {
 	}
 }
 
-// TestUnixSocketsOfEvents binds Unix sockets for events, also where a killed engine has left its own. Another kind of
+// TestUnixSocketsOfEvents binds Unix sockets for events, even if a killed engine has left its own. Another kind of
 // file stays.
 func TestUnixSocketsOfEvents(t *testing.T) {
 	dir := t.TempDir()

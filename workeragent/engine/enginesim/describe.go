@@ -39,7 +39,7 @@ func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 	s.answerWith(w, map[string]any{"object": "list", "data": data})
 }
 
-// version serves /version. The number is that of the vLLM release whose API is simulated.
+// version serves /version. The number is the version of the vLLM release whose API is simulated.
 func (s *Sim) version(w http.ResponseWriter, _ *http.Request) {
 	s.answerWith(w, map[string]any{"version": "0.32.0+stator.sim"})
 }
@@ -56,7 +56,7 @@ func (s *Sim) serverLoad(w http.ResponseWriter, _ *http.Request) {
 //
 // Without events, "enable_kv_cache_events" is false and the other keys are missing.
 func (s *Sim) eventSources(w http.ResponseWriter, _ *http.Request) {
-	// All keys are those of vLLM's --kv-events-config.
+	// All keys are keys of vLLM's --kv-events-config.
 	source := map[string]any{"enable_kv_cache_events": s.pub != nil}
 	if s.pub != nil {
 		source["publisher"] = "zmq"
@@ -105,7 +105,7 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	s.answerWith(w, map[string]any{"count": len(tokens), "max_model_len": s.cfg.Engine.MaxModelLen, "tokens": tokens, "token_strs": nil})
 }
 
-// parseTokenize parses a request of /tokenize as a completion or a chat, with the engine's model where it names
+// parseTokenize parses a request of /tokenize as a completion or a chat, with the engine's model if it names
 // none.
 func (s *Sim) parseTokenize(body []byte) (*openai.Request, error) {
 	var fields map[string]json.RawMessage

@@ -37,7 +37,7 @@
 // computes the prompt of a request and keeps its blocks. Another one fetches them, from a side channel over HTTP, because there is
 // nothing in them, but within the time of a real transfer. It checks that both prompts are equal.
 //
-//	kind       requests                  where the blocks are            a failed transfer
+//	kind       requests                  place of the blocks             a failed transfer
 //	nixl       one after the other       in the first answer             is an error of the second request
 //	p2p        both at once, any order   in the second request           has the second engine compute the prompt
 //	bootstrap  both at once, any order   in both requests                is an error of both requests
@@ -55,7 +55,7 @@
 //	a pass has computed blocks   they are queued, and written into slots of host memory by a goroutine
 //	a request comes              blocks that follow its cached ones are looked up; if loading them is faster than computing, they are
 //	                             copied from host memory, and the core counts them as delivered
-//	the store has or loses one   a KV event of that tier is published, like those of the engine's cache
+//	the store has or loses one   a KV event of that tier is published, like the events of the engine's cache
 //	the store is away            the engine computes everything; its tiers are published as empty; it connects again every second
 //
 // A request waits at most five seconds for the store. Blocks for which there is no room are not written.

@@ -101,7 +101,7 @@ func TestEventsAreReadByAnotherZMQLibrary(t *testing.T) {
 	if stored < 6 {
 		t.Errorf("%d blocks stored in %d messages", stored, len(replayed))
 	}
-	// What was sent live is what is replayed.
+	// The replay has the same messages as were sent live.
 	for live := first; ; live = <-received {
 		seq := binary.BigEndian.Uint64(live.Frames[1])
 		if !bytes.Equal(live.Frames[2], replayed[seq]) {

@@ -52,7 +52,7 @@ func (s *Sim) handler() http.Handler {
 // serve returns the handler of chat, completion or embedding requests.
 func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		// /load reports handlers, not sequences in the core: that is how vLLM counts server_load.
+		// /load reports handlers, not sequences in the core: vLLM counts server_load so.
 		s.active.Add(1)
 		defer s.active.Add(-1)
 
@@ -116,7 +116,7 @@ func (s *Sim) compute(ctx context.Context, c *completion) error {
 	return nil
 }
 
-// giveUp ends what is left of a request after its answer, or after its client has left. Sequences that have ended are not affected.
+// giveUp ends the rest of a request after its answer, or after its client has left. Sequences that have ended are not affected.
 func (s *Sim) giveUp(c *completion) {
 	s.cancel(c.requests)
 	c.leg.end()
@@ -260,7 +260,7 @@ func (c *completion) appendNews(b, head []byte) []byte {
 	return b
 }
 
-// appendEnd appends the usage, where the client asked for it, and the end of the stream.
+// appendEnd appends the usage, if the client asked for it, and the end of the stream.
 func (c *completion) appendEnd(b, head []byte) []byte {
 	if c.req.IncludeUsage {
 		b = append(append(b, "data: "...), head...)
@@ -300,7 +300,7 @@ func (s *Sim) writeError(w http.ResponseWriter, e *openai.Error) {
 	writeJSON(w, e.Status, append(b, "}}"...))
 }
 
-// sglangTypes are the types of SGLang's errors. Those of other statuses are the status as text.
+// sglangTypes are the types of SGLang's errors. For other statuses the type is the status as text.
 var sglangTypes = map[int]string{http.StatusBadRequest: "BadRequest"}
 
 // writeFlatError writes an error as SGLang and TensorRT-LLM do: without a member "error" around it.

@@ -16,7 +16,7 @@ import (
 //	   "logprobs":null,"finish_reason":"length","stop_reason":null}],
 //	 "usage":{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}}
 //
-// The same as a stream has an event for the role, one for each token, one for the usage where the client asks
+// The same as a stream has an event for the role, one for each token, one for the usage if the client asks
 // for it, and the end:
 //
 //	data: {"id":…,"object":"chat.completion.chunk",…,"choices":[{"index":0,"delta":{"role":"assistant","content":""},…}]}
@@ -46,7 +46,7 @@ func (c *completion) appendHead(b []byte, chunk bool) []byte {
 	return append(b, `,"choices":[`...)
 }
 
-// appendChunk appends one event of a stream: the role, or a token, with the reason where it is the last one.
+// appendChunk appends one event of a stream: the role, or a token, with the reason if it is the last one.
 func (c *completion) appendChunk(b, head []byte, i int, role bool, text, reason string) []byte {
 	b = append(append(b, "data: "...), head...)
 	b = append(b, `{"index":`...)

@@ -17,15 +17,15 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/session"
 )
 
-// kvStore is the engine's side of the store of KV blocks of its node, as a connector in vLLM would be. What the engine computes is written
-// there, and the beginning of a prompt that it does not have is loaded from there, if that is faster. Bytes really move: a block is
-// filled with its key, and compared when it comes back.
+// kvStore is the engine's side of the store of KV blocks of its node, as a connector in vLLM would be. Blocks that the engine
+// computes are written there, and the beginning of a prompt that it does not have is loaded from there, if that is faster. Bytes
+// really move: a block is filled with its key, and compared when it comes back.
 //
 // Without the store the engine goes on alone, and connects again.
 //
-// Invariants: client is set exactly while write runs with it. there[t] has the blocks whose last event of tier t was that it stored
-// them, and all of them are in names. What was read of them before mu was released may be out of date: then a lookup finds less, and a
-// block is written twice, of which the store drops one.
+// Invariants: client is set exactly while write runs with it. there[t] has the blocks whose last event of tier t was that it
+// stored them, and all of them are in names. A value read from them before mu was released may be out of date: then a lookup
+// finds less, and a block is written twice, of which the store drops one.
 type kvStore struct {
 	sim    *Sim
 	layout block.Layout
@@ -37,7 +37,7 @@ type kvStore struct {
 	mu     sync.Mutex
 	client *session.Client                  // guarded by mu; nil while there is none
 	names  map[block.Key]kvevent.EngineHash // guarded by mu; of blocks that the store may report
-	there  [fleet.Tiers]map[block.Key]bool  // guarded by mu; what it has reported
+	there  [fleet.Tiers]map[block.Key]bool  // guarded by mu; the blocks that it has reported
 }
 
 // The layout of simulated blocks: 128 bytes for each token. Blocks of engines with different seeds have different hashes.
@@ -49,7 +49,8 @@ const (
 
 // The bounds of memory. A block needs 8 bytes in the queue, and about 100 in names and there.
 //
-// maxWrites bounds the blocks that wait to be written, and maxBatch those of one request. maxNames bounds what is remembered of the store.
+// maxWrites bounds the blocks that wait to be written, and maxBatch the blocks of one request. maxNames bounds the remembered
+// names of the store.
 const (
 	maxWrites = 1 << 14
 	maxBatch  = 256
@@ -78,8 +79,8 @@ func newKVStore(s *Sim) *kvStore {
 
 // speedOf returns how fast an engine with this timing computes prompts, from two of them.
 func speedOf(t perfmodel.Timing) *session.Speed {
-	// The first prompt has no tokens before it, and the second many: the difference is that of pairs. What a pass costs besides is
-	// counted to the tokens.
+	// The first prompt has no tokens before it, and the second many: the difference is the time of pairs. The other costs of a
+	// pass are counted to the tokens.
 	const tokens, before = 1024, 16384
 	first := float64(t.Prefill(perfmodel.Prefill{Requests: 1, Input: tokens}))
 	later := float64(t.Prefill(perfmodel.Prefill{Requests: 1, Prefix: before, Input: before + tokens}))
@@ -148,7 +149,7 @@ func (k *kvStore) write(ctx context.Context, c *session.Client) {
 		case h := <-k.writes:
 			batch = append(batch, h)
 		}
-		// What a pass has computed is written together, because each request to the store costs a round trip.
+		// The blocks that a pass has computed are written together, because each request to the store costs a round trip.
 		for len(k.writes) > 0 && len(batch) < maxBatch {
 			batch = append(batch, <-k.writes)
 		}
@@ -253,7 +254,7 @@ func (k *kvStore) load(ctx context.Context, c *completion) {
 	if lease.Release(time.Since(began)) != nil || n == 0 {
 		return
 	}
-	// The core gives these blocks to the request when it admits it, like those of a prefill engine, and computes the rest.
+	// The core gives these blocks to the request when it admits it, like the blocks of a prefill engine, and computes the rest.
 	r.Delivered = (cached + n) * size
 	c.fetched = r.Delivered
 	k.sim.metrics.fetched(n * size)
@@ -285,7 +286,7 @@ func (k *kvStore) verify(client *session.Client, lease *session.Lease, keys []bl
 	return len(lease.Slots)
 }
 
-// changed publishes what the store has of the blocks of this engine, as KV events of slower tiers.
+// changed publishes which blocks of this engine the store has, as KV events of slower tiers.
 func (k *kvStore) changed(tier fleet.Tier, stored bool, keys []block.Key) {
 	raw := kvevent.Raw{Kind: kvevent.Removed, Tier: tier, BlockSize: k.sim.cfg.Engine.BlockSize}
 	if stored {
@@ -296,7 +297,7 @@ func (k *kvStore) changed(tier fleet.Tier, stored bool, keys []block.Key) {
 		keys = slices.Collect(maps.Keys(k.there[tier]))
 	}
 	for _, key := range keys {
-		// An event that repeats what is known would count as a mistake of the engine.
+		// An event that repeats a known fact would count as a mistake of the engine.
 		h, known := k.names[key]
 		if !known || k.there[tier][key] == stored {
 			continue

@@ -16,7 +16,7 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 
-	// In simulated time, which is that of the client up to maxLag.
+	// In simulated time, which differs from the client's by at most maxLag.
 	firstToken, interToken prometheus.Observer
 	endToEnd               prometheus.Observer
 	success                map[engine.Reason]prometheus.Counter
@@ -72,7 +72,7 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// bytesPerToken is the size of a token's KV cache, in bytes: that of a very small model.
+// bytesPerToken is the size of a token's KV cache, in bytes, for a very small model.
 const bytesPerToken = 1024
 
 // fetched counts prompt tokens that were fetched from another engine.
@@ -109,7 +109,7 @@ func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
 	add := func(kind prometheus.ValueType, name, help string, read func(*engine.Stats) float64) {
 		c.values = append(c.values, statsValue{prometheus.NewDesc(name, help, nil, labels), kind, read})
 	}
-	// Names and meanings are those of vLLM, with its units: "perc" is a share from 0 to 1.
+	// Names and meanings are the same as in vLLM, with its units: "perc" is a share from 0 to 1.
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	add(gauge, "vllm:num_requests_running", "Requests in the batch.", func(s *engine.Stats) float64 { return float64(s.Running) })
 	add(gauge, "vllm:num_requests_waiting", "Requests in the queue.", func(s *engine.Stats) float64 { return float64(s.Waiting) })

@@ -134,7 +134,7 @@ func (p *publisher) serve(ctx context.Context, l net.Listener, kind zmq4.SocketT
 	}
 }
 
-// handshake is how long a peer may need for the handshake of ZMQ.
+// handshake is the longest time that a peer may need for the handshake of ZMQ.
 const handshake = 10 * time.Second
 
 // talk serves one connection after the handshake.

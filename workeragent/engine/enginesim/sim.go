@@ -23,7 +23,7 @@ import (
 type Sim struct {
 	cfg     Config     // with defaults; not changed after New
 	words   *words     // of which answers are made
-	pub     *publisher // nil where no events are published
+	pub     *publisher // nil if no events are published
 	metrics *metrics   // safe for concurrent use
 
 	adapters *adapters // safe for concurrent use
@@ -36,7 +36,7 @@ type Sim struct {
 
 	crashed chan error // has the error that ends the engine; room for one
 
-	// Set by Listen and closed by their servers. Nil where there is no endpoint.
+	// Set by Listen and closed by their servers. Nil if there is no endpoint.
 	http, events, replay, transfer net.Listener
 
 	ready  atomic.Bool
@@ -138,14 +138,14 @@ func (s *Sim) Addr() string {
 	return s.http.Addr().String()
 }
 
-// EventsEndpoint returns the endpoint of KV events, such as tcp://127.0.0.1:5557. It is empty where there is none,
+// EventsEndpoint returns the endpoint of KV events, such as tcp://127.0.0.1:5557. It is empty if there is none,
 // and before Listen.
 func (s *Sim) EventsEndpoint() string { return endpointOf(s.events) }
 
 // ReplayEndpoint returns the endpoint of the replay of KV events, as [Sim.EventsEndpoint] does.
 func (s *Sim) ReplayEndpoint() string { return endpointOf(s.replay) }
 
-// endpointOf returns the ZMQ endpoint of a bound socket, or "" where it is not bound. A port that was chosen
+// endpointOf returns the ZMQ endpoint of a bound socket, or "" if it is not bound. A port that was chosen
 // when it was bound is in it.
 func endpointOf(l net.Listener) string {
 	switch {
@@ -250,7 +250,7 @@ func (s *Sim) load(ctx context.Context, failed <-chan error) error {
 	return nil
 }
 
-// drain waits for running requests, and cuts off those that need longer than Config.Drain.
+// drain waits for running requests, and cuts off requests that need longer than Config.Drain.
 func (s *Sim) drain(server *http.Server, cancel func()) error {
 	// Shutdown closes the listener and waits for the handlers.
 	left, done := context.WithTimeout(context.Background(), s.cfg.Drain)
@@ -306,9 +306,9 @@ func (s *Sim) passes(ctx context.Context) {
 	}
 }
 
-// maxLag is how far simulated time may be behind the clock. Within it, late timers do not make the engine slower,
-// because the next pass starts at the planned end of the last one. After a longer pause of the process the
-// engine does not hurry to catch up.
+// maxLag is the time by which simulated time may be behind the clock. Within it, late timers do not make the
+// engine slower, because the next pass starts at the planned end of the last one. After a longer pause of the
+// process the engine does not hurry to catch up.
 const maxLag = 20 * time.Millisecond
 
 // nextStart returns the start of the pass that follows a pass with that end.

@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// letters is a model whose tokens are the bytes of what it is sent, and whose vocabulary has
-// a word for each of 256 ids.
+// letters is a model whose tokens are the bytes of its input, and whose vocabulary has a word for
+// each of 256 ids.
 type letters struct{}
 
 func (letters) ContextLength() int { return 4096 }

@@ -27,7 +27,7 @@ import (
 //	fleet.TransferBootstrap  SGLang         transferbootstrap.go
 //	fleet.TransferContext    TensorRT-LLM   transfercontext.go
 type connector interface {
-	// read reads from a body what the request asks of its transfer. It returns the error that the engine answers.
+	// read reads the members about the transfer from a request's body. It returns the error that the engine answers.
 	read(c *completion, body []byte) (leg, error)
 	// serve answers another engine. ctx ends when that engine stops waiting, or this one stops. The result is a number of blocks.
 	serve(ctx context.Context, q *question) (int, error)
@@ -134,15 +134,15 @@ func hashOf(c *completion) string {
 	return strconv.FormatUint(sum, 16)
 }
 
-// question is what an engine asks another one on the side channel, in JSON. Each connector has some of the members.
+// question is an engine's question to another one on the side channel, in JSON. Each connector has some of the members.
 type question struct {
-	// Engine is the id of the engine that is asked, and ID that of the blocks.
+	// Engine is the id of the engine that is asked, and ID the id of the blocks.
 	Engine string `json:"engine,omitempty"`
 	ID     string `json:"id,omitempty"`
 	// Prompt is the hash of the prompt that the blocks must belong to.
 	Prompt string `json:"prompt,omitempty"`
-	// Blocks are the hashes of the blocks of p2p, Before is how many blocks of the prompt are in front of them, and Seed is
-	// the seed of these hashes. Cached asks for blocks of the prefix cache.
+	// Blocks are the hashes of the blocks of p2p, Before is the number of blocks of the prompt in front of them, and Seed
+	// is the seed of these hashes. Cached asks for blocks of the prefix cache.
 	Blocks []kvevent.EngineHash `json:"blocks,omitempty"`
 	Before int                  `json:"before,omitempty"`
 	Seed   uint64               `json:"seed,omitempty"`
@@ -207,7 +207,7 @@ func (e *refusedError) Error() string { return e.reason }
 var errUnreachable = errors.New("no connection")
 
 // ask asks the engine whose side channel has that address, until ctx ends. Its errors are a *refusedError, errUnreachable, or
-// another one where the connection ends.
+// another one if the connection ends.
 func (s *Sim) ask(ctx context.Context, address string, q *question) (blocks int, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {

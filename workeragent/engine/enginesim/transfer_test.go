@@ -83,7 +83,7 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// TestTransferFails: the answers are those of vLLM, and no block stays in use.
+// TestTransferFails: the answers are the same as vLLM's, and no block stays in use.
 func TestTransferFails(t *testing.T) {
 	short := func(c *enginesim.Config) { transfers(c); c.Lease = time.Millisecond }
 	p, d := start(t, short), start(t, transfers)

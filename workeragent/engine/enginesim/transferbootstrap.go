@@ -27,14 +27,14 @@ import (
 // decode.py and common/conn.py. SGLang waits for 300 s in each state.
 type bootstrap struct{ sim *Sim }
 
-// meeting is where both engines of a request meet.
+// meeting is the place at which both engines of a request meet.
 type meeting struct {
 	room    int64
 	address string
 	id      string // of the request
 }
 
-// read reads the bootstrap members. The first room is that of a request with several answers.
+// read reads the bootstrap members. A request with several answers uses the first room.
 func (b *bootstrap) read(c *completion, body []byte) (leg, error) {
 	var asked struct {
 		Host oneOrMany[string] `json:"bootstrap_host"`
@@ -53,7 +53,7 @@ func (b *bootstrap) read(c *completion, body []byte) (leg, error) {
 		return nil, openai.Invalid("bootstrap_room", "", "bootstrap_room has %d rooms for %d answers", rooms, len(c.requests))
 	}
 
-	// SGLang connects to the host None where the request has none, and to its own port where the request has none.
+	// SGLang connects to the host None if the request has no host, and to its own port if the request has no port.
 	m := meeting{room: asked.Room.first(0), id: c.id}
 	m.address = net.JoinHostPort(asked.Host.first("None"), strconv.Itoa(asked.Port.first(fleet.DefaultBootstrapPort)))
 	if b.sim.cfg.KVTransferRole == fleet.Decode {
@@ -135,7 +135,7 @@ type bootstrapPrefill struct {
 	meeting
 	c *completion
 
-	lease *lease // nil where the room is taken
+	lease *lease // nil if the room is taken
 }
 
 // prepare waits until the decode engine has entered the room.
@@ -159,7 +159,7 @@ func (p *bootstrapPrefill) prepare(ctx context.Context) error {
 	}
 }
 
-// complete waits for the end of the transfer. Where the decode engine has left during the prefill, that has been computed in vain.
+// complete waits for the end of the transfer. If the decode engine has left during the prefill, that has been computed in vain.
 // The decode engine's connection bounds it.
 func (p *bootstrapPrefill) complete(ctx context.Context) error {
 	if p.sim.leases.keep(p.lease) {
@@ -185,7 +185,7 @@ func (p *bootstrapPrefill) end() {
 // bootstrapDecode is the request to a decode engine. It asks the bootstrap server once, and the answer comes with the blocks.
 //
 //	event                                   answer
-//	the blocks are there                    that of the model
+//	the blocks are there                    the model's answer
 //	no connection for connectFor            "Could not fetch prefill parallel info"
 //	TransferTimeout is over                 "Decode transfer failed": timed out in KVPoll.WaitingForInput
 //	the prefill request ends without them   "Decode transfer failed": it might be dead

@@ -20,20 +20,20 @@ import (
 // contextFirst has the handshake of TensorRT-LLM's trtllm-serve. The requests come one after the other:
 //
 //	disaggregated_params                             engine
-//	"request_type": "context_only"                   computes the prompt and one token, and answers where the blocks are kept
+//	"request_type": "context_only"                   computes the prompt and one token, and answers the place of the blocks
 //	these, with "request_type": "generation_only"    fetches the blocks, and decodes from the second token on
 //
 // The first answer has the parameters in its first choice, and the tokens of the prompt, which the second request has in place of
-// a text. Ids are numbers of 63 bits. As in tensorrt_llm/serve/openai_server.py, every error has the status 400, also
-// that of a failed transfer. Unlike there, also streams have it, whose status is 200 in TensorRT-LLM.
+// a text. Ids are numbers of 63 bits. As in tensorrt_llm/serve/openai_server.py, every error has the status 400, also the error
+// of a failed transfer. Unlike there, also streams have it, whose status is 200 in TensorRT-LLM.
 type contextFirst struct {
 	sim    *Sim
 	engine string // the id of this engine
 }
 
 // disaggParams are "disaggregated_params", as class DisaggregatedParams of tensorrt_llm/serve/openai_protocol.py has them.
-// Members without a value are null. Those that the simulator has no use for have no type here: log probabilities, logits,
-// and the endpoint of another schedule style, with which both requests come at once.
+// Members without a value are null. Members that the simulator has no use for have no type here: log probabilities,
+// logits, and the endpoint of another schedule style, with which both requests come at once.
 type disaggParams struct {
 	RequestType  string          `json:"request_type"`
 	FirstTokens  []uint32        `json:"first_gen_tokens"` // one for each beam
@@ -50,7 +50,7 @@ type disaggParams struct {
 	Usage        json.RawMessage `json:"ctx_usage"`
 }
 
-// contextState is where the blocks of a prompt are. Routers do not read it.
+// contextState is the place of a prompt's blocks. Routers do not read it.
 type contextState struct{ Engine, Address string }
 
 // Request types.
@@ -127,14 +127,14 @@ func (x *contextFirst) readContext(c *completion, p disaggParams) leg {
 		id := rand.Int64N(math.MaxInt64-1<<53) + 1<<53
 		p.ContextID = &id
 	} else {
-		// The id of the router is that of the request, too.
+		// The router's id is the id of the request, too.
 		p.ContextID = p.RequestID
 	}
 	return &contextPrefill{contextFirst: x, c: c, params: p}
 }
 
-// readGeneration returns the leg of a request whose prompt another engine has computed. The checks are those of
-// tensorrt_llm/disaggregated_params.py and of the bindings below it.
+// readGeneration returns the leg of a request whose prompt another engine has computed. The checks are the same
+// as in tensorrt_llm/disaggregated_params.py and in the bindings below it.
 func (x *contextFirst) readGeneration(c *completion, p disaggParams) (leg, error) {
 	id := p.RequestID
 	if id == nil {
@@ -166,7 +166,7 @@ func (x *contextFirst) readGeneration(c *completion, p disaggParams) (leg, error
 		_ = json.Unmarshal(text, &state)
 	}
 
-	// The other tokens of the answer depend on the prompt alone, as those of one engine would.
+	// The other tokens of the answer depend on the prompt alone, as the tokens of one engine would.
 	for i := range c.choices {
 		token := p.FirstTokens[min(i, len(p.FirstTokens)-1)]
 		c.choices[i].answer.begin = &given{token, string(x.sim.cfg.Vocabulary.AppendDecode(nil, token))}
@@ -256,7 +256,7 @@ func (p *contextPrefill) appendTo(answer []byte) []byte {
 	return appendMember(answer, "prompt_token_ids", p.c.requests[0].Prompt)
 }
 
-// end frees the blocks where no lease does.
+// end frees the blocks if no lease does.
 func (p *contextPrefill) end() {
 	if p.lease == nil {
 		p.sim.release(p.c.requests)
@@ -272,7 +272,7 @@ type contextDecode struct {
 	state contextState
 }
 
-// prepare fetches the blocks. Where there are none, TensorRT-LLM waits for kv_transfer_timeout_ms.
+// prepare fetches the blocks. If there are none, TensorRT-LLM waits for kv_transfer_timeout_ms.
 func (d *contextDecode) prepare(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, d.sim.cfg.TransferTimeout)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
-// contextAnswer is what a router reads of the answer of a context request.
+// contextAnswer has the members that a router reads of the answer of a context request.
 type contextAnswer struct {
 	Prompt  []int `json:"prompt_token_ids"`
 	Choices []struct {
@@ -93,7 +93,7 @@ func TestContext(t *testing.T) {
 	}
 	free(p, d)
 
-	// The first token of the answer is that of the parameters, and the usage has the cached tokens of the first request.
+	// The first token of the answer comes from the parameters, and the usage has the cached tokens of the first request.
 	first = p.context(completions, with(contextOnly, 7))
 	got := d.ask(completions, with("%s", first.generate("first_gen_tokens", "[255]", "ctx_usage", `{"prompt_tokens_details":{"cached_tokens":28}}`)))
 	if !strings.HasPrefix(got.Choices[0].Text, " pp ") || got.Usage.Details.Cached != 28 {
@@ -119,7 +119,8 @@ func TestContextStops(t *testing.T) {
 	free(p)
 }
 
-// TestContextFails: the answers are those of trtllm-serve, whose errors all have the status 400, and no block stays in use.
+// TestContextFails: the answers are the same as trtllm-serve's, whose errors all have the status 400, and no block stays in
+// use.
 func TestContextFails(t *testing.T) {
 	p, d := start(t, transferring(fleet.TransferContext)), start(t, transferring(fleet.TransferContext))
 	elsewhere := func(engine, address string) string {

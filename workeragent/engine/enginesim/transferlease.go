@@ -24,7 +24,7 @@ type lease struct {
 	id       string
 	prompt   string            // see hashOf
 	tokens   int               // of all prompts
-	requests []*engine.Request // those that are done keep their blocks
+	requests []*engine.Request // finished ones keep their blocks
 
 	taken    bool          // an engine has come for the blocks; guarded by leases.mu
 	expiry   *time.Timer   // ends a lease that is kept; nil for others; guarded by leases.mu
@@ -39,7 +39,7 @@ type leases struct {
 	sim *Sim
 
 	mu     sync.Mutex
-	byID   map[string]*lease // those that have not ended; guarded by mu
+	byID   map[string]*lease // leases that have not ended; guarded by mu
 	opened chan struct{}     // closed, and replaced, when a lease begins; guarded by mu
 	closed bool              // no lease begins any more; guarded by mu
 }
@@ -52,7 +52,7 @@ func newLeases(s *Sim) *leases {
 // randomID returns an id that no other engine has.
 func randomID() string { return fmt.Sprintf("%016x", rand.Uint64()) }
 
-// open begins a lease in the state computing. It returns nil where there is one of that id, and when the engine stops.
+// open begins a lease in the state computing. It returns nil if there is one of that id, and when the engine stops.
 func (l *leases) open(id string, c *completion) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +60,7 @@ func (l *leases) open(id string, c *completion) *lease {
 		return nil
 	}
 
-	// The core frees no blocks of these requests by itself, also where they are computed already.
+	// The core frees no blocks of these requests by itself, even if they are computed already.
 	x := &lease{id: id, prompt: hashOf(c), tokens: c.prompts, requests: c.requests,
 		met: make(chan struct{}), computed: make(chan struct{}), ended: make(chan struct{})}
 	for _, r := range c.requests {
@@ -72,7 +72,7 @@ func (l *leases) open(id string, c *completion) *lease {
 	return x
 }
 
-// keep sets the state kept. It returns false where the lease has ended: then the caller frees the blocks.
+// keep sets the state kept. It returns false if the lease has ended: then the caller frees the blocks.
 func (l *leases) keep(x *lease) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +91,7 @@ func (l *leases) keep(x *lease) bool {
 	return true
 }
 
-// take takes a lease for the engine that fetches its blocks, which must end it. It returns nil where there is none, or where it is
+// take takes a lease for the engine that fetches its blocks, which must end it. It returns nil if there is none, or if it is
 // taken.
 func (l *leases) take(id string) *lease {
 	l.mu.Lock()
@@ -153,7 +153,7 @@ func (l *leases) awaitOpen(ctx context.Context, id string) (*lease, error) {
 	}
 }
 
-// transfer waits for the time of a transfer, and ends the lease. It returns an error where the lease ends before, or ctx.
+// transfer waits for the time of a transfer, and ends the lease. It returns an error if the lease ends before, or ctx.
 func (l *leases) transfer(ctx context.Context, x *lease, tokens int) error {
 	t := time.NewTimer(l.sim.transferTime(tokens))
 	defer t.Stop()
@@ -170,7 +170,7 @@ func (l *leases) transfer(ctx context.Context, x *lease, tokens int) error {
 	return nil
 }
 
-// end ends a lease, and frees the blocks of requests that are done. It returns false where the lease has ended before.
+// end ends a lease, and frees the blocks of requests that are done. It returns false if the lease has ended before.
 func (l *leases) end(x *lease, fetched bool) bool {
 	// The lock is not held while the engine's is: keep is called without it, and end by timers.
 	l.mu.Lock()

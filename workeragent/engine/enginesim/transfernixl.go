@@ -15,7 +15,7 @@ import (
 // nixl has the handshake of vLLM's NixlConnector. The requests come one after the other:
 //
 //	request   kv_transfer_params           engine
-//	prefill   "do_remote_decode": true     computes the prompt, and answers where its blocks are kept
+//	prefill   "do_remote_decode": true     computes the prompt, and answers the place of its blocks
 //	decode    these, from the answer       fetches the blocks
 //
 // Engines have both parts, as vLLM's role kv_both.
@@ -73,7 +73,7 @@ func (n *nixl) read(c *completion, body []byte) (leg, error) {
 	return noLeg{}, nil
 }
 
-// serve ends a lease. It ends also where the prompts differ: the other engine's request has failed then.
+// serve ends a lease. It ends also if the prompts differ: the other engine's request has failed then.
 func (n *nixl) serve(_ context.Context, q *question) (int, error) {
 	// An engine that was started again at the same address has other blocks.
 	if q.Engine != n.engine {
@@ -104,7 +104,7 @@ type nixlPrefill struct {
 func (p *nixlPrefill) complete(context.Context) error {
 	// The core changes the list when the lease ends, which may be before the answer is written.
 	p.blocks = slices.Clone(p.c.requests[0].Blocks())
-	// The id is that of the engine's internal request, which is unique also where clients repeat theirs.
+	// The id is the id of the engine's internal request, which is unique even if clients repeat theirs.
 	x := p.sim.leases.open(p.c.id+"-0-"+strconv.FormatUint(rand.Uint64(), 16), p.c)
 	if x == nil || !p.sim.leases.keep(x) {
 		return errInternal // the engine stops
@@ -125,7 +125,7 @@ func (p *nixlPrefill) appendTo(answer []byte) []byte {
 	})
 }
 
-// end frees the blocks where no lease does.
+// end frees the blocks if no lease does.
 func (p *nixlPrefill) end() {
 	if p.lease == nil {
 		p.sim.release(p.c.requests)
@@ -140,7 +140,7 @@ type nixlDecode struct {
 	from *remote
 }
 
-// prepare fetches the blocks of the prompt, which takes the time of the transfer. Where the other engine cannot be reached the
+// prepare fetches the blocks of the prompt, which takes the time of the transfer. If the other engine cannot be reached, the
 // answer is an error after TransferTimeout, as in vLLM.
 func (d *nixlDecode) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.sim.cfg.TransferTimeout)

@@ -20,11 +20,12 @@ import (
 //	kv_transfer_params                                                  engine
 //	"remote_decoder": {"kv_request_id"}                                 computes the prompt, and keeps its complete blocks
 //	"remote_prefiller": {"kv_request_id", "remote_host", "remote_port"} waits for these blocks, and computes the rest
-//	"remote_kv_source": the same members                                copies what the other engine has cached of the prompt
+//	"remote_kv_source": the same members                                copies the other engine's cached part of the prompt
 //
-// As in vllm/v1/kv_offload/tiering/p2p/manager.py, no failure of a transfer is one of the request: the engine computes what it
-// has not got. Members that are missing switch the transfer off, and those of a wrong type end the scheduler. A prompt that
-// no engine fetches is kept for 60 s. vLLM keeps it in the memory of the host, and the simulator in its one cache.
+// As in vllm/v1/kv_offload/tiering/p2p/manager.py, no failure of a transfer is one of the request: the engine computes the
+// blocks that it has not got. Members that are missing switch the transfer off, and members of a wrong type end the scheduler.
+// A prompt that no engine fetches is kept for 60 s. vLLM keeps it in the memory of the host, and the simulator in its one
+// cache.
 type p2p struct{ sim *Sim }
 
 // p2pSource is an engine from which blocks are fetched.
@@ -70,7 +71,7 @@ func (p *p2p) read(c *completion, body []byte) (leg, error) {
 	return l, err
 }
 
-// readSource returns the source of a transfer, or nil where there is none or where a member is missing. remote_prefiller comes
+// readSource returns the source of a transfer, or nil if there is none or if a member is missing. remote_prefiller comes
 // before remote_kv_source.
 func (p *p2p) readSource(params map[string]json.RawMessage) (*p2pSource, error) {
 	text, cached := params["remote_prefiller"], false
@@ -90,7 +91,7 @@ func (p *p2p) readSource(params map[string]json.RawMessage) (*p2pSource, error) 
 		return nil, nil
 	}
 
-	// vLLM's scheduler opens a socket to tcp://host:port, which refuses what is no port.
+	// vLLM's scheduler opens a socket to tcp://host:port, which refuses a value that is no port.
 	host, _ := scalar(role["remote_host"])
 	digits, _ := scalar(role["remote_port"])
 	port, err := strconv.ParseUint(digits, 10, 16)
@@ -104,7 +105,7 @@ func (p *p2p) readSource(params map[string]json.RawMessage) (*p2pSource, error) 
 	return &p2pSource{id: id, address: net.JoinHostPort(host, digits), cached: cached}, nil
 }
 
-// readID returns the id of a transfer, or "" where there is none. Ids are keys of a dict in vLLM.
+// readID returns the id of a transfer, or "" if there is none. Ids are keys of a dict in vLLM.
 func (p *p2p) readID(role map[string]json.RawMessage) (string, error) {
 	value := role["kv_request_id"]
 	if isFalse(value) {
@@ -142,7 +143,7 @@ func scalar(value json.RawMessage) (text string, ok bool) {
 // errSeed is the error for hashes of another seed: both engines must have the same PYTHONHASHSEED.
 var errSeed = errors.New("another hash seed")
 
-// serve gives blocks of the cache, or those of a request that computes them for the other engine.
+// serve gives blocks of the cache, or blocks of a request that computes them for the other engine.
 func (p *p2p) serve(ctx context.Context, q *question) (int, error) {
 	if q.Seed != p.sim.cfg.Engine.HashSeed {
 		return 0, errSeed
@@ -155,7 +156,7 @@ func (p *p2p) serve(ctx context.Context, q *question) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	// vLLM fails a transfer as a whole where the request has not computed all blocks that the other engine wants.
+	// vLLM fails a transfer as a whole if the request has not computed all blocks that the other engine wants.
 	has := p.sim.allHashes(x)
 	if q.Before < 0 || q.Before > len(has) || !slices.Equal(q.Blocks, has[q.Before:min(len(has), q.Before+len(q.Blocks))]) {
 		p.sim.leases.end(x, false)
@@ -179,10 +180,10 @@ type p2pLeg struct {
 
 	source *p2pSource // nil where nothing is fetched
 	keep   string     // id of the transfer for which blocks are kept; empty for none
-	lease  *lease     // nil where no blocks are kept
+	lease  *lease     // nil if no blocks are kept
 }
 
-// prepare begins to keep the blocks of the prompt, and fetches those that the engine has not got.
+// prepare begins to keep the blocks of the prompt, and fetches the blocks that the engine has not got.
 func (l *p2pLeg) prepare(ctx context.Context) error {
 	// A second request with the same id keeps nothing.
 	if l.keep != "" {
@@ -193,7 +194,7 @@ func (l *p2pLeg) prepare(ctx context.Context) error {
 		return nil
 	}
 
-	// Where the cache has all of it, nothing is fetched. The other engine then keeps the blocks until its lease ends, as in vLLM.
+	// If the cache has all of it, nothing is fetched. The other engine then keeps the blocks until its lease ends, as in vLLM.
 	hashes := l.sim.promptHashes(l.c)
 	local := l.sim.cachedBlocks(hashes)
 	if local == len(hashes) {
@@ -210,7 +211,7 @@ func (l *p2pLeg) prepare(ctx context.Context) error {
 		return nil
 	}
 
-	// The core takes what is fetched as computed. The blocks in front of it are still in the cache, or are counted as fetched.
+	// The core takes fetched blocks as computed. The blocks in front of it are still in the cache, or are counted as fetched.
 	if blocks > local {
 		size := l.sim.cfg.Engine.BlockSize
 		l.c.requests[0].Delivered = blocks * size

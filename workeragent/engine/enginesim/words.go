@@ -6,13 +6,13 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// words are the tokens of answers: tokens that are whole words, where the vocabulary has enough of them.
+// words are the tokens of answers: tokens that are whole words, if the vocabulary has enough of them.
 type words struct {
 	ids   []uint32
 	texts []string // of the ids, in the same order
 }
 
-// minWords is how many tokens of a kind a vocabulary must have for answers of that kind.
+// minWords is the least number of tokens of a kind that a vocabulary must have for answers of that kind.
 const minWords = 32
 
 // findWords returns whole words, or printable tokens, or any tokens with text: the first of these kinds of which
@@ -65,7 +65,7 @@ func isPrintable(text []byte) bool {
 type answer struct {
 	words  *words
 	seed   uint64
-	length int // tokens; 0 where the request bounds the answer
+	length int // tokens; 0 if the request bounds the answer
 	begin  *given
 }
 
@@ -75,7 +75,7 @@ type given struct {
 	text  string
 }
 
-// newAnswer returns the i-th answer to a prompt. Where the request does not bound it, its length is between half
+// newAnswer returns the i-th answer to a prompt. If the request does not bound it, its length is between half
 // the mean and one and a half times the mean.
 func (w *words) newAnswer(seed uint64, prompt []uint32, i, mean int, bounded bool) answer {
 	a := answer{words: w, seed: mix(uint64(blockhash.Hash(prompt, seed)) + uint64(i))}
@@ -113,7 +113,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// seedOf returns the seed of a request: that of the engine, combined with the request's seed where it has one.
+// seedOf returns the seed of a request: the engine's seed, combined with the request's own seed if it has one.
 func seedOf(base uint64, own int64, has bool) uint64 {
 	if !has {
 		return base
