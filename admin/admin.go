@@ -48,13 +48,14 @@ type Sources struct {
 	Envoys func() []accesslog.Envoy
 	// Coverage returns how much of the fleet's caches the router's index has room for.
 	Coverage func() kvindex.Coverage
-	// Promises returns what was promised of each worker's cache, and what its engine has found. Nil is never called.
+	// Promises returns the cached tokens that were promised of each worker, and the tokens that its engine has found. Nil is
+	// never called.
 	Promises func() []drift.WorkerStats
-	// XDS returns what the control plane of this process has sent to Envoys.
+	// XDS returns the status of this process's control plane: the resources that it has sent to Envoys.
 	XDS func() xds.Status
 	// Agent returns the engines of the agent of this process.
 	Agent func() []workeragent.EngineStatus
-	// KV are the stores of KV blocks of this node; empty where no model has one.
+	// KV are the stores of KV blocks of this node; empty if no model has one.
 	KV []KVStore
 }
 
@@ -247,8 +248,8 @@ func (s Sources) decision(w http.ResponseWriter, r *http.Request) {
 	show(w, r, func() string { return d.String() + s.promises(d) + s.unready(d) }, func() any { return decisionlog.View(d) })
 }
 
-// promises is a line about the cached tokens that were promised of the picked worker until now, and those that its engine
-// has found. It is empty until a window of them is complete.
+// promises is a line about the cached tokens that were promised of the picked worker until now, and the tokens that its
+// engine has found. It is empty until a window of them is complete.
 func (s Sources) promises(d *route.Decision) string {
 	if s.Promises == nil {
 		return ""

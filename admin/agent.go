@@ -20,15 +20,15 @@ type engineView struct {
 	StateSeconds float64 `json:"state_seconds"`
 	DownSeconds  float64 `json:"down_seconds"`
 	Failures     uint64  `json:"failures"`
-	// Null where the engine has not failed yet.
+	// Null if the engine has not failed yet.
 	SecondsSinceFailure *float64 `json:"seconds_since_failure"`
 	LastError           string   `json:"last_error"`
-	// Remedy is what to change, where the output of the failed engine shows a common mistake.
+	// Remedy is advice on what to change, if the output of the failed engine shows a common mistake.
 	Remedy string `json:"remedy,omitempty"`
 	// LastLines is the end of the output of the failed engine.
 	LastLines []string `json:"last_lines,omitempty"`
 	LastLine  string   `json:"last_line"`
-	// Phase is how far a starting engine has loaded, where its output shows that.
+	// Phase is the progress of a starting engine in loading, if its output shows it.
 	Phase string           `json:"phase,omitempty"`
 	Ranks []engineRankView `json:"ranks"`
 }
@@ -48,7 +48,7 @@ type engineRankView struct {
 	Source *sourceView `json:"source"`
 }
 
-// sourceView is what the reader of one event socket has counted.
+// sourceView has the counts of one event socket's reader.
 type sourceView struct {
 	Connected    bool   `json:"connected"`
 	Waiting      int    `json:"waiting"`
@@ -131,7 +131,7 @@ func engineTables(engines []workeragent.EngineStatus) string {
 	return text + lastErrors(engines)
 }
 
-// rankCells returns the cells of one rank. Those of its source are dashes before the engine is ready.
+// rankCells returns the cells of one rank. The cells of its source are dashes before the engine is ready.
 func rankCells(worker string, r *workeragent.RankStatus) []any {
 	cells := []any{worker, r.Rank, r.State, orDash(r.Reason.String()), r.Next, r.Blocks, r.PastBatches, r.PastBytes}
 	if s := r.Source; s != nil {

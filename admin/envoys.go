@@ -5,7 +5,7 @@ import "github.com/stator-project/stator/extproc/accesslog"
 // envoyView is one Envoy of /debug/envoys: the source of the ends of its bookings, and how many each source has ended.
 type envoyView struct {
 	Envoy string `json:"envoy"`
-	// Source is that of the last end: access_log, response, stream_end or engines; unknown before the first one.
+	// Source is the source of the last end: access_log, response, stream_end or engines; unknown before the first one.
 	Source    string `json:"source"`
 	AccessLog bool   `json:"access_log"` // entries with ids of decisions arrive
 	// Followed counts streams that stay open until their requests end.

@@ -26,8 +26,8 @@ type rankView struct {
 	Node   string `json:"node"`
 	Model  string `json:"model"`
 	Role   string `json:"role"`
-	// Transfer is how the worker takes part in transfers of KV caches, and TransferAt the address that requests name. Both are
-	// empty for workers without.
+	// Transfer is the way that the worker takes part in transfers of KV caches, and TransferAt the address that requests name.
+	// Both are empty for workers without.
 	Transfer   string `json:"transfer,omitempty"`
 	TransferAt string `json:"transfer_at,omitempty"`
 
@@ -35,7 +35,7 @@ type rankView struct {
 	Address string `json:"address"` // the listed name and port while the name does not resolve
 	Engine  string `json:"engine"`
 	Epoch   uint64 `json:"epoch"`
-	// Health is what is known of the worker, Why the evidence for it, and HealthSince when that began: null for what it was at
+	// Health is the worker's known health, Why the evidence for it, and HealthSince when that began: null for the health at
 	// first.
 	Health      string     `json:"health"`
 	Why         string     `json:"why,omitempty"`
@@ -45,7 +45,7 @@ type rankView struct {
 	// UnleasedSince is null while the worker's lease is current, and for workers without leases.
 	UnleasedSince *time.Time `json:"unleased_since"`
 	Taints        []string   `json:"taints,omitempty"`
-	// Adapters are the LoRA adapters of the worker's engine; null where it does not list them.
+	// Adapters are the LoRA adapters of the worker's engine; null if it does not list them.
 	Adapters            []string `json:"adapters"`
 	BookedRequests      int64    `json:"booked_requests"`
 	BookedPrefillTokens int64    `json:"booked_prefill_tokens"`
@@ -155,7 +155,7 @@ func fleetTable(s *fleet.Snapshot, caches *feed.Feed) string {
 	})
 }
 
-// adaptersText is how many adapters an engine has, and a dash where it does not list them.
+// adaptersText returns the number of an engine's adapters, or a dash if it does not list them.
 func adaptersText(names []string) any {
 	if names == nil {
 		return "-"
@@ -163,7 +163,7 @@ func adaptersText(names []string) any {
 	return len(names)
 }
 
-// healthText is the health of a worker and when it began. Where an agent reports that it is not ready, it is not judged.
+// healthText is the health of a worker and when it began. A worker that its agent reports as not ready is not judged.
 func healthText(r *rankView) string {
 	if r.Probed == nil && r.State != fleet.Ready.String() {
 		return "-"

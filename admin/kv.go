@@ -59,9 +59,10 @@ type kvView struct {
 	Fetched     uint64       `json:"fetched_blocks"`
 	NoRoom      uint64       `json:"refused_blocks"`
 	Tiers       []kvTierView `json:"tiers"`
-	// PeerAddress is where other nodes fetch blocks; empty if they do not.
+	// PeerAddress is the address at which other nodes fetch blocks; empty if they do not.
 	PeerAddress string `json:"peer_address"`
-	// Peers are the nodes from which this one fetches blocks, and UnusedPeers is how many more there are than it uses.
+	// Peers are the nodes from which this one fetches blocks, and UnusedPeers is the number of further nodes that it does not
+	// use.
 	Peers       []kvPeer `json:"peers"`
 	UnusedPeers int      `json:"unused_peers"`
 	// NIXL is null without peerTransport: nixl.
@@ -85,7 +86,7 @@ type kvPeer struct {
 	Blocks int         `json:"blocks"`
 }
 
-// kvLayout is what the bytes of a block depend on.
+// kvLayout has the properties that the bytes of a block depend on.
 type kvLayout struct {
 	BlockBytes int    `json:"block_bytes"`
 	PageTokens int    `json:"page_tokens"`
@@ -120,7 +121,7 @@ type kvTierView struct {
 	// Reason is why it does not work, or the last error of one that works.
 	Reason string `json:"reason"`
 	Blocks int    `json:"blocks"`
-	// Room is how many blocks the tier has room for; 0 for a bucket, which is bounded by bytes, and for other nodes.
+	// Room is the number of blocks that the tier has room for; 0 for a bucket, which is bounded by bytes, and for other nodes.
 	Room    int    `json:"room"`
 	Pinned  int    `json:"pinned"`
 	Waiting int    `json:"waiting_blocks"`
@@ -264,7 +265,7 @@ func kvTierTable(all []node.Status) string {
 	})
 }
 
-// kvReasons lists why stores and tiers do not work, and the last errors of those that do. They quote what others have written.
+// kvReasons lists why stores and tiers do not work, and the last errors of the ones that do. They quote texts of others.
 func kvReasons(all []node.Status) (text string) {
 	for i := range all {
 		s := &all[i]

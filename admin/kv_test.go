@@ -118,13 +118,13 @@ func TestKVCalls(t *testing.T) {
 		t.Errorf("the store of another model was called: %s", other.called)
 	}
 
-	// Where there is one store, its model may be left out.
+	// If there is one store, its model may be left out.
 	if rec := call(admin.Handler(admin.Sources{KV: []admin.KVStore{store}}), "/kv/flush", `{}`); rec.Code != 200 {
 		t.Errorf("without a model: %d %s", rec.Code, rec.Body)
 	}
 }
 
-// TestRefusedKVCalls: what is wrong has a status and a text that names what to change, and nothing is called.
+// TestRefusedKVCalls: a wrong call gets a status and a text that names what to change, and nothing is called.
 func TestRefusedKVCalls(t *testing.T) {
 	store := &fakeStore{status: node.Status{Model: "sim"}}
 	h := admin.Handler(admin.Sources{KV: []admin.KVStore{store}})

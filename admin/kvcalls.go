@@ -163,7 +163,7 @@ type kvFlushed struct {
 	Left map[string]int `json:"left"`
 }
 
-// change applies a call to the store of a model, and answers it. The model may be left out where there is one store.
+// change applies a call to the store of a model, and answers it. The model may be left out if there is one store.
 func (s Sources) change(w http.ResponseWriter, model string, named *kvBlocks, apply func(KVStore, node.Blocks) (any, error)) {
 	store, names := s.findKV(model)
 	if store == nil {

@@ -9,7 +9,7 @@ import (
 
 // kvNIXLView is the state of copies from other nodes by NIXL.
 type kvNIXLView struct {
-	// PID is that of stator-transfer; 0 while it does not run, and Reason is why.
+	// PID is the process id of stator-transfer; 0 while it does not run, and Reason is why.
 	PID      int    `json:"pid"`
 	Reason   string `json:"reason"`
 	Restarts int    `json:"restarts"`
@@ -34,7 +34,7 @@ type kvNIXLPeer struct {
 	Reason    string `json:"reason"`
 }
 
-// viewKVNIXL returns nil where a store does not use NIXL.
+// viewKVNIXL returns nil if a store does not use NIXL.
 func viewKVNIXL(s *node.Status) *kvNIXLView {
 	n := s.NIXL
 	if n == nil {

@@ -21,8 +21,8 @@ type speedView struct {
 	Ranks   []paceView `json:"ranks"`
 }
 
-// paceView is how fast one rank is, relative to its kind. Ratio is the observed mean of its prefill times
-// divided by their estimates, and Doubt its standard error. Pace is the factor that decisions use: 1 where the
+// paceView is the speed of one rank, relative to its kind. Ratio is the observed mean of its prefill times
+// divided by their estimates, and Doubt its standard error. Pace is the factor that decisions use: 1 if the
 // ratio may differ from 1 by chance. Ignored prefills came before the others, while the engine was warming up.
 type paceView struct {
 	Worker   string  `json:"worker"`

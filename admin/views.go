@@ -16,7 +16,7 @@ import (
 
 // planView is /debug/plan.
 type planView struct {
-	// Term is that of the leading planner; 0 where this process does not lead.
+	// Term is the leading planner's term; 0 if this process does not lead.
 	Term  uint64     `json:"term"`
 	Pools []poolView `json:"pools"`
 }
@@ -27,7 +27,7 @@ type poolView struct {
 	Role     string `json:"role"`
 	Replicas int    `json:"replicas"`
 	Ready    int    `json:"ready"`
-	// Rate is the requests per second that are expected now, and Expected those that the plan is made for. Both are 0 where no
+	// Rate is the requests per second that are expected now, and Expected the rate that the plan is made for. Both are 0 if no
 	// forecast counts.
 	Rate     float64       `json:"requests_per_second"`
 	Expected float64       `json:"expected_requests_per_second"`
@@ -36,7 +36,7 @@ type poolView struct {
 	Workers  []plannedView `json:"workers"`
 }
 
-// plannedView is what a plan sets for one worker.
+// plannedView has the settings of a plan for one worker.
 type plannedView struct {
 	Worker string `json:"worker"`
 	Weight uint32 `json:"weight"`

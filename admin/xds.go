@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/xds"
 )
 
-// xdsView is /debug/xds: what the control plane has sent to Envoys, and what they accepted.
+// xdsView is /debug/xds: the resources that the control plane has sent to Envoys, and that they accepted.
 type xdsView struct {
 	// Failures are the parts of the configuration that cannot be built. Their last good versions stay in force.
 	Failures []xdsFailure `json:"failures"`
@@ -32,7 +32,7 @@ type xdsEnvoy struct {
 	Types   []xdsType `json:"types"`
 }
 
-// xdsType is what an Envoy was sent of one type of resource.
+// xdsType has the responses that an Envoy was sent for one type of resource.
 type xdsType struct {
 	Type   string `json:"type"`
 	Pushes uint64 `json:"pushes"`
@@ -44,7 +44,7 @@ type xdsType struct {
 	Refusal    *xdsRefusal `json:"refusal"`
 }
 
-// xdsRefusal is a version that an Envoy did not accept; it keeps what it had.
+// xdsRefusal is a version that an Envoy did not accept; it keeps its previous resources.
 type xdsRefusal struct {
 	Version string    `json:"version"`
 	Message string    `json:"message"`

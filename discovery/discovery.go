@@ -1,7 +1,7 @@
-// Package discovery puts the workers of a cluster into a fleet: those of the configuration file, and
-// those that have a lease on the bus.
+// Package discovery puts the workers of a cluster into a fleet: workers of the configuration file,
+// and workers with a lease on the bus.
 //
-// It does not read the load of workers. It asks engines for their health where no agent reports it: see [Probe].
+// It does not read the load of workers. It asks engines for their health if no agent reports it: see [Probe].
 //
 // # A worker on the bus
 //
@@ -34,11 +34,12 @@ type Config struct {
 	Bus   *bus.Bus
 	Fleet *fleet.Fleet
 	Log   *slog.Logger
-	// Listed has the workers that stay without a lease: those of the configuration. May be nil.
+	// Listed has the workers that stay without a lease: the workers of the configuration. May be nil.
 	Listed *Listed
-	// Settle is how long a worker that became ready stays in state starting while others of its model
-	// are ready. Meanwhile every Envoy receives its endpoint: Envoy ignores a pick of an endpoint that
-	// it does not have. Workers that are there at the start do not wait. 0 waits for none.
+	// Settle is the time for which a worker that became ready stays in state starting while others of
+	// its model are ready. Meanwhile every Envoy receives its endpoint: Envoy ignores a pick of an
+	// endpoint that it does not have. Workers that are there at the start do not wait. 0 waits for
+	// none.
 	Settle time.Duration
 	// Synced is called once, when the workers that were there at the start are in the fleet. Nil is
 	// not called.

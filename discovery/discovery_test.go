@@ -28,8 +28,8 @@ func members(f *fleet.Fleet) string {
 	return strings.Join(words, ", ")
 }
 
-// TestListedWorkers: the fleet has the workers of the list, and follows its changes. What an engine reported of itself stays,
-// and another engine is another epoch.
+// TestListedWorkers: the fleet has the workers of the list, and follows its changes. An engine's own reports stay, and
+// another engine is another epoch.
 func TestListedWorkers(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})
 	a, b := worker("a"), worker("b")

@@ -7,8 +7,9 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// follow runs a goroutine for each key that wanted returns, such as an engine that is asked, and ends those of other keys. It
-// calls wanted again after every change of the fleet. It returns when ctx has ended and all goroutines have returned.
+// follow runs a goroutine for each key that wanted returns, such as an engine that is asked, and ends the goroutines of other
+// keys. It calls wanted again after every change of the fleet. It returns when ctx has ended and all goroutines have
+// returned.
 func follow[K comparable](ctx context.Context, members *fleet.Fleet, wanted func() map[K]bool, run func(context.Context, K)) {
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -110,7 +110,7 @@ func (l *Listed) Drop(workers []fleet.Worker) {
 	}
 }
 
-// stateOf is what the configuration reports of a worker. Its engine is asked for all else.
+// stateOf returns the state that the configuration reports of a worker. Its engine is asked for all else.
 func stateOf(w *fleet.Worker) fleet.State {
 	if w.Address == "" {
 		return fleet.Starting
@@ -138,7 +138,7 @@ func (l *Listed) setAddress(worker, named, address string) error {
 	return err
 }
 
-// changeBits is how many bits of an epoch count the changes of a worker in the configuration.
+// changeBits is the number of bits of an epoch that count the changes of a worker in the configuration.
 const changeBits = 16
 
 // epochAt returns the epoch of a worker whose name has this address. Routers exchange bookings by epoch, and have seen
@@ -147,7 +147,7 @@ func epochAt(epoch uint64, address string) uint64 {
 	return uint64(crc32.ChecksumIEEE([]byte(address)))<<changeBits | epoch&(1<<changeBits-1)
 }
 
-// putLocked adds or changes a worker, and sets its epoch. What the engine has reported of itself stays.
+// putLocked adds or changes a worker, and sets its epoch. The engine's own reports stay.
 func (l *Listed) putLocked(w *fleet.Worker) error {
 	old, known := l.workers[w.Name]
 	if known {

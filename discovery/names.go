@@ -46,10 +46,10 @@ type Resolver interface {
 type ResolveConfig struct {
 	Listed *Listed
 	Log    *slog.Logger
-	// Resolver looks names up; nil uses that of the host.
+	// Resolver looks names up; nil uses the host's resolver.
 	Resolver Resolver
-	// Later is how long a new address waits, unless the first lookup for a worker has found it. Meanwhile the control
-	// plane finds it, too, and every Envoy receives its endpoint. 0 does not wait.
+	// Later is the time that a new address waits, unless the first lookup for a worker has found it. Meanwhile the
+	// control plane finds it, too, and every Envoy receives its endpoint. 0 does not wait.
 	Later time.Duration
 	// Moved is called when a worker has another address, by several goroutines at a time. Nil is not called.
 	Moved func()

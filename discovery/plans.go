@@ -25,8 +25,8 @@ type PlansConfig struct {
 // Plans applies the weights and drains of the cluster's plans to a fleet. Create it with [NewPlans].
 //
 //	event                            effect on the fleet
-//	plan of the last term, or later  its weights and drains replace those of the last plan
-//	plan of an earlier term          none; it is counted. Where the last term is ahead of the clock, the same as a later one
+//	plan of the last term, or later  its weights and drains replace the weights and drains of the last plan
+//	plan of an earlier term          none; it is counted. If the last term is ahead of the clock, the same as a later one
 //	plan that cannot be used         none; it is counted
 //	bus lost                         none: the last plan stays
 //
@@ -103,7 +103,7 @@ func (p *Plans) count(result string) {
 	}
 }
 
-// planned returns what a plan sets for workers, of all pools.
+// planned returns the settings of a plan for workers, of all pools.
 func planned(made plan.Plan) (out []fleet.Planned) {
 	for i := range made.Pools {
 		for _, w := range made.Pools[i].Workers {

@@ -16,7 +16,7 @@ import (
 
 // No agent reports the health of a listed worker, nor of one whose lease has expired: an agent that hangs does not renew its
 // leases, and its engine may serve all the same. Their engines are asked. An agent probes its engines from their own host, and
-// less often, so those with a current lease are asked, too, from the first doubt until they are ready:
+// less often, so engines with a current lease are asked, too, from the first doubt until they are ready:
 //
 //	health of the worker   asked again
 //	unknown                after 250 ms
@@ -27,7 +27,7 @@ import (
 //
 // What follows from the answers is in [fleet.Health]. A worker without a current lease that goes down leaves the fleet.
 
-// askTime is how long an engine may take to answer. A frozen process accepts connections and never answers.
+// askTime is the longest time that an engine may take to answer. A frozen process accepts connections and never answers.
 const askTime = time.Second
 
 // askedAtOnce bounds the engines that are asked at the same time.

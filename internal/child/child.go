@@ -30,10 +30,10 @@ type Config struct {
 	// Path is the program, Args its arguments without its name.
 	Path string
 	Args []string
-	// Env is added to the variables of this process that programs get: PATH and the like, and those of engines, GPUs and proxies.
-	// Credentials are not among them.
+	// Env is added to the variables of this process that programs get: PATH and the like, and variables of engines, GPUs and
+	// proxies. Credentials are not among them.
 	Env []string
-	// Dir is the working folder; empty is that of this process.
+	// Dir is the working folder; empty means this process's folder.
 	Dir string
 	// Line is called for each line that the process writes to its standard output or error, without
 	// the line's end, from one goroutine. A line is cut after 1 MiB. Nil drops the lines.
@@ -43,7 +43,7 @@ type Config struct {
 	Holder []string
 	// Files are open in the process from file descriptor 3 on. They cannot be combined with Holder, which uses these numbers.
 	Files []*os.File
-	// StopTime is how long Stop waits between SIGTERM and SIGKILL; default 5 s.
+	// StopTime is the time that Stop waits between SIGTERM and SIGKILL; default 5 s.
 	StopTime time.Duration
 }
 

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// play is what a child does.
+// play runs the role of a child.
 func play(role string, args []string) {
 	switch role {
 	case "exit":
@@ -48,7 +48,7 @@ func play(role string, args []string) {
 		fmt.Printf("before\n%s\nafter\n", strings.Repeat("x", n))
 	case "environment":
 		fmt.Println(os.Getenv("EXTRA"))
-	case "inherit": // prints what it reads from the first inherited file
+	case "inherit": // prints the text that it reads from the first inherited file
 		text, err := io.ReadAll(os.NewFile(3, "inherited"))
 		fmt.Println(string(text), err)
 	case "gentle": // ends at SIGTERM
@@ -134,7 +134,7 @@ func become(r string) { _ = os.Setenv(role, r) }
 // held is the command line of a holder that runs this binary in a role.
 func held(r string) []string { return []string{os.Args[0], r} }
 
-// lines collects what a child writes.
+// lines collects the lines that a child writes.
 type lines struct {
 	mu  sync.Mutex
 	got []string // guarded by mu

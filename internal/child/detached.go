@@ -42,7 +42,7 @@ type Detached struct {
 // many in the file of the same name with ".1" at its end.
 const DetachedOutput = 4 << 20
 
-// watchEvery is how often a detached process is looked at: it need not be a child of this process.
+// watchEvery is the interval at which a detached process is looked at: it need not be a child of this process.
 const watchEvery = 100 * time.Millisecond
 
 // StartDetached starts a process that lives on when this process ends; Config.Holder is required, and
@@ -89,8 +89,8 @@ func startDetached(cfg Config, output string) (*Detached, error) {
 	return watch(holder, pid, cfg.StopTime), nil
 }
 
-// Adopt watches a detached process that another process has started. ok is false where it does not run any
-// more. pid is that of the program.
+// Adopt watches a detached process that another process has started. ok is false if it does not run any
+// more. pid is the program's process id.
 func Adopt(holder Identity, pid int) (d *Detached, ok bool) {
 	if !holder.running() {
 		return nil, false
@@ -114,7 +114,7 @@ func watch(holder Identity, pid int, stopTime time.Duration) *Detached {
 				return
 			}
 		}
-		_, _ = syscall.Wait4(holder.PID, nil, syscall.WNOHANG, nil) // where it is a child of this process
+		_, _ = syscall.Wait4(holder.PID, nil, syscall.WNOHANG, nil) // if it is a child of this process
 		close(d.exited)
 	})
 	return d
@@ -159,7 +159,7 @@ func (d *Detached) Stop(ctx context.Context) {
 	<-d.exited
 }
 
-// signal sends the holder a signal, unless its id has become that of another process.
+// signal sends the holder a signal, unless another process has its id now.
 func (d *Detached) signal(s syscall.Signal) {
 	if d.holder.running() {
 		_ = syscall.Kill(d.holder.PID, s)

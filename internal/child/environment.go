@@ -26,7 +26,8 @@ var inheritedPrefixes = []string{
 	"TOKENIZERS_", "TRANSFORMERS_", "TRTLLM_", "VLLM_",
 }
 
-// environment returns the variables of a program: those of this process that programs get, and added, which come last and count.
+// environment returns the variables of a program: this process's variables that programs get, and added, which come last and
+// count.
 func environment(own, added []string) []string {
 	list := make([]string, 0, len(own)+len(added))
 	for _, variable := range own {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestEnvironment: programs get what they need of this process's variables and no credentials, and all that the configuration names.
+// TestEnvironment: programs get the variables of this process that they need and no credentials, and all that the configuration
+// names.
 func TestEnvironment(t *testing.T) {
 	own := []string{
 		"PATH=/bin", "HOME=/root", "LC_ALL=C", "CUDA_VISIBLE_DEVICES=1", "HF_TOKEN=a", "VLLM_USE_V1=1", "https_proxy=b",

@@ -39,13 +39,14 @@ const killTime = 5 * time.Second
 //	event                            effect
 //	program started                  reports its process id
 //	SIGTERM                          passed on to the program
-//	program ended                    its descendants are killed, what they leave is removed, and its status is reported
+//	program ended                    its descendants are killed, their leftovers are removed, and its status is reported
 //	parent died, or Process.Stop     the program and its descendants are killed
 //	    lost its patience
 //
-// What is removed are files of shared memory and of Unix sockets that the program has made and not removed, because it was killed.
+// The leftovers are files of shared memory and of Unix sockets that the program has made and not removed, because it was
+// killed.
 //
-// On Linux descendants are found also where they have left the process group, and their own parent has
+// On Linux descendants are found even if they have left the process group, and their own parent has
 // ended. Elsewhere the process group is killed.
 //
 // With --detached and a file as the first arguments the program outlives the parent: the lifeline has no
@@ -119,7 +120,7 @@ var errDetachedEnded = errors.New("it has ended; its output has the reason")
 // held is the program of a holder.
 type held struct {
 	pid    int
-	out    *os.File      // where it writes
+	out    *os.File      // the file that it writes to
 	log    *boundedFile  // nil unless it is detached
 	copied chan struct{} // closed when its output has ended
 }
@@ -148,7 +149,7 @@ func (h *held) start(args []string, output string) error {
 	return nil
 }
 
-// openOutput opens the file, and copies to it what the program writes. closePipe closes the program's end.
+// openOutput opens the file, and copies the program's output to it. closePipe closes the program's end.
 func (h *held) openOutput(path string) (closePipe func(), err error) {
 	h.log, err = openBounded(path, DetachedOutput)
 	if err != nil {
@@ -196,7 +197,7 @@ func reap(pid int) syscall.WaitStatus {
 	}
 }
 
-// exitShift is where a wait status has the exit code.
+// exitShift is the position of the exit code in a wait status.
 const exitShift = 8
 
 // exitCode returns the exit code that a shell would show.
@@ -252,7 +253,7 @@ func (h *holder) started() (pid int, err error) {
 	return pid, nil
 }
 
-// result returns how the held program has ended; err is the holder's own end, which counts where there is no
+// result returns how the held program has ended; err is the holder's own end, which counts if there is no
 // report.
 func (h *holder) result(err error) error {
 	var number uint32

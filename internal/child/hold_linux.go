@@ -13,8 +13,8 @@ import (
 // setChildSubreaper is the option of prctl that makes this process the parent of its orphaned descendants.
 const setChildSubreaper = 36
 
-// adoptOrphans makes this process the parent of descendants whose own parent ends, also of those that have
-// left the process group: they can then be found and killed.
+// adoptOrphans makes this process the parent of descendants whose own parent ends, also of descendants
+// that have left the process group: they can then be found and killed.
 func adoptOrphans() {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, setChildSubreaper, 1, 0) // kernels before 3.4 do not have it
 }
@@ -22,8 +22,8 @@ func adoptOrphans() {
 // heldAttr keeps the program in the group of its holder. It is killed even if its holder is.
 func heldAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
 
-// killDescendants kills every descendant of this process and reaps those that become its children, until none
-// is left.
+// killDescendants kills every descendant of this process and reaps descendants that become its children,
+// until none is left.
 func killDescendants() {
 	for until := time.Now().Add(killTime); time.Now().Before(until); {
 		for _, pid := range descendants(os.Getpid()) {

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// leftovers finds what a held program and its descendants would leave when they are killed: files of shared memory in /dev/shm,
-// and the files of Unix sockets. It removes only what is certainly theirs:
+// leftovers finds the files that a held program and its descendants would leave when they are killed: files of shared memory in
+// /dev/shm, and the files of Unix sockets. It removes only files that are certainly theirs:
 //
-//	what is there                                            removed
+//	file                                                     removed
 //	a file that was there before the program                 no
 //	a file in a folder below /dev/shm                        no
 //	a file of another user, or one that is no plain file     no
@@ -29,10 +29,11 @@ import (
 // A file is found while it is open or mapped, so one that is made and closed at once, or made in the last moment before a kill,
 // stays. One goroutine at a time uses it.
 type leftovers struct {
-	shm string // the folder, without symbolic links; empty where there is none
+	shm string // the folder, without symbolic links; empty if there is none
 
 	// foreign are files of the folder that were there before, or that another program has made, and strangers are inodes of such
-	// sockets. The counts are how often the processes were searched for a file or a socket. All are of what is there now.
+	// sockets. The counts are the numbers of searches of the processes for a file or a socket. All are of files and sockets that
+	// are there now.
 	foreign       map[fileID]bool
 	strangers     map[string]bool
 	looked        map[fileID]int
@@ -49,7 +50,7 @@ type leftovers struct {
 type fileID struct{ device, inode uint64 }
 
 const (
-	// lookEvery is how often new files are looked for. Without any, that is one listing and one page of /proc.
+	// lookEvery is the interval at which new files are looked for. Without any, that is one listing and one page of /proc.
 	lookEvery = 250 * time.Millisecond
 	// maxLooks bounds how often the processes are searched for one file, which another program may have made.
 	maxLooks = 20
@@ -57,7 +58,7 @@ const (
 	maxLeftovers = 4096
 )
 
-// newLeftovers remembers what is there before the program starts.
+// newLeftovers remembers the files and sockets that are there before the program starts.
 func newLeftovers() *leftovers {
 	l := &leftovers{
 		foreign: map[fileID]bool{}, strangers: map[string]bool{}, looked: map[fileID]int{}, lookedSockets: map[string]int{},
@@ -80,7 +81,7 @@ func newLeftovers() *leftovers {
 
 // A listing that fails must not look like an empty one: all files would count as new at the next.
 
-// plainFiles returns the files of a folder that belong to this user, by path. ok is false where it cannot be read.
+// plainFiles returns the files of a folder that belong to this user, by path. ok is false if it cannot be read.
 func plainFiles(folder string) (all map[string]fileID, ok bool) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -96,8 +97,8 @@ func plainFiles(folder string) (all map[string]fileID, ok bool) {
 	return all, true
 }
 
-// identifyFile returns what a path is. Symbolic links are not followed: one in /dev/shm, which every user may write to, could
-// lead anywhere. The error is that of a file that is not there, or that of another user.
+// identifyFile returns the identity and the type of the file at a path. Symbolic links are not followed: one in /dev/shm,
+// which every user may write to, could lead anywhere. It is an error if the file is not there or belongs to another user.
 func identifyFile(path string) (fileID, fs.FileMode, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -112,7 +113,7 @@ func identifyFile(path string) (fileID, fs.FileMode, error) {
 
 // look finds the files and sockets that the descendants of this process have made since the last look.
 //
-//	what is new                                 effect
+//	new file or socket                          effect
 //	a file that a descendant writes, only       it is removed at the end
 //	a file that another process has too         it is left
 //	a file that no descendant has               it is looked for again, at most 20 times
@@ -144,13 +145,13 @@ func (l *leftovers) look() {
 	l.leaveOthers(files)
 }
 
-// newFiles returns the files of the folder that are not decided, and forgets those that are gone.
+// newFiles returns the files of the folder that are not decided, and forgets the ones that are gone.
 func (l *leftovers) newFiles() map[string]fileID {
 	all, ok := plainFiles(l.shm)
 	if !ok || l.shm == "" {
 		return nil
 	}
-	// An inode may be used again for another file, so what is gone is forgotten.
+	// An inode may be used again for another file, so files that are gone are forgotten.
 	there := map[fileID]bool{}
 	for _, id := range all {
 		there[id] = true
@@ -171,7 +172,7 @@ func (l *leftovers) newFiles() map[string]fileID {
 	return all
 }
 
-// newSockets returns the paths of bound sockets that are not decided, by inode, and forgets those that are gone.
+// newSockets returns the paths of bound sockets that are not decided, by inode, and forgets the ones that are gone.
 func (l *leftovers) newSockets() map[string]string {
 	all, ok := boundSockets()
 	if !ok {
@@ -197,7 +198,7 @@ func (l *leftovers) newSockets() map[string]string {
 	return all
 }
 
-// leaveOthers takes those of the files back that a process other than the descendants has: it may have made them.
+// leaveOthers takes the files back that a process other than the descendants has: it may have made them.
 func (l *leftovers) leaveOthers(files map[string]fileID) {
 	taken := false
 	for path, id := range files {
@@ -238,9 +239,9 @@ func isShared(path string) bool {
 	return err != nil || mode.Perm()&others != 0
 }
 
-// remove removes what was found. All descendants must have ended.
+// remove removes the files that were found. All descendants must have ended.
 //
-//	what was found                              effect
+//	found file                                  effect
 //	a file that no process has any more         removed
 //	a file that any process has                 left
 //	a file that only its user may open, while   removed: no other user can have it
@@ -283,7 +284,7 @@ func removeSame(path string, id fileID, kind fs.FileMode) {
 	}
 }
 
-// usersOf returns the processes that have files of the folder, without this one. complete is false where a process could not be
+// usersOf returns the processes that have files of the folder, without this one. complete is false if a process could not be
 // read.
 func usersOf(folder string) (users map[string][]int, complete bool) {
 	users, complete = map[string][]int{}, true
@@ -307,12 +308,13 @@ func usersOf(folder string) (users map[string][]int, complete bool) {
 	return users, complete
 }
 
-// usage is what one process has: files of the folder, those of them for writing, and inodes of sockets.
+// usage lists the files and sockets of one process: files of the folder, the ones it has for writing, and inodes of sockets.
 type usage struct{ all, writes, sockets map[string]bool }
 
-// usedBy returns what a process has: of the folder what it has mapped, also where the file is closed since, and what it has
-// open, also where it is not mapped. Libraries do both: vLLM's region of offloaded blocks is mapped, and a semaphore of
-// Python's multiprocessing is mapped too, while a queue has a descriptor. The error is that of one that has ended, or must not be read.
+// usedBy returns the usage of a process: the files of the folder that it has mapped, even if they are closed since, and the files
+// that it has open, even if they are not mapped. Libraries do both: vLLM's region of offloaded blocks is mapped, and a semaphore
+// of Python's multiprocessing is mapped too, while a queue has a descriptor. It is an error if the process has ended, or must not
+// be read.
 func usedBy(pid int, folder string) (usage, error) {
 	u := usage{map[string]bool{}, map[string]bool{}, map[string]bool{}}
 	mapped, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
@@ -329,7 +331,7 @@ func (u *usage) readMaps(mapped *os.File, folder string) {
 	const minFields = 6
 	lines := bufio.NewScanner(mapped)
 	for lines.Scan() {
-		// The path of a file that is removed ends in " (deleted)", so it is that of no file in the listing.
+		// The path of a file that is removed ends in " (deleted)", so it is the path of no file in the listing.
 		line := lines.Text()
 		at := strings.Index(line, " "+folder+"/")
 		if at < 0 || len(strings.Fields(line)) < minFields {
@@ -386,7 +388,7 @@ func isWritable(pid int, descriptor string) bool {
 	return false
 }
 
-// boundSockets returns the absolute paths to which Unix sockets are bound, by inode. ok is false where they cannot be read.
+// boundSockets returns the absolute paths to which Unix sockets are bound, by inode. ok is false if they cannot be read.
 func boundSockets() (all map[string]string, ok bool) {
 	const fields = 8 // num, refcount, protocol, flags, type, state, inode, path
 	file, err := os.Open("/proc/self/net/unix")

@@ -74,8 +74,8 @@ func open(path string, how int) *os.File {
 	return file
 }
 
-// TestLeftoversAreRemoved kills a program that has files of shared memory and sockets, or the process that started it. What it and
-// its child have made is removed. What was there before, what others have open and what was only read stays.
+// TestLeftoversAreRemoved kills a program that has files of shared memory and sockets, or the process that started it. The files
+// that it and its child have made are removed. Files that were there before, that others have open, or that were only read stay.
 func TestLeftoversAreRemoved(t *testing.T) {
 	needsProc(t)
 	for _, kill := range []string{"program", "parent", "stop"} {
@@ -137,7 +137,7 @@ func startSharer(t *testing.T, kill, prefix, sockets string) (p *child.Process, 
 	return p, l, lent
 }
 
-// later is what the test does with files of the sharer after the holder has found them: it opens one, and replaces another.
+// later changes files of the sharer after the holder has found them: it opens one, and replaces another.
 func later(t *testing.T, prefix string, lent *os.File) {
 	t.Helper()
 	_ = lent.Close()

@@ -15,7 +15,7 @@ import (
 // OthersListen reports whether the sockets that listen at an address of this host all belong to other processes
 // than the one of that id, its descendants and its process group.
 //
-//	what is found                                               result
+//	found sockets                                               result
 //	a process of the group has one of the sockets               false
 //	none has, and all could be read                             true
 //	nothing listens there in this network namespace             false: not known
@@ -66,8 +66,8 @@ func groupOf(pid int) []int {
 	return members
 }
 
-// holdsAny reports whether a process has one of these sockets. A process that has ended has none; the error is that of
-// a process whose files must not be read.
+// holdsAny reports whether a process has one of these sockets. A process that has ended has none; it is an error if
+// the process's files must not be read.
 func holdsAny(pid int, sockets map[string]bool) (bool, error) {
 	folder := fmt.Sprintf("/proc/%d/fd", pid)
 	files, err := os.ReadDir(folder)

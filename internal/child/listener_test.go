@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestOthersListen: a listener of this process is its own, and that of another for a process beside it. Of an address
-// where nothing listens, or a process that is gone, nothing is known.
+// TestOthersListen: a listener of this process is its own, and another process's for a process beside it. Of an
+// address where nothing listens, or a process that is gone, nothing is known.
 func TestOthersListen(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

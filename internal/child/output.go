@@ -14,7 +14,7 @@ type boundedFile struct {
 	written  int64
 }
 
-// openBounded opens the file, and appends to what is there.
+// openBounded opens the file, and appends to its content.
 func openBounded(path string, maxBytes int64) (*boundedFile, error) {
 	f := &boundedFile{path: path, maxBytes: maxBytes}
 	return f, f.open()

@@ -23,7 +23,7 @@ type Supervisor struct {
 	// MaxFailures bounds how often in a row the process may end without having been ready; 0 is no
 	// bound.
 	MaxFailures int
-	// Stable is how long a process must have been ready to count as stable; default one minute.
+	// Stable is the time that a process must have been ready to count as stable; default one minute.
 	Stable time.Duration
 }
 

@@ -13,7 +13,7 @@ import (
 
 var errDied = errors.New("signal: killed")
 
-// lives is what a supervised process does: for each start, how long it loads and is ready.
+// lives scripts a supervised process: for each start, how long it loads and is ready.
 type lives []struct{ loads, ready time.Duration }
 
 // run lives one life after the other. After the last it ends the supervision.

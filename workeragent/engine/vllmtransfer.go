@@ -13,7 +13,7 @@ import (
 // vLLM has one socket for each rank and each way by which other engines fetch its KV cache. All are described by variables of
 // the environment, with the port of rank 0:
 //
-//	connector                                  variables                     where the agent sets them
+//	connector                                  variables                     when the agent sets them
 //	NixlConnector                              VLLM_NIXL_SIDE_CHANNEL_HOST   unless launch[].env has them
 //	                                           VLLM_NIXL_SIDE_CHANNEL_PORT
 //	OffloadingConnector, tier of type p2p      VLLM_P2P_SIDE_CHANNEL_HOST    the same, and unless the tier has host and port

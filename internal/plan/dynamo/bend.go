@@ -48,7 +48,7 @@ func (r Regression) bent() (Fit, bool) {
 	return best, found
 }
 
-// bentAt fits a line that bends at a length. It is false where the line falls anywhere.
+// bentAt fits a line that bends at a length. It is false if the line falls anywhere.
 func (r Regression) bentAt(knot float64) (Fit, bool) {
 	rows, targets := make([][]float64, len(r.samples)), make([]float64, len(r.samples))
 	for i, s := range r.samples {
@@ -63,8 +63,8 @@ func (r Regression) bentAt(knot float64) (Fit, bool) {
 	return r.judged(Fit{Kind: r.kind, Intercept: x[0], A: x[1], Bend: x[2], Knot: knot}), true
 }
 
-// solveLeastSquares returns the x that makes rows·x nearest to targets. Columns are scaled first, because tokens and requests differ
-// by orders of magnitude. It is false where the result is no number.
+// solveLeastSquares returns the x that makes rows·x nearest to targets. Columns are scaled first, because tokens and requests
+// differ by orders of magnitude. It is false if the result is no number.
 func solveLeastSquares(rows [][]float64, targets []float64) ([]float64, bool) {
 	n := len(rows[0])
 	scale := make([]float64, n)

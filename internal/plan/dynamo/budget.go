@@ -19,8 +19,8 @@ func (b Budget) inBand(total, step int) bool {
 	return b.Min < 0 || total >= b.Min-step
 }
 
-// Pair fits prefill and decode workers into the budget, in proportion. gpus are those of one worker of each role, and least the least
-// numbers of workers. It returns no workers where the least ones have too many GPUs, and want where gpus are unknown.
+// Pair fits prefill and decode workers into the budget, in proportion. gpus are the GPUs of one worker of each role, and least
+// the least numbers of workers. It returns no workers if the least ones have too many GPUs, and want if gpus are unknown.
 func (b Budget) Pair(want, gpus, least Replicas) Replicas {
 	if gpus.Prefill <= 0 || gpus.Decode <= 0 {
 		return want
@@ -53,7 +53,7 @@ func shrink(want, each, least Replicas, bound int) Replicas {
 // grow raises a pair to the lower bound, unless the steps of the workers then exceed the upper one.
 func (b Budget) grow(want, gpus, least Replicas) Replicas {
 	total := gpusOf(want, gpus)
-	share := float64(b.Min) / 2 / float64(gpus.Prefill) // half of the GPUs, where there are no workers to be in proportion to
+	share := float64(b.Min) / 2 / float64(gpus.Prefill) // half of the GPUs, if there are no workers to be in proportion to
 	if total > 0 {
 		share = float64(want.Prefill) * float64(b.Min) / float64(total)
 	}
@@ -66,7 +66,7 @@ func (b Budget) grow(want, gpus, least Replicas) Replicas {
 	return grown
 }
 
-// Single fits workers of one role into the budget. It returns 0 where the least number has too many GPUs, and want where gpus are
+// Single fits workers of one role into the budget. It returns 0 if the least number has too many GPUs, and want if gpus are
 // unknown.
 func (b Budget) Single(want, gpus, least int) int {
 	if gpus <= 0 {
@@ -98,9 +98,10 @@ const (
 	PowerInfeasible = "power_budget_infeasible"
 )
 
-// Power fits prefill and decode workers under a bound in watts. now is how many there are, and watts those of one worker. It returns
-// at most as many of each role as wanted, and the reason of a change. Where one role grows while the other shrinks and both together
-// would exceed the bound on the way, the growth waits. Where even the least numbers exceed it, nothing grows.
+// Power fits prefill and decode workers under a bound in watts. now has the present numbers, and watts the power of one worker of
+// each role. It returns at most as many of each role as wanted, and the reason of a change. Where one role grows while the other
+// shrinks and both together would exceed the bound on the way, the growth waits. Where even the least numbers exceed it, nothing
+// grows.
 func Power(want, now, watts, least Replicas, bound int) (Replicas, string) {
 	if watts.Prefill <= 0 || watts.Decode <= 0 {
 		return want, ""
@@ -149,9 +150,9 @@ func peak(want, now, watts Replicas) int {
 	return gpusOf(Replicas{max(want.Prefill, now.Prefill), max(want.Decode, now.Decode)}, watts)
 }
 
-// fitBetween returns the pair that is nearest to want, of those between now and want that are within the bound: so no role shrinks
-// because the other grows. Of two as near, it is the one that keeps the proportion of the changes, then the one that changes more.
-// It returns now where there is none.
+// fitBetween returns the pair that is nearest to want, of those between now and want that are within the bound: so no role
+// shrinks because the other grows. Of two as near, it is the one that keeps the proportion of the changes, then the one that
+// changes more. It returns now if there is none.
 func fitBetween(now, want, each, least Replicas, bound int) Replicas {
 	best, score := now, [3]int{math.MaxInt}
 	low := Replicas{max(min(now.Prefill, want.Prefill), least.Prefill), max(min(now.Decode, want.Decode), least.Decode)}

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Pass is how long a forward pass lasts, in milliseconds. 0 and less is unknown.
+// Pass returns the duration of a forward pass, in milliseconds. 0 and less is unknown.
 type Pass func(Sample) float64
 
 // Limits are the bounds of an engine: tokens of one pass, requests that run at once, and tokens in its KV cache.
 type Limits struct{ MaxBatchedTokens, MaxSeqs, MaxKVTokens int }
 
-// DefaultLimits are those that Dynamo assumes of an engine that reports none.
+// DefaultLimits are the limits that Dynamo assumes of an engine that reports none.
 func DefaultLimits() Limits { return Limits{8192, 512, 2_000_000} }
 
 // Asked is the requests that a capacity is about.
@@ -30,7 +30,7 @@ type Asked struct {
 	halves bool
 }
 
-// Capacity is what one engine serves. Latencies are in milliseconds; 0 is one that the role does not have.
+// Capacity is the load that one engine serves. Latencies are in milliseconds; 0 is one that the role does not have.
 type Capacity struct {
 	Batch          int
 	RPS            float64
@@ -115,7 +115,7 @@ func (c Capacity) latency() float64 {
 	return math.Inf(1)
 }
 
-// Prefill returns the capacity of a prefill worker, false where the passes' times are unknown.
+// Prefill returns the capacity of a prefill worker, false if the passes' times are unknown.
 func (l Limits) Prefill(pass Pass, a Asked) (Capacity, bool) {
 	if a.ISL <= 0 {
 		return Capacity{}, false
@@ -137,7 +137,7 @@ func (l Limits) Prefill(pass Pass, a Asked) (Capacity, bool) {
 	return best, best.Batch > 0
 }
 
-// Chunked returns how long prompt tokens take in passes of at most MaxBatchedTokens, beside decoding requests. It is false where
+// Chunked returns how long prompt tokens take in passes of at most MaxBatchedTokens, beside decoding requests. It is false if
 // the time of a pass is unknown.
 func (l Limits) Chunked(pass Pass, tokens, requests, context float64) (ms float64, ok bool) {
 	most := float64(l.MaxBatchedTokens)
@@ -162,7 +162,7 @@ func (l Limits) Chunked(pass Pass, tokens, requests, context float64) (ms float6
 	return ms, true
 }
 
-// Decode returns the capacity of a decode worker, false where a request does not fit into its cache or times are unknown.
+// Decode returns the capacity of a decode worker, false if a request does not fit into its cache or times are unknown.
 func (l Limits) Decode(pass Pass, a Asked) (Capacity, bool) {
 	return l.decode(pass, a, batches(l.decodeBatch(a)))
 }

@@ -5,7 +5,8 @@ import (
 	"math"
 )
 
-// Interpolation is what the classic algorithm reads from a profile. [NewInterpolated] returns Dynamo's. Tests have others.
+// Interpolation has the values that the classic algorithm reads from a profile. [NewInterpolated] returns Dynamo's. Tests have
+// others.
 type Interpolation interface {
 	// TTFT returns the milliseconds to the first token of a prompt, and PrefillThroughput the tokens per second of one GPU.
 	TTFT(isl float64) float64
@@ -13,11 +14,11 @@ type Interpolation interface {
 	// ITL returns the milliseconds between tokens of as many requests with a mean context.
 	ITL(concurrency, context float64) float64
 	// Best returns the highest use of the KV cache with at most as many milliseconds between tokens, its tokens per second of one
-	// GPU, and its ITL. Where there is none it returns those of an empty cache.
+	// GPU, and its ITL. If there is none it returns the values for an empty cache.
 	Best(itl, context float64) (throughput, reached, usage float64)
 }
 
-// resolution is how many steps the grid of the decode surface has in each direction.
+// resolution is the number of steps that the grid of the decode surface has in each direction.
 const resolution = 100
 
 // Interpolated is a profile between its measured points, as Dynamo's classic planner computes it: splines for prefill, and a grid of
@@ -134,7 +135,7 @@ func (s *Interpolated) Best(itl, context float64) (throughput, reached, usage fl
 	return s.throughput[row][0], s.itl[row][0], 0
 }
 
-// Corrections are how much longer latencies were than the profile has them. The zero Corrections corrects nothing.
+// Corrections are the factors by which latencies were longer than in the profile. The zero Corrections corrects nothing.
 type Corrections struct{ Prefill, Decode float64 }
 
 // Correct compares the latencies of an interval, in milliseconds, with the profile: ttft of prompts with isl tokens, and itl of as many

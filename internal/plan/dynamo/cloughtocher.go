@@ -2,9 +2,9 @@ package dynamo
 
 import "math"
 
-// surface is a smooth function through values at the points of a mesh: cubic on three parts of each triangle, by Clough and Tocher.
-// Its gradients at the points are those that minimize the curvature along the edges (G. Nielson 1983, R. Renka 1984), and its
-// derivative across an edge is linear in the direction between the middles of the two triangles. So it is that of scipy's
+// surface is a smooth function through values at the points of a mesh: cubic on three parts of each triangle, by Clough and
+// Tocher. Its gradients at the points minimize the curvature along the edges (G. Nielson 1983, R. Renka 1984), and its derivative
+// across an edge is linear in the direction between the middles of the two triangles. So it equals scipy's
 // CloughTocher2DInterpolator (P. Alfeld 1984, G. Farin 1986).
 type surface struct {
 	mesh      *mesh
@@ -33,7 +33,7 @@ func newSurface(m *mesh, values []float64) *surface {
 	return s
 }
 
-// neighbors returns, for each point, those that share an edge with it.
+// neighbors returns, for each point, the points that share an edge with it.
 func (m *mesh) neighbors() [][]int {
 	seen := map[[2]int]bool{}
 	out := make([][]int, len(m.points))
@@ -78,8 +78,8 @@ func (s *surface) improve(i int, neighbors []int) float64 {
 	return change / max(1, math.Abs(next.x), math.Abs(next.y))
 }
 
-// within returns the value in a triangle at barycentric coordinates. The triangle is divided at its middle, v. Names of control
-// points are those of the Bernstein polynomials: abv is between the corners a, b and the middle.
+// within returns the value in a triangle at barycentric coordinates. The triangle is divided at its middle, v. Control points
+// are named as the Bernstein polynomials are: abv is between the corners a, b and the middle.
 func (s *surface) within(i int, b [3]float64) float64 {
 	t := s.mesh.triangles[i].corner
 	var f [3]float64        // at the corners
@@ -120,8 +120,8 @@ func (s *surface) within(i int, b [3]float64) float64 {
 	return sum
 }
 
-// direction returns where the derivative across the edge opposite of a corner is linear: as a share of the edge, towards the middle of
-// the neighbor. Without a neighbor it points to the middle of the edge.
+// direction returns the direction in which the derivative across the edge opposite of a corner is linear: as a share of the edge,
+// towards the middle of the neighbor. Without a neighbor it points to the middle of the edge.
 func (s *surface) direction(i, k int) float64 {
 	j := s.mesh.triangles[i].beyond[k]
 	if j < 0 {

@@ -26,7 +26,7 @@ const (
 type Config struct {
 	// Mode is the kind of fleet: disagg, agg, prefill or decode.
 	Mode string
-	// Target is what load scaling optimizes: throughput, latency, load or sla. Throughput scaling needs sla.
+	// Target is the goal of load scaling: throughput, latency, load or sla. Throughput scaling needs sla.
 	Target string
 	// ScaleThroughput and ScaleLoad enable the two algorithms. Any target but sla turns the first off and the second on.
 	ScaleThroughput, ScaleLoad bool
@@ -43,13 +43,14 @@ type Config struct {
 	Log1p     bool
 	Kalman    Kalman
 
-	// MinEndpoint is the least number of workers. PrefillMinEndpoint and DecodeMinEndpoint are those of one role; 0 means MinEndpoint.
+	// MinEndpoint is the least number of workers. PrefillMinEndpoint and DecodeMinEndpoint are the least numbers of one role; 0
+	// means MinEndpoint.
 	MinEndpoint, PrefillMinEndpoint, DecodeMinEndpoint int
 	// MinGPUs and MaxGPUs bound the GPUs of all workers; a negative bound is none.
 	MinGPUs, MaxGPUs int
 	// PrefillGPUs and DecodeGPUs are the GPUs of one worker. Aggregated workers have DecodeGPUs.
 	PrefillGPUs, DecodeGPUs int
-	// MaxWatts bounds the power of all workers; 0 is no bound. PrefillWatts and DecodeWatts are those of one worker.
+	// MaxWatts bounds the power of all workers; 0 is no bound. PrefillWatts and DecodeWatts are the power of one worker.
 	MaxWatts, PrefillWatts, DecodeWatts int
 
 	Limits Limits
@@ -57,7 +58,7 @@ type Config struct {
 	Context int
 	// Samples configures the regression.
 	Samples Retention
-	// Thresholds are those of the target load.
+	// Thresholds are the thresholds for the target load.
 	Thresholds Thresholds
 	// Release computes capacities as release 1.6.1 does, from one prompt at a time and all sizes of batches, instead of as the
 	// sources of 2026-08 do.
@@ -70,7 +71,7 @@ type Thresholds struct {
 	KVUp, KVDown       float64
 }
 
-// Defaults returns the configuration that Dynamo uses where a user sets nothing.
+// Defaults returns the configuration that Dynamo uses if a user sets nothing.
 func Defaults() Config {
 	return Config{
 		Mode: ModeDisaggregated, Target: TargetThroughput, ScaleThroughput: true,
@@ -137,10 +138,10 @@ func (c *Config) least() Replicas {
 // Replicas is numbers of workers. Aggregated workers count as Decode.
 type Replicas struct{ Prefill, Decode int }
 
-// Decision is what an algorithm asks for.
+// Decision is the result of an algorithm.
 type Decision struct {
 	Replicas
-	// Changed reports whether the algorithm asks for anything. Replicas are the current ones where it does not.
+	// Changed reports whether the algorithm asks for anything. Replicas are the current ones if it does not.
 	Changed bool
 	// Reason is Dynamo's name for what happened, such as scale_up or insufficient_data.
 	Reason string

@@ -94,7 +94,7 @@ func (m *mesh) nearestPair() (a, b int, ok bool) {
 	return a, b, least > 0
 }
 
-// apex returns the third corner of the triangle on the left of an edge; -1 where there is none.
+// apex returns the third corner of the triangle on the left of an edge; -1 if there is none.
 func (m *mesh) apex(a, b int) int {
 	best := -1
 	for c := range m.points {
@@ -111,7 +111,7 @@ func (m *mesh) apex(a, b int) int {
 // left reports whether c is on the left of the line from a to b, and not on it.
 func (m *mesh) left(a, b, c int) bool { return m.turn(a, b, c) > 0 }
 
-// turn is 1 where a, b and c turn left, -1 where they turn right, and 0 on a line.
+// turn is 1 if a, b and c turn left, -1 if they turn right, and 0 on a line.
 func (m *mesh) turn(a, b, c int) int {
 	p := m.points[a]
 	q := m.points[b]
@@ -199,7 +199,7 @@ func (m *mesh) exactCircle(a, b, c, d int) int {
 	return det.Sign()
 }
 
-// inside is how far outside of a triangle a point may be, in barycentric coordinates, to count as inside.
+// inside is the distance that a point may be outside of a triangle, in barycentric coordinates, to count as inside.
 const inside = 100 * 2.220446049250313e-16
 
 // find returns the triangle around a point and the point's barycentric coordinates; -1 outside of all.

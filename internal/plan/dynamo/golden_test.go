@@ -167,7 +167,7 @@ func TestThroughputGolden(t *testing.T) {
 	}
 }
 
-// What the release 1.6.1 itself computes with the published profile.
+// The results that release 1.6.1 itself computes with the published profile.
 func TestReleaseGolden(t *testing.T) {
 	prefill, decode := learned(t)
 	p, _ := prefill.Plain()

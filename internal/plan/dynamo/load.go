@@ -27,13 +27,13 @@ type Engine struct {
 	DecodeRequests, DecodeContext, QueuedDecode float64
 }
 
-// LoadInput is what load scaling decides from. Decode has aggregated workers, too.
+// LoadInput has the observations that load scaling decides from. Decode has aggregated workers, too.
 type LoadInput struct {
 	Now             Replicas
 	Prefill, Decode []Engine
 	// PrefillModel, DecodeModel and MixedModel are the regressions. Targets other than sla use none.
 	PrefillModel, DecodeModel, MixedModel Regression
-	// HitRate and AcceptLength are those of the last interval.
+	// HitRate and AcceptLength are values of the last interval.
 	HitRate, AcceptLength float64
 	// ScalingInProgress holds a decision back until the last one is done.
 	ScalingInProgress bool
@@ -57,8 +57,8 @@ func (s side) to(want int, reason string) side {
 	return side{want: want, decided: true, reason: reason, detail: s.detail}
 }
 
-// LoadScaling adds or removes one worker of each role, by the engines' queues and caches. Throughput scaling's lower bound, the least
-// numbers and the budgets hold. It has no decision where the number of engines that report is not that of the workers.
+// LoadScaling adds or removes one worker of each role, by the engines' queues and caches. Throughput scaling's lower bound, the
+// least numbers and the budgets hold. It has no decision if the number of engines that report differs from the number of workers.
 func (c *Config) LoadScaling(in LoadInput) Decision {
 	d := Decision{Replicas: in.Now}
 	d.Reason = c.gate(in)
@@ -91,7 +91,7 @@ func (c *Config) stops(decode side) bool {
 	return !modelled || decode.reason == ReasonInsufficient
 }
 
-// gate returns the reason why there can be no decision; empty where there can be one.
+// gate returns the reason why there can be no decision; empty if there can be one.
 func (c *Config) gate(in LoadInput) string {
 	prefill, decode := c.Mode == ModeDisaggregated || c.Mode == ModePrefill, c.Mode != ModePrefill
 	missing := func(relevant bool, engines []Engine) bool { return !relevant || len(engines) == 0 }
@@ -136,7 +136,8 @@ func (c *Config) settled(in LoadInput, prefill, decode side) Decision {
 	return d
 }
 
-// change names what happened to one role. wish is the number of load scaling, and bounded that with the lower bound of throughput.
+// change names what happened to one role. wish is the number of load scaling, and bounded the number with the lower bound of
+// throughput.
 func change(final, wish, bounded, now int) string {
 	capped := bounded > wish && wish < now
 	switch {

@@ -9,7 +9,8 @@ type thresholds struct {
 	upInclusive, downInclusive bool
 }
 
-// prefillThresholds returns those of queued prompts: as shares of the model's context, or in tokens for the target load.
+// prefillThresholds returns the thresholds of queued prompts: as shares of the model's context, or in tokens for the target
+// load.
 func (c *Config) prefillThresholds() (t thresholds, scale float64) {
 	switch c.Target {
 	case TargetLatency:
@@ -20,7 +21,7 @@ func (c *Config) prefillThresholds() (t thresholds, scale float64) {
 	return thresholds{1, 0.1, true, false}, float64(c.Context)
 }
 
-// decodeThresholds returns those of the KV cache, as shares of it.
+// decodeThresholds returns the thresholds of the KV cache, as shares of it.
 func (c *Config) decodeThresholds() thresholds {
 	switch c.Target {
 	case TargetLatency:

@@ -3,15 +3,15 @@ package dynamo
 // estimates computes the latencies of engines with a regression's model.
 type estimates struct {
 	fit         Fit
-	mean        Sample // of the samples: what a typical pass has
+	mean        Sample // of the samples: the values of a typical pass
 	limits      Limits
 	hit, accept float64
-	// release is that of the configuration, and length the mean context of a decoding request in the samples.
+	// release is the configuration's release, and length the mean context of a decoding request in the samples.
 	release bool
 	length  float64
 }
 
-// estimate returns the model of a regression; false where it is not ready.
+// estimate returns the model of a regression; false if it is not ready.
 func (c *Config) estimate(r Regression, in LoadInput) (estimates, bool) {
 	fit, ok := r.Fit()
 	if c.Release {
@@ -58,7 +58,7 @@ func (e estimates) ITL(requests, context float64) float64 {
 }
 
 // EstimateTTFT returns the milliseconds until a typical prompt of a regression's samples is computed behind queued prompt tokens;
-// false where the regression is not ready.
+// false if the regression is not ready.
 func (c *Config) EstimateTTFT(r Regression, queued, hitRate float64) (float64, bool) {
 	e, ok := c.estimate(r, LoadInput{HitRate: hitRate})
 	if !ok {
@@ -67,8 +67,8 @@ func (c *Config) EstimateTTFT(r Regression, queued, hitRate float64) (float64, b
 	return e.TTFT(queued, 0)
 }
 
-// EstimateITL returns the milliseconds between tokens for typical passes of a regression's samples with as many tokens in the cache;
-// false where the regression is not ready.
+// EstimateITL returns the milliseconds between tokens for typical passes of a regression's samples with as many tokens in the
+// cache; false if the regression is not ready.
 func (c *Config) EstimateITL(r Regression, context, accept float64) (float64, bool) {
 	e, ok := c.estimate(r, LoadInput{AcceptLength: accept})
 	if !ok {

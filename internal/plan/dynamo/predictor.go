@@ -38,10 +38,10 @@ type Predictor struct {
 	series       forecast.Forecaster
 }
 
-// leastARIMA is how many values ARIMA needs.
+// leastARIMA is the number of values that ARIMA needs.
 const leastARIMA = 5
 
-// NewPredictor returns the configured predictor without values. The error names what the configuration must have.
+// NewPredictor returns the configured predictor without values. The error names the values that the configuration must have.
 func (c *Config) NewPredictor() (Predictor, error) {
 	p := Predictor{kind: c.Predictor, kalman: c.Kalman, log1p: c.Log1p, same: true, p: [3]float64{1000, 0, 1000}}
 	switch c.Predictor {
@@ -125,7 +125,7 @@ func (p Predictor) Predict() float64 {
 type Series struct {
 	Requests, ISL, OSL    Predictor
 	lastISL, lastOSL      float64
-	HitRate, AcceptTokens float64 // those of the last window, which are not predicted
+	HitRate, AcceptTokens float64 // values of the last window, which are not predicted
 }
 
 // NewSeries returns three predictors of the configured kind.
@@ -134,8 +134,8 @@ func (c *Config) NewSeries() (Series, error) {
 	return Series{Requests: p, ISL: p, OSL: p}, err
 }
 
-// Window returns the series with what a window had: requests that arrived, and their mean lengths. A window without requests records
-// 0 of them, and the lengths of the one before.
+// Window returns the series with the values of a window: requests that arrived, and their mean lengths. A window without requests
+// records 0 of them, and the lengths of the one before.
 func (s Series) Window(requests, isl, osl float64) Series {
 	if requests > 0 {
 		s.lastISL, s.lastOSL = isl, osl

@@ -16,7 +16,7 @@ func predictor(t *testing.T, kind string, log1p bool) Predictor {
 	return p
 }
 
-// The figures are those of filterpy 1.4.5 with F=[[1,1],[0,1]], P=1000·I, Q=diag(1,0.1), R=10, rounded to 6 digits.
+// The figures were computed by filterpy 1.4.5 with F=[[1,1],[0,1]], P=1000·I, Q=diag(1,0.1), R=10, rounded to 6 digits.
 func TestKalmanGolden(t *testing.T) {
 	p := predictor(t, "kalman", false)
 	want := []float64{10, 12, 15, 14, 19.035392, 23.206158, 30.382929, 32.22334, 36.929723, 38.107971, 23.455742, 11.451865, 3.870155}

@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// Profile is what Dynamo's profiler measured of one GPU.
+// Profile has the measurements that Dynamo's profiler made of one GPU.
 type Profile struct {
 	Prefill []PrefillPoint
 	Decode  []DecodePoint
@@ -24,7 +24,7 @@ type DecodePoint struct{ KVUsage, Context, ITL, Throughput float64 }
 // mostPoints bounds a profile: the decode surface takes time that grows with the square of it.
 const mostPoints = 1024
 
-// Validate reports what is wrong with a profile.
+// Validate returns an error for a profile that is not valid.
 func (p *Profile) Validate() error {
 	switch {
 	case len(p.Prefill) < 2 || len(p.Decode) < 3:

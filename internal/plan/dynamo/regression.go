@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// Kind is what a regression is about: which parts of a pass are its features.
+// Kind is the kind of passes of a regression: it selects the parts of a pass that are its features.
 type Kind int
 
 // The kinds of passes.
@@ -22,7 +22,7 @@ type Sample struct {
 	PromptTokens float64
 	// Requests is the requests that decoded, and ContextTokens the tokens in the cache of them.
 	Requests, ContextTokens float64
-	// Milliseconds is how long the pass lasted.
+	// Milliseconds is the duration of the pass.
 	Milliseconds float64
 }
 
@@ -37,20 +37,20 @@ func (k Kind) features(s Sample) (a, b float64) {
 	return s.PromptTokens, s.ContextTokens
 }
 
-// Retention is which samples a regression keeps.
+// Retention sets the samples that a regression keeps.
 type Retention struct {
-	// Most is how many samples are kept, Buckets into how many their features are divided, a square number, and Ready how many a
-	// regression needs.
+	// Most is the number of samples that are kept, Buckets the number of buckets into which their features are divided, a square
+	// number, and Ready the number of samples that a regression needs.
 	Most, Buckets, Ready int
 }
 
 // DefaultRetention returns 64 samples in 16 buckets, of which 5 are needed.
 func DefaultRetention() Retention { return Retention{Most: 64, Buckets: 16, Ready: 5} }
 
-// mostSamples bounds what a configuration may ask for: adding a sample copies all.
+// mostSamples bounds the samples that a configuration may ask for: adding a sample copies all.
 const mostSamples = 4096
 
-// validate reports what is wrong.
+// validate returns an error for a retention that is not valid.
 func (r Retention) validate() error {
 	side := int(math.Sqrt(float64(max(0, r.Buckets))))
 	switch {
@@ -168,7 +168,8 @@ func (r Regression) meanLength() (tokens float64) {
 	return tokens / max(1, n)
 }
 
-// Fit is how long passes last: Intercept + A·a + B·b + Bend·max(a-Knot, 0), in milliseconds, for the two features of its kind.
+// Fit is a model of the duration of passes: Intercept + A·a + B·b + Bend·max(a-Knot, 0), in milliseconds, for the two features
+// of its kind.
 type Fit struct {
 	Kind                     Kind
 	Intercept, A, B          float64
@@ -185,8 +186,8 @@ func (f Fit) value(s Sample) float64 {
 }
 
 // Fit returns the model of the current sources: a line with one bend for prefill passes of six samples and more, and the least
-// squares with coefficients of at least 0 for others. It is false where there are not samples enough, or where nothing but their
-// mean explains them.
+// squares with coefficients of at least 0 for others. It is false if there are not enough samples, or if nothing but their mean
+// explains them.
 func (r Regression) Fit() (Fit, bool) {
 	if !r.Ready() {
 		return Fit{}, false
@@ -200,7 +201,7 @@ func (r Regression) Fit() (Fit, bool) {
 }
 
 // Plain returns the model of release 1.6.1: ordinary least squares, with an intercept of either sign. A fit with a negative
-// coefficient is refused, but that of the number of decoding requests becomes 0.
+// coefficient is refused, but the coefficient of the number of decoding requests becomes 0.
 func (r Regression) Plain() (Fit, bool) {
 	if !r.Ready() {
 		return Fit{}, false

@@ -10,7 +10,7 @@ import (
 // ("not a knot"), as scipy's interp1d of kind cubic is.
 type spline struct{ x, y, slope []float64 }
 
-// leastForSpline is how many points a cubic spline needs.
+// leastForSpline is the number of points that a cubic spline needs.
 const leastForSpline = 4
 
 // newSpline returns the spline through points with different x, in any order.

@@ -1,10 +1,10 @@
 package dynamo
 
-// State is what a planner remembers of one fleet. It is a value: its functions return the next one. Create it with [Config.NewState].
+// State is a planner's memory of one fleet. It is a value: its functions return the next one. Create it with [Config.NewState].
 type State struct {
 	// Series are the predictions' histories.
 	Series Series
-	// Prefill, Decode and Mixed are the regressions of passes. A fleet uses those of its mode.
+	// Prefill, Decode and Mixed are the regressions of passes. A fleet uses the regressions of its mode.
 	Prefill, Decode, Mixed Regression
 	// LowerBound is the last result of throughput scaling, which load scaling obeys.
 	LowerBound Replicas
@@ -41,7 +41,7 @@ func (c *Config) NewState(profile *Profile) (State, error) {
 	return s, nil
 }
 
-// passes returns the models of the regressions. Those that are not ready are nil.
+// passes returns the models of the regressions. Models that are not ready are nil.
 func (c *Config) passes(s State) Passes {
 	pass := func(r Regression) Pass {
 		fit, ok := r.Fit()

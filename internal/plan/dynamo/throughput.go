@@ -16,12 +16,12 @@ const (
 	ReasonNoTraffic       = "no_traffic_data"
 )
 
-// Traffic is what is expected of the next interval.
+// Traffic is the expected traffic of the next interval.
 type Traffic struct {
 	// Requests arrive in Interval. ISL and OSL are the mean tokens of their prompts and answers.
 	Requests, ISL, OSL float64
 	Interval           time.Duration
-	// HitRate and AcceptLength are those of the last interval: see [Asked].
+	// HitRate and AcceptLength are values of the last interval: see [Asked].
 	HitRate, AcceptLength float64
 }
 
@@ -103,7 +103,7 @@ func (c *Config) decodeKind() Kind {
 	return DecodePass
 }
 
-// mostReplicas bounds what a formula may ask for, so that a tiny capacity does not overflow.
+// mostReplicas bounds the replicas that a formula may ask for, so that a tiny capacity does not overflow.
 const mostReplicas = 1 << 20
 
 // replicas divides demand by capacity.
@@ -111,8 +111,8 @@ func replicas(demand, capacity float64) int {
 	return int(min(math.Ceil(demand/capacity), mostReplicas))
 }
 
-// Capacity returns what one engine of a kind serves of the traffic's requests within the latencies of the configuration; false where
-// its model is not ready.
+// Capacity returns the share of the traffic's requests that one engine of a kind serves within the latencies of the
+// configuration; false if its model is not ready.
 func (c *Config) Capacity(kind Kind, pass Pass, t Traffic) (Capacity, bool) {
 	if pass == nil {
 		return Capacity{}, false

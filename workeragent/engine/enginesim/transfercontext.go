@@ -20,7 +20,7 @@ import (
 // contextFirst has the handshake of TensorRT-LLM's trtllm-serve. The requests come one after the other:
 //
 //	disaggregated_params                             engine
-//	"request_type": "context_only"                   computes the prompt and one token, and answers the place of the blocks
+//	"request_type": "context_only"                   computes the prompt and one token, and answers with the place of the blocks
 //	these, with "request_type": "generation_only"    fetches the blocks, and decodes from the second token on
 //
 // The first answer has the parameters in its first choice, and the tokens of the prompt, which the second request has in place of

@@ -15,7 +15,7 @@ import (
 // nixl has the handshake of vLLM's NixlConnector. The requests come one after the other:
 //
 //	request   kv_transfer_params           engine
-//	prefill   "do_remote_decode": true     computes the prompt, and answers the place of its blocks
+//	prefill   "do_remote_decode": true     computes the prompt, and answers with the place of its blocks
 //	decode    these, from the answer       fetches the blocks
 //
 // Engines have both parts, as vLLM's role kv_both.
