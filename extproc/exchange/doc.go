@@ -78,9 +78,9 @@
 //
 // # Trust
 //
-// Clients can set every header and every member of a body. What only Envoy can set is in [Origin]. An Envoy that
-// package xds has configured marks the requests of its listener for trusted clients there. Any other Envoy belongs to
-// an operator whose filters authenticate clients: for these the configured headers with a client's role and tenant
+// Clients can set every header and every member of a body. Values that only Envoy can set are in [Origin]. An Envoy
+// that package xds has configured marks the requests of its listener for trusted clients there. Any other Envoy belongs
+// to an operator whose filters authenticate clients: for these the configured headers with a client's role and tenant
 // count.
 //
 // # Concurrency

@@ -28,8 +28,8 @@ type Head struct {
 	Authorization string
 	// WithoutBody means that the request ends with its headers.
 	WithoutBody bool
-	// Unread is the reason why the body does not arrive before the request goes to a worker, with what to change;
-	// empty if it arrives.
+	// Unread is the reason why the body does not arrive before the request goes to a worker, with the setting to change; empty if it
+	// arrives.
 	Unread string
 	// Pieces means that the body arrives in pieces, and that Envoy keeps the headers until the decision.
 	Pieces bool

@@ -51,7 +51,7 @@ func (x *Exchange) prefill(d *route.Decision, body []byte) (decode []byte, ok bo
 	return decode, !ask.IsPoison()
 }
 
-// toPrefill returns what prefill workers are asked for a request whose decode worker is picked.
+// toPrefill returns the request to prefill workers, for a request whose decode worker is picked.
 func (x *Exchange) toPrefill(d *route.Decision, body []byte) *prefill.Request {
 	return &prefill.Request{
 		Decision: d, Ask: x.ask(body), Endpoint: x.target.shape, Path: x.target.path, Body: body,

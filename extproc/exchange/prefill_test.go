@@ -97,7 +97,7 @@ func newSplitBy(t *testing.T, kind fleet.Transfer, timeout time.Duration, prefil
 
 const relayAt = "10.0.0.99:9004"
 
-// prefillsOf returns how many requests to prefill workers had an outcome.
+// prefillsOf returns the number of requests to prefill workers that had an outcome.
 func prefillsOf(t *testing.T, reg *prometheus.Registry, o prefill.Outcome) float64 {
 	t.Helper()
 	families, err := reg.Gather()

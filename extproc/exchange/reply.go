@@ -21,7 +21,7 @@ type Reply struct {
 	Booking string
 	// Pick is the decision of a picked request. It is valid until [Exchange.Recycle].
 	Pick *route.Decision
-	// Destinations is the picked address, followed by those to try after a failure. Envoy's load balancer reads it as
+	// Destinations is the picked address, followed by the addresses to try after a failure. Envoy's load balancer reads it as
 	// metadata.
 	Destinations string
 	// Cached is the number of tokens of the prompt that the prefill worker of a pick had in its cache; -1 if it is not known.
@@ -103,7 +103,7 @@ func (x *Exchange) retriable(t fleet.Transfer) string {
 	return "500"
 }
 
-// destinations returns the picked address, followed by those to try after a failure. For a split request that is the relay alone.
+// destinations returns the picked address, followed by the addresses to try after a failure. For a split request that is the relay alone.
 func (x *Exchange) destinations(d *route.Decision) string {
 	relay := x.svc.relay
 	switch {

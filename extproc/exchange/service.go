@@ -16,8 +16,8 @@ import (
 
 // Settings can be replaced while the service runs.
 type Settings struct {
-	// BodyBytes bounds a body, and BodiesBytes the sum of those in each [Budget]. A request beyond the sum is answered with 503, or
-	// is computed by its decode worker alone.
+	// BodyBytes bounds a body, and BodiesBytes the sum of the bodies in each [Budget]. A request beyond the sum is answered with 503, or is
+	// computed by its decode worker alone.
 	BodyBytes, BodiesBytes int64
 	// PassPaths are the paths whose requests reach workers although their bodies are not parsed. One that ends
 	// in "/*" stands for all paths below it.
@@ -65,7 +65,7 @@ type Service struct {
 // Config is read by New and not changed later.
 type Config struct {
 	Router *route.Router
-	// Started is when the process began to serve: the time of creation of its models in OpenAI's format.
+	// Started is the time at which the process began to serve: the time of creation of its models in OpenAI's format.
 	Started time.Time
 	// PrefillTimeout bounds the answers of prefill workers; 0 means route.PrefillTimeout.
 	PrefillTimeout time.Duration
@@ -107,8 +107,8 @@ func (s *Service) Reload(set Settings) {
 // Settings returns the settings of now. They must not be changed.
 func (s *Service) Settings() *Settings { return s.settings.Load() }
 
-// Reserve adds the bytes of a body to the sum of those for which decisions are being made. It returns false if
-// the sum would exceed the budget. The door calls [Exchange.OnOverload] then.
+// Reserve adds the bytes of a body to the sum of the bodies for which decisions are being made. It returns false if the sum would exceed
+// the budget. The door calls [Exchange.OnOverload] then.
 func (s *Service) Reserve(bytes int) bool { return s.bodies.Reserve(bytes) }
 
 // Free takes reserved bytes away.
