@@ -14,7 +14,7 @@ type Coverage struct {
 	MaxBytes, NeededBytes int64
 }
 
-// Coverage returns how much of the fleet's caches the index has room for.
+// Coverage returns the part of the fleet's caches for which the index has room.
 func (x *Index) Coverage(s *fleet.Snapshot) Coverage {
 	c := Coverage{MaxBytes: x.cfg.MaxBytes, Room: usable(x.cfg.MaxBytes) / pairBytes}
 	for _, w := range s.Workers {
@@ -37,5 +37,5 @@ func (c Coverage) Share() float64 {
 	return float64(c.Room) / float64(c.Pairs)
 }
 
-// usable returns how many bytes of a bound are used before blocks are evicted.
+// usable returns the number of bytes of a bound that are used before blocks are evicted.
 func usable(maxBytes int64) int64 { return maxBytes - maxBytes/8 }

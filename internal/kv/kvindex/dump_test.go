@@ -105,7 +105,7 @@ func TestDumpOfManyBlocks(t *testing.T) {
 	audit(t, second)
 }
 
-// TestLoadLargerThanTheIndex: what does not fit is left out, and the bound holds.
+// TestLoadLargerThanTheIndex: blocks that do not fit are left out, and the bound holds.
 func TestLoadLargerThanTheIndex(t *testing.T) {
 	x := New(Config{})
 	fill(x, 1, 40_000)
@@ -157,7 +157,7 @@ func TestLoadRefusesAndChangesNothing(t *testing.T) {
 	}
 }
 
-// TestConcurrentLoads: lookups see all of a rank or all of what replaces it.
+// TestConcurrentLoads: lookups see all of a rank or all of its replacement.
 func TestConcurrentLoads(t *testing.T) {
 	source := New(Config{})
 	blocks, hashes := prompt(1, 2000)

@@ -81,8 +81,8 @@ func (x *Index) evictionAge() uint8 {
 	return ages[len(ages)-1-len(ages)/8]
 }
 
-// sweep checks the next few hundred entries and evicts the ones that are at least limit ticks old. It returns how many it evicted and how
-// many it checked. x.sweeper.mu is held.
+// sweep checks the next few hundred entries and evicts the ones that are at least limit ticks old. It returns the numbers of evicted and of
+// checked entries. x.sweeper.mu is held.
 //
 // The rank at the hand may have changed since the last call: it may be gone, dropped, or another rank with
 // the same id. Its tables may have been resized, which moves entries past the hand or behind it. All this
@@ -167,9 +167,9 @@ func (r *rank) segments() int {
 	return n
 }
 
-// evictWaiting evicts the oldest eighth of a rank's orphans, and the eighth of its predictions that ends
-// first. It returns how many blocks they were. Orphans and predictions have no age in the tables, so the
-// sweeper takes them once in each round.
+// evictWaiting evicts the oldest eighth of a rank's orphans, and the eighth of its predictions that ends first. It
+// returns their number of blocks. Orphans and predictions have no age in the tables, so the sweeper takes them once in
+// each round.
 func (x *Index) evictWaiting(r *rank) int {
 	orphans := (len(r.orphans.byHash) + 7) / 8
 	r.lossy = r.lossy || orphans > 0

@@ -127,8 +127,8 @@ func TestConcurrent(t *testing.T) {
 	audit(t, x)
 }
 
-// TestLookupMissesNothing: what stays is found whole, while what shares its tables comes and goes,
-// so that slots move under the lookups.
+// TestLookupMissesNothing: a prompt that stays is found whole, while others that share its tables come and go, so that slots move under the
+// lookups.
 func TestLookupMissesNothing(t *testing.T) {
 	x := New(Config{})
 	kept, hashes := prompt(1<<40, 700)

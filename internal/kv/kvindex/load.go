@@ -271,7 +271,7 @@ type piece struct {
 
 const pieceEntry = 16 // bytes: a sequence hash and an engine's hash
 
-// parseSection checks the section at the beginning of body, and returns how many blocks it has.
+// parseSection checks the section at the beginning of body, and returns its number of blocks.
 func parseSection(body []byte, groups int) (s section, blocks int, rest []byte, err error) {
 	if len(body) < 2 {
 		return s, 0, nil, errDumpShort

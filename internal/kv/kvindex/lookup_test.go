@@ -103,8 +103,8 @@ func lookups(b *testing.B, x *Index, prompts [][]blockhash.Block, holders int) (
 	return times
 }
 
-// background applies block operations, so many a second, to a rank of its own: half of them stores, half removals. done ends it and returns
-// the block operations per second.
+// background applies the given number of block operations a second to another rank: half of them stores, half removals. done ends it and
+// returns the block operations per second.
 func background(x *Index, ops int) (done func() float64) {
 	if ops == 0 {
 		return func() float64 { return 0 }

@@ -32,7 +32,7 @@ type Held struct {
 // Of returns the blocks that rank holds, by tier; zero for a rank that holds none.
 func (o *Overlap) Of(rank fleet.RankID) [fleet.Tiers]int { return o.held(rank).Blocks }
 
-// InHost returns how many blocks from the root that rank has in host memory.
+// InHost returns the number of blocks from the root that the rank has in host memory.
 func (o *Overlap) InHost(rank fleet.RankID) int { return o.held(rank).InHost }
 
 // held returns the part that a rank holds; zero for a rank that is not in the result.

@@ -181,7 +181,7 @@ func (x *Index) PredictedUntil(id fleet.RankID, last blockhash.Sequence) (until 
 
 // Withdraw takes back the predictions of a chain on a rank, because its request did not reach the rank. The first from blocks are left
 // alone. So are predictions that end after until, because another request has made or prolonged them, and blocks that the rank has
-// reported. It returns how many blocks it took back.
+// reported. It returns the number of blocks that it took back.
 func (x *Index) Withdraw(id fleet.RankID, chain []blockhash.Sequence, from int, until time.Time) (blocks int) {
 	r := x.lookupRank(id)
 	if r == nil || from >= len(chain) {
@@ -251,7 +251,7 @@ func (x *Index) Expire(now time.Time) {
 // expireBlocks bounds the blocks of one call of Expire, for the sake of the decision that calls it.
 const expireBlocks = 4096
 
-// end ends the blocks that a prediction still owns, and returns how many blocks it had.
+// end ends the blocks that a prediction still owns, and returns the number of blocks that it had.
 func (x *Index) end(r *rank, ended prediction) (blocks int) {
 	e := x.edit(r, 0, predicted)
 	for p := ended.parts; p != nil; {

@@ -20,7 +20,7 @@ type naive struct {
 }
 
 type naiveRank struct {
-	names map[uint64]name  // what each engine hash means
+	names map[uint64]name  // the meaning of each engine hash
 	tiers map[uint64]uint8 // on which tiers it is held
 	paths map[uint64][]blockhash.Block
 	until map[string]int64 // predictions by path
@@ -164,7 +164,7 @@ func (r *naiveRank) reusable(query []blockhash.Block) int {
 	return 0
 }
 
-// world drives the index and the twin alike with what engines may say, in any order.
+// world drives the index and the twin alike with possible events of engines, in any order.
 type world struct {
 	t      *testing.T
 	rng    *rand.Rand

@@ -48,7 +48,7 @@ func (w *walk) next(i int) (holders *set, n int) {
 	return r.set, max(n, 1)
 }
 
-// bisect returns how many of n blocks from i on are in the run. The first is, the last is not.
+// bisect returns the number of the n blocks from i on that are in the run. The first is, the last is not.
 func (w *walk) bisect(i, n int, r *holderRun, pos uint8) int {
 	in, out := 0, n-1
 	for out-in > 1 {
