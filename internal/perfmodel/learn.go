@@ -45,7 +45,7 @@ func (l Line) Prefill(tokens int) time.Duration {
 	return l.at(tokens)
 }
 
-// Step is the time of a decode step with so many tokens in the cache.
+// Step returns the time of a decode step with the given number of tokens in the cache.
 func (l Line) Step(context int) time.Duration { return l.at(max(0, context)) }
 
 // at is the line's value.
@@ -71,7 +71,7 @@ type Work struct {
 	Tokens   float64 // prompt tokens that were computed
 }
 
-// Time returns how long the work lasts.
+// Time returns the duration of the work.
 func (p *Pass) Time(w Work) time.Duration {
 	return time.Duration(w.Steps*float64(p.Decode.Base) + w.Context*p.Decode.Token +
 		w.Prefills*float64(p.Prefill.Base) + w.Tokens*p.Prefill.Token)
@@ -125,7 +125,7 @@ const (
 	// leastTerm is the least ratio of a term to the scaled prior. With less, a cached prompt could cost as much as one that is not
 	// cached, and routing would ignore caches.
 	leastTerm = 0.25
-	// beyond bounds an observation to this many times its estimate, and to that part of it, so that one stall of the engine does
+	// beyond bounds an observation to this multiple of its estimate, and to the inverse part of it, so that one stall of the engine does
 	// not spoil the model for minutes.
 	beyond = 5
 	// longest bounds the estimate of an observation, in nanoseconds: a day.
@@ -174,7 +174,7 @@ func (l *Learned) trust(off float64) float64 {
 	return max(usual/off, leastTrust)
 }
 
-// add adds an observation to the sums, and makes those before it count less. The terms are the prior's terms for this work, divided by the
+// add adds an observation to the sums, and makes earlier ones count less. The terms are the prior's terms for this work, divided by the
 // estimate before it is scaled, so that their sum is near 1 whatever the engine's speed and the size of the work.
 func (l *Learned) add(w Work, expected, y, trust float64) {
 	z := [terms]float64{w.Steps, w.Context, w.Prefills, w.Tokens}

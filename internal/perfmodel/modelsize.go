@@ -141,7 +141,7 @@ func (r *sizeReader) refuseOtherLayers() {
 	}
 }
 
-// attention returns the parameters of one layer's attention, and sets what depends on its heads.
+// attention returns the number of parameters of one layer's attention, and sets the figures that depend on its heads.
 func (r *sizeReader) attention(w *Weights, hidden, heads float64) float64 {
 	const bytes = 2 // of a number in the KV cache
 	layers := float64(w.Layers)
@@ -200,7 +200,7 @@ func (r *sizeReader) feedForward(hidden, layers float64) (all, active float64) {
 	return all, active
 }
 
-// sparseLayers returns how many layers are mixtures of experts.
+// sparseLayers returns the number of layers that are mixtures of experts.
 func (r *sizeReader) sparseLayers(layers float64) float64 {
 	dense := r.optional(0, "first_k_dense_replace")
 	if step := r.optional(1, "decoder_sparse_step", "interleave_moe_layer_step"); step > 1 {

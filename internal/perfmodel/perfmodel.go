@@ -19,8 +19,8 @@ import (
 // Prefill is the prefill part of one forward pass.
 type Prefill struct {
 	Requests int // that compute prompt tokens in this pass
-	// Input is the sum over those requests of their tokens up to the end of this pass, the
-	// cached and earlier computed ones included.
+	// Input is the sum over these requests of their tokens up to the end of this pass, the cached and earlier computed ones
+	// included.
 	Input int
 	// Prefix is the sum of the tokens that were cached or computed before.
 	Prefix int
@@ -29,7 +29,7 @@ type Prefill struct {
 // Decode is the decode part of one forward pass.
 type Decode struct {
 	Requests int // that emit a token in this pass
-	Context  int // tokens, summed over those requests
+	Context  int // tokens, summed over these requests
 	Capacity int // tokens the KV cache can hold
 }
 

@@ -28,7 +28,7 @@ type Weights struct {
 //	memory       the weights once, and the KV cache of all contexts
 //	link         two all-reduces of the new tokens' states for each layer, with tensor parallelism
 //
-// The shares of the data sheet's figures that engines reach are those at which the profile of a Llama-3.1-8B in FP8 on an H200 is met: its
+// The shares of the data sheet's figures that engines reach are chosen to meet the profile of a Llama-3.1-8B in FP8 on an H200: its
 // prompts, its decode steps and their slope. Other models and GPUs deviate by some tens of percent: see [RooflineDoubt].
 type Roofline struct {
 	Model Weights
@@ -87,8 +87,8 @@ func (r Roofline) Decode(w Decode) time.Duration {
 	return profiled((float64(stepBase)+n*float64(stepRequest))/1e6 + r.pass(operations, bytes, n))
 }
 
-// weightsRead returns how many weights a step of n requests reads. In a mixture of experts, each token chooses some experts, and the
-// step reads all that are chosen by any: all but the share that no token chooses.
+// weightsRead returns the number of weights that a step of n requests reads. In a mixture of experts, each token chooses some experts, and
+// the step reads all that are chosen by any: all but the share that no token chooses.
 func (r Roofline) weightsRead(n float64) float64 {
 	share := r.Model.Active / r.Model.Parameters
 	return r.Model.Parameters * (1 - math.Pow(1-min(share, 1), n))
