@@ -22,7 +22,7 @@
 //	none: the client has left              cancelled     -
 //	(no worker is ready, free, in time)    no_worker     the decode worker receives the client's body
 //
-// An answer is in time if it comes within a multiple of the time that prompts of so many tokens have taken lately, and a floor; with
+// An answer is in time if it comes within a multiple of the time that prompts of the same length have taken lately, and a floor; with
 // SGLang, whose prefill workers wait for decode workers, within the timeout. A worker whose answer was not in time gets no request for a
 // while, whatever its health page answers.
 //

@@ -55,13 +55,14 @@ func newStandings(log *slog.Logger) *standings {
 	return &standings{log: log, slowness: map[string]float64{}, failing: map[string]*standing{}}
 }
 
-// estimate is the first estimate of the time for so many prompt tokens.
+// estimate returns the first estimate of the time for the given number of prompt tokens.
 func estimate(tokens int) time.Duration {
 	line := perfmodel.DefaultSpeed().Prefill
 	return line.Base + time.Duration(float64(tokens)*line.Token)
 }
 
-// wait returns how long a worker of a pool may take for so many prompt tokens, those before the request's own included.
+// wait returns the time that a worker of a pool may take for the given number of prompt tokens, which includes tokens before the request's
+// own.
 func (s *standings) wait(pool string, tokens int) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +95,7 @@ func (s *standings) sent(worker string, wait time.Duration, now time.Time) {
 	}
 }
 
-// served records that a worker of a pool has computed a prompt of so many tokens, those before it included.
+// served records that a worker of a pool has computed a prompt. tokens includes the tokens before it.
 func (s *standings) served(worker, pool string, tokens int, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
