@@ -105,7 +105,7 @@ func (w *world) idle(t testing.TB) {
 	}
 }
 
-// outcomes returns how many requests had an outcome, and bodyBytes the sum of the bodies under decision.
+// outcomes returns the number of requests that had an outcome, and bodyBytes the sum of the bodies under decision.
 func (w *world) outcomes(outcome string) int {
 	return w.metric("stator_extproc_requests_total", outcome)
 }

@@ -52,7 +52,7 @@ const (
 	maxStreams = 100_000
 )
 
-// Options returns the options of a gRPC server for this service, with bodies of so many bytes.
+// Options returns the options of a gRPC server for this service, with bodies up to the given number of bytes.
 func Options(bodyBytes int64) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(messages.Codec()),
@@ -77,8 +77,8 @@ func Register(g *grpc.Server, s *Server) {
 	}, s)
 }
 
-// door is the stream of one request: the exchange, and what only ext_proc's protocol has. It belongs to the goroutine
-// of the stream.
+// door is the stream of one request: the exchange, and the state that only ext_proc's protocol has. It belongs to the goroutine of the
+// stream.
 type door struct {
 	exchange.Exchange
 	srv    *Server
