@@ -167,9 +167,9 @@ type match struct {
 	token      *addedToken
 }
 
-// splitLongest does what split does by the rules of llama.cpp, which searches the whole text for longer tokens before
-// shorter ones. The result differs from the leftmost-longest search only if a longer token begins inside a match. Only such
-// a text is searched again, with matchesByLength, which is slow. Matches is scratch space; it is returned for the next
+// splitLongest is split by the rules of llama.cpp, which searches the whole text for longer tokens before shorter
+// ones. The result differs from the leftmost-longest search only if a longer token begins inside a match. Only such a
+// text is searched again, with matchesByLength, which is slow. Matches is scratch space; it is returned for the next
 // call.
 func (m *matcher) splitLongest(s string, matches []match, onText func(string), onToken func(uint32)) []match {
 	matches = matches[:0]

@@ -2,8 +2,8 @@ package tokenizer
 
 import "slices"
 
-// mergeLong does what merge does for long pieces. Without it a long text without spaces would cost O(n²), and a
-// client could use that as an attack. It needs about nine bytes for each symbol:
+// mergeLong is merge for long pieces. Without it a long text without spaces would cost O(n²), and a client could use that as an attack. It
+// needs about nine bytes for each symbol:
 //
 //   - The symbols are also the list of their neighbours; see pieceList.
 //   - A queue holds the places of the pairs that may be joined, by priority; see pairQueue. Places are not

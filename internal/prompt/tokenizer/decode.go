@@ -300,8 +300,8 @@ func (d *Decoder) appendComplete(b, dst []byte) (rest, out []byte) {
 	return b[:copy(b, rest)], dst
 }
 
-// invalidLength returns how many bytes of b become one U+FFFD: the longest beginning of a character, or one
-// byte. B must not begin with a complete character.
+// invalidLength returns the number of bytes of b that become one U+FFFD: the longest beginning of a character, or one byte. B must not
+// begin with a complete character.
 func invalidLength(b []byte) int {
 	n := 1
 	for n < len(b) && n < utf8.UTFMax && beginsRune(b[:n+1]) {

@@ -16,7 +16,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	return dst
 }
 
-// EncodeWithin does what Encode does until it reaches a bound. It then returns an error and a part of the ids.
+// EncodeWithin encodes as Encode does until it reaches a bound. It then returns an error and a part of the ids.
 func (t *Tokenizer) EncodeWithin(dst []uint32, text string, within Bounds) ([]uint32, error) {
 	if text == "" {
 		return dst, nil
@@ -42,7 +42,7 @@ func (t *Tokenizer) EncodeWithin(dst []uint32, text string, within Bounds) ([]ui
 	return dst, err
 }
 
-// EncodeBytes does what Encode does for a text in bytes. It does not keep or change text.
+// EncodeBytes is Encode for a text in bytes. It does not keep or change text.
 func (t *Tokenizer) EncodeBytes(dst []uint32, text []byte) []uint32 {
 	return t.Encode(dst, unsafe.String(unsafe.SliceData(text), len(text)))
 }

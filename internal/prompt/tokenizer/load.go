@@ -222,7 +222,7 @@ func (t *Tokenizer) foldSpaces(f *file) {
 	}
 }
 
-// loadModel sets the vocabulary and the merges, and what depends on them.
+// loadModel sets the vocabulary and the merges, and all fields that depend on them.
 func (t *Tokenizer) loadModel(m *modelConfig) (err error) {
 	t.vocab, err = readVocabulary(m.vocab, t.alphabet)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 
 // search finds the matches of a pattern in one text at a time. Its buffers are used again for the next text.
 //
-// A search records from which instruction at which position no match is possible, and does not try those
-// again in the same text. The number of steps is therefore at most proportional to the length of the text
-// times the length of the program. Plain backtracking can need an exponential number of steps, which a client
-// could use as an attack.
+// A search records the pairs of instruction and position from which no match is possible, and does not try them
+// again in the same text. The number of steps is therefore at most proportional to the length of the text times the
+// length of the program. Plain backtracking can need an exponential number of steps, which a client could use as an
+// attack.
 type search struct {
 	p     *pattern
 	s     string

@@ -59,7 +59,7 @@ var behaviors = map[string]behavior{
 	"MergedWithNext": mergedWithNext,
 }
 
-// prependScheme is when a Metaspace puts ▁ before a text.
+// prependScheme sets the texts before which a Metaspace puts ▁.
 type prependScheme uint8
 
 const (

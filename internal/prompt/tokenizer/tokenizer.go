@@ -19,7 +19,7 @@ type Tokenizer struct {
 	added      *matcher          // tokens that are searched for in the unchanged text
 	normalized *matcher          // tokens that are searched for in the normalized text
 	addedIDs   map[string]uint32 // by content
-	addedBytes map[uint32][]byte // what added tokens decode to
+	addedBytes map[uint32][]byte // the bytes to which added tokens decode
 	special    map[uint32]bool
 	skipped    map[uint32]bool // tokens that decoding without special tokens leaves out
 	byteTokens map[uint32]byte // tokens like <0xE4>

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// TestAddedTokens compares ids with those observed with Hugging Face tokenizers 0.23.3 for the same file.
+// TestAddedTokens compares ids with the ids of Hugging Face tokenizers 0.23.3 for the same file.
 func TestAddedTokens(t *testing.T) {
 	tok, err := Load(smallFile(t, addFlaggedTokens))
 	if err != nil {

@@ -1,9 +1,9 @@
 package tokenizer
 
 // The tables in this file were read out of Hugging Face tokenizers 0.23.3 by asking it about
-// every code point, because its versions of Unicode are part of what token ids depend on: its
-// regular expressions know Unicode 16.0 (see categoryRuns), its normalizer 9.0. Go's own tables
-// are neither.
+// every code point, because token ids depend on its versions of Unicode: its regular
+// expressions know Unicode 16.0 (see categoryRuns), its normalizer 9.0. Go's own tables are
+// neither.
 
 // combiningRun gives one canonical combining class to the code points lo to hi.
 type combiningRun struct {
