@@ -198,7 +198,7 @@ func TestForeign(t *testing.T) {
 	}
 	l.SetReport(fleet.Report{At: now, Running: 4}, 0)
 	l.SetReport(fleet.Report{At: now, Running: 4}, 0)
-	l.Add(fleet.Amount{Requests: -2}) // what ends after the report was booked when it came
+	l.Add(fleet.Amount{Requests: -2}) // a request that ends after the report was booked when it came
 	if got := l.View(now.Add(time.Second), time.Second).Untracked; got != 2 {
 		t.Errorf("%d foreign, want 2", got)
 	}

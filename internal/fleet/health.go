@@ -59,7 +59,7 @@ func (s HealthState) String() string { return name(healthNames[:], uint8(s)) }
 type Health struct {
 	// plain is true for a ready worker without failures: then requests that are served change nothing.
 	plain atomic.Bool
-	// progress is when the worker was last seen to work, in nanoseconds since 1970.
+	// progress is the time at which the worker was last seen to work, in nanoseconds since 1970.
 	progress atomic.Int64
 	// wake has one place: a reason that finds it full is covered by the one before it.
 	wake chan struct{}
@@ -91,7 +91,7 @@ const (
 	// fullShare is the greatest number of requests at once of a half-open worker. Beyond it the worker is ready: it has then served four,
 	// some of them at once.
 	fullShare = 8
-	// rampTime is after how long with healthy probes a half-open worker is ready that got no requests.
+	// rampTime is the time with healthy probes after which a half-open worker without requests is ready.
 	rampTime = 30 * time.Second
 	// overdueEvery is the least time between the last answer of an engine and the suspicion that it has stopped
 	// since.
@@ -197,11 +197,11 @@ type Probe struct {
 	Healthy, Refused bool
 	// Detail describes the answer in a few words. It may be empty for a healthy engine.
 	Detail string
-	// Asked is when the question was sent.
+	// Asked is the time at which the question was sent.
 	Asked time.Time
 }
 
-// stay is whether a silent worker must not leave its pool.
+// stay is the judgement whether a silent worker must stay in its pool.
 type stay uint8
 
 const (
@@ -336,7 +336,7 @@ func (h *Health) HasFailed() bool {
 	return h.failures > 0
 }
 
-// Admits reports whether a rank of the worker, on which so many requests are booked, should get another one. If no rank of a pool is
+// Admits reports whether a rank of the worker, with the given number of booked requests, should get another one. If no rank of a pool is
 // admitted, all may get it.
 func (h *Health) Admits(booked int64, now time.Time) bool {
 	if h.plain.Load() {
@@ -391,7 +391,7 @@ type HealthView struct {
 	State HealthState
 	// Why is the evidence that led to the state; empty for a worker that was never in doubt.
 	Why string
-	// Since is when the state began, and Probed when the engine answered last or was found silent. Both are zero
+	// Since is the time at which the state began, and Probed the time at which the engine answered last or was found silent. Both are zero
 	// if that has not happened.
 	Since, Probed time.Time
 	// Kept means that the engine is silent, and that the worker stays because it is the last of its pool.

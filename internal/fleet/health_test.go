@@ -175,7 +175,7 @@ func TestHealthWakes(t *testing.T) {
 	}
 }
 
-// TestHealthProperties applies random evidence, and checks what must always hold.
+// TestHealthProperties applies random evidence, and checks the invariants.
 func TestHealthProperties(t *testing.T) {
 	words := strings.Fields("healthy refused silent silent-busy served unserved events-lost overdue wait")
 	for seed := range uint64(2000) {

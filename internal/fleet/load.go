@@ -22,17 +22,17 @@ type Load struct {
 	// own is the sum over this replica's bookings that have not ended. peers is the sum of the other
 	// replicas' bookings, as last published. Invariant: own is zero when this replica has no booking.
 	own, peers sums
-	// since is when the rank began with the prefill that it computes now, in nanoseconds since 1970. It has
-	// no meaning while no prefill is booked.
+	// since is the time at which the rank began with the prefill that it computes now, in nanoseconds since 1970. It has no meaning while
+	// no prefill is booked.
 	since atomic.Int64
 	// mixed is true if prefills of other replicas have run since this replica's first one began. shared is
 	// true if more than one prefill of this replica has.
 	mixed, shared atomic.Bool
-	// nextPass is when the rank is expected to begin a pass with the prompts that are booked now, in nanoseconds since 1970.
+	// nextPass is the time at which the rank is expected to begin a pass with the prompts that are booked now, in nanoseconds since 1970.
 	nextPass atomic.Int64
-	// served is when the latest request was booked that was served to its end, in nanoseconds since 1970.
+	// served is the time at which the latest request was booked that was served to its end, in nanoseconds since 1970.
 	served atomic.Int64
-	// lastEnd is when the last prefill ended whose end was observed, in nanoseconds since 1970.
+	// lastEnd is the time of the last end of a prefill that was observed, in nanoseconds since 1970.
 	lastEnd  atomic.Int64
 	prefills prefills
 	slots    slots
@@ -147,7 +147,7 @@ func (a Amount) plus(b Amount) Amount {
 // Health is the health of the rank's worker.
 func (l *Load) Health() *Health { return l.health }
 
-// Add adds a to what this replica has booked; negative amounts take a booking back.
+// Add adds a to the load that this replica has booked; negative amounts take a booking back.
 func (l *Load) Add(a Amount) { l.own.add(a) }
 
 // SetPeer replaces the amount that one other replica had booked, was, with the amount that it has booked
@@ -237,11 +237,11 @@ type Ended struct {
 	// Early is true for the first prefills of an engine. They last longer than later ones, because the engine
 	// compiles kernels for them, so nothing should be learned from them.
 	Early bool
-	// At is when it ended.
+	// At is the time of its end.
 	At time.Time
 }
 
-// PrefillObserved records the end of a prefill as events show it, and returns how long it took.
+// PrefillObserved records the end of a prefill as events show it, and returns its duration.
 func (l *Load) PrefillObserved(booked, end time.Time) Ended {
 	began := max(booked.UnixNano(), l.lastEnd.Swap(end.UnixNano()))
 	sure := !l.mixed.Swap(l.peers.prefillTime.Load() > 0)
@@ -321,17 +321,17 @@ func (l *Load) Wait(now time.Time) time.Duration {
 }
 
 const (
-	// minLate is from when on prefills are late. Events are up to 50 ms late, and engines that collect garbage were seen to
-	// stand still for 100 to 300 ms, which are over when they can be noticed.
+	// minLate is the lateness from which on prefills count as late. Events are up to 50 ms late, and engines that collect garbage were seen
+	// to stand still for 100 to 300 ms, which are over when they can be noticed.
 	minLate = 300 * time.Millisecond
-	// maxLate is until when they are. From then on the worker's health decides whether it is used. If it is well, an event
-	// was missed, and the rank must not be avoided for that.
+	// maxLate is the lateness up to which they count. Beyond it the worker's health decides whether it is used. If it is well, an event was
+	// missed, and the rank must not be avoided for that.
 	maxLate = 10 * time.Second
 )
 
-// lateness is by how much the ends of a rank's prefills are usually seen later than expected. Only the first of some prefills
-// that follow each other is seen late, so a later one raises the figure quickly, but by little each time, and all others lower
-// it slowly. One stall does not become usual.
+// lateness is the time by which the ends of a rank's prefills are usually seen later than expected. Only the first of some prefills that
+// follow each other is seen late, so a later one raises the figure quickly, but by little each time, and all others lower it slowly. One
+// stall does not become usual.
 type lateness struct{ nanoseconds atomic.Int64 }
 
 const (

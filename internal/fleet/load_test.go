@@ -114,7 +114,7 @@ func TestGuessedEndsTeachNothing(t *testing.T) {
 	}
 }
 
-// TestOvertaken: the end of a request shows that the prompts of those which were booked before it are computed.
+// TestOvertaken: the end of a request shows that the prompts of the requests which were booked before it are computed.
 func TestOvertaken(t *testing.T) {
 	var l fleet.Load
 	at := func(s int64) time.Time { return time.Unix(1000+s, 0) }

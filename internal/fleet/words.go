@@ -30,7 +30,7 @@ func ParseRole(s string) (Role, error) {
 	return 0, fmt.Errorf("role %q is unknown: use aggregated, prefill, decode or encode", s)
 }
 
-// State is whether requests may be sent to a worker.
+// State is the state of a worker, by which requests may be sent to it or not.
 type State uint8
 
 // A worker starts, is ready, and ends by draining or by being down. Only a ready worker

@@ -59,8 +59,8 @@ type Worker struct {
 	// Leased means that the worker is on the bus, on which its agent reports its health. Each process sets it by itself: it is not in the
 	// lease.
 	Leased bool
-	// Unleased is when the worker's lease expired; zero while it is current, and for a worker that has none. Its
-	// engine serves, but its agent is silent. It is not in the lease either.
+	// Unleased is the time at which the worker's lease expired; zero while it is current, and for a worker that has none. Its engine
+	// serves, but its agent is silent. It is not in the lease either.
 	Unleased time.Time
 
 	configured uint32 // in a snapshot, the weight that the source reports, if a plan sets another; see ConfiguredWeight
@@ -159,7 +159,7 @@ const (
 // MaxContext bounds the context length of a model or an engine, in tokens.
 const MaxContext = 1 << 30
 
-// BlocksOf returns how many blocks of so many tokens a KV cache holds; 0, unknown, if either is.
+// BlocksOf returns the number of blocks of the given size that a KV cache holds; 0, unknown, if either argument is.
 func BlocksOf(tokens, blockSize int) int {
 	if tokens <= 0 || blockSize <= 0 {
 		return 0
