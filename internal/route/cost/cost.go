@@ -134,7 +134,7 @@ type Score struct {
 	Slot     float64 `json:",omitempty"` // Delay: until enough requests have ended
 	Prefill  float64 // this prompt's prefill, weighed; by Weights together with the booked prefill
 	Others   float64 // Delay: of the requests there, by this prompt's prefill
-	Evict    float64 // Delay: of later requests, by what this prompt evicts
+	Evict    float64 // Delay: of later requests, by the tokens that this prompt evicts
 	Decode   float64 // Delay: by longer steps; by Weights the blocks of running requests and of this one
 	Requests float64 // Weights: booked requests
 	// Own is, by Delay, the time of this prompt's prefill on the rank, before FirstToken.

@@ -207,7 +207,7 @@ func TestMeasuredTiers(t *testing.T) {
 }
 
 // TestLoadsWithinReach: blocks in host memory of the node and of other nodes count like cached ones if loading them is faster than
-// computing, which takes 0.1 ms a token. They need those before them.
+// computing, which takes 0.1 ms a token. They need the blocks before them.
 func TestLoadsWithinReach(t *testing.T) {
 	r := Request{BlockSize: 16, PromptTokens: 1601, Line: perfmodel.Line{Token: 100_000}}
 	fast, slow := fleet.TierLoad{Token: 10 * time.Microsecond}, fleet.TierLoad{Token: 200 * time.Microsecond}

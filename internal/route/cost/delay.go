@@ -140,13 +140,13 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	return compute
 }
 
-// joins reports whether so many tokens of a prompt are computed in a pass that is made anyway.
+// joins reports whether the given number of tokens of a prompt is computed in a pass that is made anyway.
 func (f *Facts) joins(tokens int) bool {
 	pending := f.Booked.PrefillTokens
 	return f.Gathering && pending > 0 && pending+int64(tokens) <= fleet.PassTokens
 }
 
-// evicts reports whether so many computed tokens take the place of others. A cache of unknown size is taken for full.
+// evicts reports whether the given number of computed tokens takes the place of others. A cache of unknown size is taken for full.
 func (f *Facts) evicts(r *Request, tokens int) bool {
 	return f.Capacity <= 0 || f.Held*r.BlockSize+tokens > f.Capacity*r.BlockSize
 }
@@ -185,8 +185,8 @@ func (f *Facts) batch(r *Request) (b batch) {
 	return b
 }
 
-// slot returns how many milliseconds pass until the engine can run another request: the running ones end in turn, each after the steps
-// of its answer.
+// slot returns the time in milliseconds until the engine can run another request: the running ones end in turn, each after the steps of its
+// answer.
 func (b *batch) slot(r *Request, pace float64) float64 {
 	if b.waiting <= 0 {
 		return 0
