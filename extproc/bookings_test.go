@@ -23,8 +23,8 @@ func (r replica) book(t *testing.T, text string) string {
 	return d.ID
 }
 
-// agree returns nil if every replica counts, on every rank, the sum of what all replicas have booked
-// themselves.
+// agree returns nil if every replica counts, on every rank, the sum of all replicas' own
+// bookings.
 func agree(replicas ...replica) error {
 	sum := map[string]fleet.Amount{}
 	for _, r := range replicas {

@@ -232,7 +232,7 @@ func (c *cluster) blocks(text string) []blockhash.Block {
 	return p.AppendBlocks(nil, 16, blockhash.Seed("", ""))
 }
 
-// overlap returns how many of a prompt's blocks the index stores for a worker, and how many there are.
+// overlap returns the number of a prompt's blocks that the index stores for a worker, and the number of all.
 func (c *cluster) overlap(worker, text string) (stored, all int) {
 	c.t.Helper()
 	blocks := c.blocks(text)
@@ -350,7 +350,7 @@ func TestLostDoubledAndReorderedBatches(t *testing.T) {
 	}
 }
 
-// recoveries returns how many recoveries by a method made a rank exact.
+// recoveries returns the number of recoveries by a method that made a rank exact.
 func (r *replica) recoveries(by string) float64 {
 	families, err := r.metrics.Gather()
 	if err != nil {

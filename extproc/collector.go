@@ -20,7 +20,7 @@ type collector struct {
 	feed   *feed.Feed
 	index  *kvindex.Index
 	memory *prompt.Memory
-	// coverage returns how much of the fleet's caches the index has room for.
+	// coverage returns the part of the fleet's caches for which the index has room.
 	coverage func() kvindex.Coverage
 }
 

@@ -13,7 +13,7 @@ import (
 // coveragePause is the least time between two looks at the fleet. Workers often come and go together.
 const coveragePause = 5 * time.Second
 
-// Coverage returns how much of the fleet's caches the index has room for.
+// Coverage returns the part of the fleet's caches for which the index has room.
 func (r *Router) Coverage() kvindex.Coverage { return r.index.Coverage(r.fleet.Snapshot()) }
 
 // followCoverage logs how much of the fleet's caches the index has room for, until ctx ends. It begins when synced is

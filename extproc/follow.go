@@ -20,7 +20,7 @@ import (
 // Envoy ignores a pick of an address that it does not have.
 const settleTime = 1500 * time.Millisecond
 
-// addListedWorkers puts the workers of the configuration into the fleet, and prepares what follows them.
+// addListedWorkers puts the workers of the configuration into the fleet, and prepares the parts that follow them.
 func (r *Router) addListedWorkers(cfg Config) error {
 	workers, err := cfg.Settings.FleetWorkers()
 	if err != nil {

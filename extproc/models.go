@@ -116,8 +116,8 @@ func (r *Router) forgetResized(old, now map[string]int) {
 	}
 }
 
-// rulesOf returns the rules about requests of a model's engines. They are vLLM's only if all engines have them: else
-// the router would refuse what another engine serves.
+// rulesOf returns the rules about requests of a model's engines. They are vLLM's only if all engines have them: else the router would
+// refuse requests that another engine serves.
 func rulesOf(m *config.Model) prompt.Rules {
 	for i := range m.Workers {
 		if rules := prompt.RulesOf(m.Workers[i].Engine); rules != prompt.VLLM {
@@ -215,7 +215,7 @@ func requestSettings(settings *config.Config) exchange.Settings {
 	}
 }
 
-// decodeRole returns what differs for decode workers; nil for nothing.
+// decodeRole returns the choice for decode workers if it differs; else nil.
 func decodeRole(r *config.Router, c cost.Function) map[fleet.Role]route.Choice {
 	if r.DecodePolicy == "" {
 		return nil

@@ -77,7 +77,7 @@ type Router struct {
 	probes    discovery.ProbeConfig
 	caches    *cachesync.Syncer
 	loads     *adapterLoads
-	demand    *demand // what clients ask of this replica
+	demand    *demand // the requests of clients to this replica
 
 	bus atomic.Pointer[bus.Bus] // nil without a bus, and before Run
 
@@ -91,7 +91,7 @@ type Router struct {
 	decisionLog  *decisionlog.Writer // nil without a decision log
 	decisionFile *decisionFile       // nil without a decision log
 
-	// modelsMu is held while the models are replaced: by Reload, and after a change of what engines report.
+	// modelsMu is held while the models are replaced: by Reload, and after a change of the engines' facts.
 	modelsMu sync.Mutex
 	// prepared holds the loaded models by path: a model's files are read once.
 	prepared map[string]*prompt.Model // guarded by modelsMu
@@ -220,7 +220,7 @@ func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 // Feed returns the cache states.
 func (r *Router) Feed() *feed.Feed { return r.feed }
 
-// Promises returns what decisions have promised of each worker's cache, and what its engine has found.
+// Promises returns the tokens that decisions have promised of each worker's cache, and the tokens that its engine has found.
 func (r *Router) Promises() []drift.WorkerStats { return r.drift.Stats() }
 
 // Peers returns the bookings of the other replicas.
@@ -325,8 +325,8 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	return grpcserve.Run(ctx, r.grpc, r.accessLog.Listener(ln), r.runBesideServer)
 }
 
-// runBesideServer runs what belongs to the serving of Envoy, until ctx ends: the settling of prefills, the
-// decision log, and the watch for closed access logs. It closes the decision log after its last line.
+// runBesideServer runs the parts that belong to the serving of Envoy, until ctx ends: the settling of prefills, the decision log, and the
+// watch for closed access logs. It closes the decision log after its last line.
 func (r *Router) runBesideServer(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { r.settlePrefills(ctx) })

@@ -29,7 +29,7 @@ type asked struct {
 
 	batch    batch
 	tokens   int                  // of all prompts of the request
-	prepared *prompt.Prompt       // what cut makes blocks of; nil if blocks are there already
+	prepared *prompt.Prompt       // the text that cut divides into blocks; nil if blocks are there already
 	blocks   []blockhash.Block    // the complete blocks of the first prompt
 	chain    []blockhash.Sequence // the sequence hashes of blocks
 

@@ -139,8 +139,8 @@ func BenchmarkDecisionOnCores(b *testing.B) {
 	}
 }
 
-// again returns what decides for one request once more, and ends it. It has been done often enough
-// that all memory is there.
+// again returns a function that decides for one request once more, and ends it. It has been done often enough that all memory is
+// there.
 func again(t testing.TB, r *route.Router, id string) func() {
 	req, _ := body(4_000)
 	req.ID, req.Session = id, id

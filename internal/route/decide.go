@@ -91,9 +91,9 @@ func (r *Router) refuse(d *Decision, m *model, why *refusal) {
 	}
 }
 
-// attempt is the decision in one sentence: blocks → overlap → costs → pick. A request that comes and one
-// whose turn in the queue has come both go through it. It returns nil for a request that is booked, and
-// else what stands in the way. For a request that may wait, w then has its overlap.
+// attempt is the decision in one sentence: blocks → overlap → costs → pick. A request that comes and one whose turn in the queue has come
+// both go through it. It returns nil for a request that is booked, and else the reason why it is not. For a request that may wait, w then
+// has its overlap.
 func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 	f := r.eligible(w, q, d.At)
 	refused := f.refusal(q, d.At)

@@ -26,8 +26,8 @@ type Ending struct {
 	CutOff, Left bool
 }
 
-// Ended ends the booking of a decision whose request is over. False means that there is no such booking (any
-// more). The caches are corrected by what happened to the request:
+// Ended ends the booking of a decision whose request is over. False means that there is no such booking (any more). The caches are
+// corrected by the ending of the request:
 //
 //	served by          failed   reason     predictions
 //	the picked worker  no       Finished   stay
@@ -39,8 +39,8 @@ type Ending struct {
 //	none               no       Finished   stay: it is not known who served it; taken back if the client left
 //	                                       and the worker is in doubt
 //
-// What happened is evidence of the health of the workers: see [fleet.Health]. A request that its client cancelled has not
-// failed, but its worker is in doubt if the client has waited for longer than the worker should have needed.
+// The ending is evidence of the health of the workers: see [fleet.Health]. A request that its client cancelled has not failed, but its
+// worker is in doubt if the client has waited for longer than the worker should have needed.
 func (r *Router) Ended(e Ending, now time.Time) bool {
 	if !e.Failed {
 		r.settleOne(e.ID, now)
@@ -67,7 +67,7 @@ func (r *Router) learnAnswer(k *pick.Booking, made *promise, now time.Time) {
 	r.speeds.observeAnswer(k, session, k.Rank.Load.Gap(now, maxReportAge), now)
 }
 
-// reason is why the booking on a rank ends.
+// reason returns the cause for which the booking on a rank ends.
 func (e *Ending) reason(rank fleet.Rank) pick.Reason {
 	switch {
 	case e.Failed:

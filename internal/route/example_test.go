@@ -48,7 +48,7 @@ func ExampleRouter_Decide() {
 	// the same worker: true, 5 of 5 blocks cached
 }
 
-// text returns a text of so many words.
+// text returns a text with the given number of words.
 func text(words int) string {
 	out := ""
 	for i := range words {

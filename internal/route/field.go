@@ -13,12 +13,12 @@ type field struct {
 	// ranks are ready and not excluded by a hint. The first free of them are not busy.
 	ranks []fleet.Rank
 	free  int
-	// facts lie beside ranks: what judging needs of each rank's worker.
+	// facts lie beside ranks: the facts that judging needs of each rank's worker.
 	facts []workerFacts
 	// nodes has the number of each rank's node, or noNode. It is empty until numberNodes was called.
 	nodes   []int32
 	numbers map[string]int32 // of nodes
-	// admitted is true if ranks has only those whose workers' health admits another request.
+	// admitted is true if ranks has only ranks whose workers' health admits another request.
 	admitted bool
 
 	pool   int               // ranks in the pool, whatever their state; for an adapter, only the ranks that have it
@@ -83,7 +83,7 @@ func (r *Router) eligibleIn(f *field, q *asked, now time.Time) *field {
 	return f
 }
 
-// fillField finds the ranks of a field: all, or those whose workers' health admits another request.
+// fillField finds the ranks of a field: all, or only ranks whose workers' health admits another request.
 func (r *Router) fillField(f *field, snap *fleet.Snapshot, q *asked, now time.Time, onlyAdmitted bool) {
 	m, restricted := q.model, q.isRestricted()
 	*f = field{ranks: f.ranks[:0], facts: f.facts[:0], nodes: f.nodes[:0], numbers: f.numbers, admitted: onlyAdmitted}
@@ -110,7 +110,7 @@ func (r *Router) fillField(f *field, snap *fleet.Snapshot, q *asked, now time.Ti
 	}
 }
 
-// admits reports whether the health of a rank's worker admits another request beside those booked.
+// admits reports whether the health of a rank's worker admits another request beside the booked ones.
 func admits(rank *fleet.Rank, booked int64, now time.Time) bool {
 	return rank.Load.Health().Admits(booked, now)
 }
@@ -144,8 +144,8 @@ func (f *field) loadFacts(s *speeds) {
 // noNode is the number of a rank whose worker's name has no node.
 const noNode = -1
 
-// numberNodes numbers the nodes of the ranks from 0 on, and returns how many there are. Only requests whose prompt is in a store of KV
-// blocks need them.
+// numberNodes numbers the nodes of the ranks from 0 on, and returns their number. Only requests whose prompt is in a store of KV blocks
+// need them.
 func (f *field) numberNodes() int {
 	if len(f.nodes) == len(f.ranks) {
 		return len(f.numbers)

@@ -27,7 +27,7 @@ func TestHalfOpenWorkerGetsFewRequests(t *testing.T) {
 	r, f, _ := listedRouter(t, 2, route.Config{})
 	now := start
 	n := 0
-	// burst decides some requests before the first one ends, and returns how many w2 got.
+	// burst decides some requests before the first one ends, and returns the number that w2 got.
 	burst := func() (picked int) {
 		var all []*route.Decision
 		for range 20 {

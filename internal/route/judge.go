@@ -186,7 +186,7 @@ func (j *judged) expect(c *pick.Candidate) expected {
 	return e
 }
 
-// firstToken is when a candidate's first token is expected, from now.
+// firstToken returns the expected time until a candidate's first token, from now.
 func (j *judged) firstToken(c *pick.Candidate) time.Duration {
 	e := j.expect(c)
 	return e.wait + e.prefill
@@ -270,7 +270,7 @@ func (j *judged) explain(d *Decision, won, shown int) {
 	j.listOthers(d, order)
 }
 
-// explainPull names the worker from whose cache the picked one should fetch so many tokens; none for 0.
+// explainPull names the worker from whose cache the picked one should fetch the pulled tokens; none for 0.
 func (j *judged) explainPull(d *Decision, tokens int) {
 	if tokens == 0 {
 		return
@@ -301,7 +301,7 @@ func (j *judged) listOthers(d *Decision, order []int) {
 // otherPlaces is the number of places that placeOf distinguishes.
 const otherPlaces = 4
 
-// placeOf returns the place of a rank among those to try after the picked worker. Lower places come first.
+// placeOf returns the place of a rank in the order of ranks to try after the picked worker. Lower places come first.
 func (d *Decision) placeOf(rank *fleet.Rank) int {
 	place := 0
 	if node := fleet.NodeOf(d.Worker); node != "" && fleet.NodeOf(rank.Worker.Name) == node {

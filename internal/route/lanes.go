@@ -35,8 +35,8 @@ func (s rankSet) intersects(other rankSet) bool {
 	return false
 }
 
-// laneRanks is the ranks that a waiting request may go to, as long as the fleet does not change. The requests
-// of a lane have the same, so only those at a lane's head need theirs.
+// laneRanks is the ranks that a waiting request may go to, as long as the fleet does not change. The requests of a lane have the same, so
+// only requests at a lane's head need theirs.
 type laneRanks struct {
 	snapshot *fleet.Snapshot
 	ranks    rankSet

@@ -24,7 +24,7 @@ type Legs struct {
 	Why             LegsReason
 }
 
-// LegsReason is why a request has one leg or two.
+// LegsReason names the reason why a request has one leg or two.
 type LegsReason string
 
 // The reasons.

@@ -37,7 +37,7 @@ func newLegs(t *testing.T, cfg ModelConfig, names ...string) *Router {
 	return r
 }
 
-// text is a prompt of so many tokens that begins with a name.
+// text returns a prompt of the given number of tokens that begins with a name.
 func text(name string, tokens int) string { return name + strings.Repeat("-", tokens-len(name)) }
 
 // ask decides a completion.

@@ -171,7 +171,7 @@ func TestSourcesOfAnyLengthEnd(t *testing.T) {
 func TestIdleWorkspacesAreFew(t *testing.T) {
 	x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
 	r := route.New(route.Config{Seed: 1, Decisions: 1}, newFleet(t, x, 2), x)
-	const requests, size = 64, 3 << 20 // smaller than what one workspace may keep
+	const requests, size = 64, 3 << 20 // smaller than the memory that one workspace may keep
 	var arrived sync.WaitGroup
 	arrived.Add(requests)
 	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: meeting{arrived: &arrived}}}); err != nil {

@@ -158,7 +158,7 @@ func (c *Candidate) name(d *Decision) string {
 	return c.Worker
 }
 
-// why is one sentence about what decided.
+// why returns one sentence about the reason of the decision.
 func (d *Decision) why() string {
 	won, next := d.split()
 	if won == nil {
@@ -185,7 +185,7 @@ func (d *Decision) why() string {
 		name, total, tenths(next.Score.Total), next.name(d), mainReason(won, next), holds)
 }
 
-// policyReason is why a policy other than kv chose; empty for kv, which chooses by cost.
+// policyReason returns the reason for which a policy other than kv chose; empty for kv, which chooses by cost.
 func (d *Decision) policyReason(won *Candidate) string {
 	requests := won.Load.Requests + won.Untracked
 	switch d.Policy {
@@ -255,7 +255,7 @@ func mainReason(won, next *Candidate) string {
 	return reason
 }
 
-// fasterReason is why the winner computes the prompt sooner than the next candidate, if it does.
+// fasterReason returns the reason why the winner computes the prompt sooner than the next candidate, if it does.
 func fasterReason(won, next *Candidate) string {
 	switch {
 	case won.Score.Own == 0 || next.Score.Own == 0 || won.Score.Uncached < next.Score.Uncached: // only Delay has Own

@@ -28,7 +28,7 @@ type promiseShard struct {
 	n     int                 // guarded by mu; the length of spare
 }
 
-// promise is the blocks of one request: those after from were predicted until a time.
+// promise is the blocks of one request: the blocks after from were predicted until a time.
 type promise struct {
 	chain   []blockhash.Sequence
 	from    int

@@ -19,7 +19,7 @@ type Pull struct {
 	Tokens int
 }
 
-// source is the rank that holds most of a prompt, among those from which others can fetch.
+// source is the rank that holds most of a prompt, among the ranks from which others can fetch.
 type source struct {
 	rank   *fleet.Rank // nil for none
 	blocks int

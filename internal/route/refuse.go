@@ -49,7 +49,7 @@ func (r Reason) IsShortage() bool {
 	return false
 }
 
-// refusal is why a request is not booked now, and what to answer if it stays so.
+// refusal has the reason why a request is not booked now, and the answer if it stays so.
 type refusal struct {
 	reason     Reason
 	err        *prompt.Error

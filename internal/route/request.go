@@ -98,8 +98,8 @@ type Decision struct {
 	ID      string
 	At      time.Time
 	Outcome Outcome
-	// Err is the answer to a refused request, and Reason is why it was refused. RetryAfter is the wait to
-	// advise; 0 for no advice.
+	// Err is the answer to a refused request, and Reason names the cause. RetryAfter is the wait to advise; 0 for no
+	// advice.
 	Err        *prompt.Error
 	RetryAfter time.Duration
 	Reason     Reason `json:",omitempty"`

@@ -157,7 +157,7 @@ func TestSameSeedSameDecisions(t *testing.T) {
 	}
 }
 
-// TestEnvoyGone: an Envoy's bookings end with it, and only those.
+// TestEnvoyGone: an Envoy's bookings end with it, and no others.
 func TestEnvoyGone(t *testing.T) {
 	r := newRouter(t, "kv", 2)
 	a, b := completion("one"), completion("two")

@@ -21,9 +21,9 @@ type Config struct {
 	// Seed makes decision ids and random choices. It must differ between replicas and between starts. The
 	// same seed and the same requests, one at a time, give the same decisions.
 	Seed uint64
-	// Replica is the name of this router among those behind the same Envoys; empty if it is the only one. Ids of
-	// decisions begin with it and a hyphen, so that a router which receives the end of a foreign request knows
-	// whose it is.
+	// Replica is the name of this router among the routers behind the same Envoys; empty if it is the only one. Ids of
+	// decisions begin with it and a hyphen, so that a router which receives the end of a foreign request knows whose it
+	// is.
 	Replica string
 	// Decisions is the number of decisions that are kept for Explain, and Candidates the number of candidates that each of them keeps.
 	// Defaults 4096 and 16: together about 16 MiB when full, and at most 28 MiB whatever clients send.
@@ -176,9 +176,9 @@ func (r *Router) PrefillDone(id string, now time.Time) bool {
 	return done
 }
 
-// SettlePrefills ends the prefill of every booking whose prompt is computed by now, and returns how many
-// there were. Call it every few milliseconds: responses are not watched, so cache events show when a
-// prompt is computed.
+// SettlePrefills ends the prefill of every booking whose prompt is computed by now, and returns their
+// number. Call it every few milliseconds: responses are not watched, so cache events show when a prompt is
+// computed.
 //
 // Some ranks publish no events, or late ones, and a prompt that is cached already gets none. There a
 // prefill ends when it was expected to end, or when a later request was served to its end, and nothing is learned from it.
@@ -222,16 +222,16 @@ const maxEventLag = 50 * time.Millisecond
 // hasNoEvents reports whether predictions stand for a rank's cache, because it publishes no events.
 func (r *Router) hasNoEvents(rank fleet.Rank) bool { return r.cfg.PredictFor(rank) > shortPrediction }
 
-// EndBefore ends the bookings of one Envoy that began before t, and returns how many: for
-// an Envoy whose access-log stream has stayed closed.
+// EndBefore ends the bookings of one Envoy that began before t, and returns their number: for an Envoy whose access-log stream has stayed
+// closed.
 func (r *Router) EndBefore(source string, t time.Time) int {
 	source = keptLabel(source)
 	return r.bookings.EndBefore(func(k *pick.Booking) bool { return k.Source == source }, t)
 }
 
-// ObserveReport takes over an engine's report of its load, and learns from it how long the engine's passes take.
-// A report of an empty engine ends the bookings that are older than Config.Grace: their ends were
-// missed. It returns how many there were.
+// ObserveReport takes over an engine's report of its load, and learns from it how long the engine's passes take. A report of an
+// empty engine ends the bookings that are older than Config.Grace: their ends were missed. It returns the number of ended
+// bookings.
 func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int) {
 	interval := rank.Load.SetReport(report, rank.Worker.Blocks)
 	if interval.Gaps > 0 {

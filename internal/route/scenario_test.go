@@ -65,7 +65,7 @@ type world struct {
 	told    strings.Builder
 }
 
-// args are a command's words: those without a value in order, the others by key.
+// args are a command's words: the words without a value in order, the others by key.
 type args struct {
 	words []string
 	value map[string]string

@@ -7,7 +7,7 @@ import (
 )
 
 // storeReach describes how much of a prompt the nodes' stores of KV blocks have in host memory. All engines of a model on a node share its
-// store, and each reports only those blocks that it has written or loaded.
+// store, and each reports only the blocks that it has written or loaded.
 type storeReach struct {
 	onNode []int // blocks, by the number of the node
 	// most is the node with the most blocks among the nodes that serve others, first its number of blocks, and second the number of the
@@ -59,7 +59,7 @@ func (s *storeReach) serve(node int32, blocks int) {
 	}
 }
 
-// onPeersOf returns how many blocks a node can load from another one.
+// onPeersOf returns the number of blocks that a node can load from another one.
 func (s *storeReach) onPeersOf(node int32) int {
 	if node == s.most {
 		return s.second

@@ -69,7 +69,7 @@ func (r *Router) discount(c *pick.Candidate, q *asked) {
 	if stack == nil {
 		return
 	}
-	// A slower tier has what follows the device's blocks. It is of no use after a gap.
+	// A slower tier has the blocks that follow the device's blocks. It is of no use after a gap.
 	if kept := stack.Kept(q.chain, min(device, len(q.chain)), capacity); kept < device {
 		c.Facts.Overlap = [fleet.Tiers]int{fleet.Device: kept}
 		c.Facts.Evicting = device - kept

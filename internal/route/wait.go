@@ -25,7 +25,7 @@ type waiting struct {
 
 // Wait describes the time that a request waited.
 type Wait struct {
-	// Since is when the request came, and Took how long it has waited.
+	// Since is the time at which the request came, and Took the time that it has waited.
 	Since time.Time
 	Took  time.Duration
 	// Class and Tenant are its place in the queue. Ahead is the number of requests that waited in the whole queue when it
@@ -70,7 +70,7 @@ type Ticket struct {
 	final    *Decision // guarded by waiting.mu; the final decision, if it was made while deciding
 }
 
-// Until is when the wait ends at the latest: see [Router.Expire].
+// Until is the latest end of the wait: see [Router.Expire].
 func (t *Ticket) Until() time.Time { return t.item.Until }
 
 // setQueues gives every model the queue of its pool, and every queue its configuration. Requests that
@@ -189,8 +189,8 @@ func (r *Router) wakeQueue(wt *waiting, now time.Time) {
 	r.drain(wt, now)
 }
 
-// drain decides for the requests that can go, in their order, until none can. wt.mu is held, so each
-// decision sees the bookings of those before it.
+// drain decides for the requests that can go, in their order, until none can. wt.mu is held, so each decision sees the bookings of the
+// decisions before it.
 func (r *Router) drain(wt *waiting, now time.Time) {
 	w := r.acquire()
 	defer r.release(w)

@@ -10,9 +10,9 @@ import (
 
 // workspace is the memory of one decision, which the next decision uses again.
 //
-// A decision hands on three values, in this order: the request as it was asked, the field of ranks
-// that may take it, and the candidates as they were judged. Each is filled by one function and only
-// read by those after it. They lie here, and not on the stack, because their slices grow.
+// A decision hands on three values, in this order: the request as it was asked, the field of ranks that may take it, and the candidates as
+// they were judged. Each is filled by one function and only read by later ones. They lie here, and not on the stack, because their slices
+// grow.
 //
 // A workspace belongs to one goroutine between acquire and release.
 type workspace struct {
@@ -49,8 +49,8 @@ func (r *Router) acquire() *workspace {
 	return &workspace{rng: rand.New(rand.NewPCG(r.cfg.Seed, r.made))}
 }
 
-// release drops what refers to the request and keeps the buffers for the next decision. At most maxIdle
-// workspaces are kept: as many requests may arrive at once as clients like, but only GOMAXPROCS run.
+// release drops the references to the request and keeps the buffers for the next decision. At most maxIdle workspaces are kept: as many
+// requests may arrive at once as clients like, but only GOMAXPROCS run.
 func (r *Router) release(w *workspace) {
 	w.asked.reset()
 	w.legs.reset()
