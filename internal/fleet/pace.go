@@ -50,8 +50,8 @@ const (
 	// paceIgnored is the number of an engine's prefills that are ignored after its start. Engines compile kernels for their first prompts:
 	// vLLM up to three variants of each, one for each kind of length.
 	paceIgnored = 8
-	// paceEven bounds the ratios that count: below it, or above its inverse. Ranks that are nearly equal must have equal costs. Else the
-	// one that seems a little faster gets every request that could go to any of them.
+	// paceEven bounds the ratios that count: at most this, or at least its inverse. Ranks that are nearly equal must have equal costs. Else
+	// the one that seems a little faster gets every request that could go to any of them.
 	paceEven = 0.85
 	// paceClear is the distance from 1, in multiples of its doubt, that a ratio needs to count. With 2, equal ranks under much noise differ
 	// in 3 % of the time, and with 3 in less than 1 %. Slow ranks are recognised little later.

@@ -164,8 +164,8 @@ type Candidate struct {
 	Overlap [fleet.Tiers]int
 	// Evicting is the number of further blocks on the device that the prompts that wait there will evict before this one is computed.
 	Evicting int
-	// OnNode and OnPeers count the blocks after Overlap that the rank can load from host memory: OnNode from the memory of its own node, if
-	// other engines have reported the blocks, and OnPeers from the memory of other nodes.
+	// OnNode and OnPeers count the blocks after Overlap that the rank can load from host memory: OnNode from the memory of the rank's node,
+	// if other engines have reported the blocks, and OnPeers from the memory of other nodes.
 	OnNode, OnPeers int
 	Load            fleet.Amount // booked there before this request
 	// Untracked is the requests there that no router has booked.

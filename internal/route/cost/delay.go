@@ -244,7 +244,7 @@ func left(load fleet.TierLoad, cached, token float64) float64 {
 }
 
 // load returns the number of tokens after its own blocks that the rank should load from host memory, and the number that could be computed
-// in the time that this saves: 0 if it is faster to compute them. Tokens of other nodes are of no use without the tokens of its own node
+// in the time that this saves: 0 if it is faster to compute them. Tokens of other nodes are of no use without the tokens of the rank's node
 // before them.
 func (w *Delay) load(r *Request, f *Facts, token float64) (tokens int, gain float64) {
 	if f.Store == nil || token <= 0 {
