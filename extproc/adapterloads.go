@@ -154,9 +154,9 @@ func (s *adapterLoad) end(err error, now time.Time) {
 	s.after = now.Add(adapterSettle)
 }
 
-// candidatesFor returns the workers of a model that can load an adapter, the best first: the one with the fewest adapters. Among equal ones
-// the order is the same in every replica, so that two of them do not load an adapter twice. It is empty while a ready worker has the
-// adapter.
+// candidatesFor returns the workers of a model that can load an adapter, the best first: the one with the fewest adapters.
+// Among equal ones the order is the same in every replica, so that two of them do not load an adapter twice. It is empty while
+// a ready worker has the adapter.
 func candidatesFor(s *fleet.Snapshot, model, adapter string) (candidates []*fleet.Worker) {
 	for _, w := range s.Workers {
 		if w.Model != model || w.State != fleet.Ready || !w.Adapters.Known() {

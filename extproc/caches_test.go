@@ -287,8 +287,8 @@ func isBatch(subject string, payload []byte) bool {
 	return strings.Contains(subject, ".kv.") && len(payload) > 80
 }
 
-// TestLostDoubledAndReorderedBatches: the router recovers from them, also at the end of a stream, when no later batch shows the
-// loss.
+// TestLostDoubledAndReorderedBatches: the router recovers from them, also at the end of a stream, when
+// no later batch shows the loss.
 func TestLostDoubledAndReorderedBatches(t *testing.T) {
 	c := newCluster(t, 0, 1)
 	c.ready("w0")

@@ -67,8 +67,8 @@ func (r *rareErrors) add(err error) {
 	}
 }
 
-// endOf returns the end of the request of an access log entry. The entry must have a decision: its id joins the two lines of the
-// log.
+// endOf returns the end of the request of an access log entry. The entry must have a decision: its id
+// joins the two lines of the log.
 func endOf(e *messages.Entry, outcome string, now time.Time) *decisionlog.End {
 	return &decisionlog.End{
 		ID: e.Decision, At: now, Outcome: outcome,

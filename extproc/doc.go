@@ -38,10 +38,10 @@
 //
 // # Drift
 //
-// Engines report how many prompt tokens they found in their caches. Package drift compares these counts with the promises of decisions. If
-// the two differ by too much, the cause may be a bug here or in the engine, or a block size that does not match. The router then empties
-// the worker's part of the index, and cachesync rebuilds it from the worker's agent. That is cheap compared with decisions on a wrong
-// index.
+// Engines report how many prompt tokens they found in their caches. Package drift compares these counts with the promises of
+// decisions. If the two differ by too much, the cause may be a bug here or in the engine, or a block size that does not match. The
+// router then empties the worker's part of the index, and cachesync rebuilds it from the worker's agent. That is cheap compared
+// with decisions on a wrong index.
 //
 // # Concurrency
 //

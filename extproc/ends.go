@@ -18,8 +18,8 @@ const (
 	maxForeign = 1 << 16
 	// maxEnds bounds the ends in one message: they take far less than a megabyte.
 	maxEnds = 1000
-	// peerSilence is the time without a message after which another replica counts as gone. Replicas publish their bookings every two
-	// seconds at least.
+	// peerSilence is the time without a message after which another replica counts as gone. Replicas publish their
+	// bookings every two seconds at least.
 	peerSilence = 10 * time.Second
 	// warnEvery is the least time between two warnings about ends that cannot be passed on.
 	warnEvery = time.Minute

@@ -34,11 +34,11 @@
 //
 // # Fail open
 //
-// Envoy forwards a request without a pick if this service is away, is slow or returns an error, unless a worker takes
-// part in transfers of KV caches or clients have tenants: there package xds has it refuse the request, and so does this
-// package if a body does not arrive. Package accesslog counts such requests, because a dead service would otherwise
-// look like a healthy one. A request that is certainly wrong is answered at once, in OpenAI's format, and reaches no
-// engine.
+// Envoy forwards a request without a pick if this service is away, is slow or returns an error, unless a worker
+// takes part in transfers of KV caches or clients have tenants: there package xds has it refuse the request, and
+// so does this package if a body does not arrive. Package accesslog counts such requests, because a dead service
+// would otherwise look like a healthy one. A request that is certainly wrong is answered at once, in OpenAI's
+// format, and reaches no engine.
 //
 // # No booking is lost
 //
@@ -50,11 +50,11 @@
 //
 // # Followed requests
 //
-// If the [Feedback] wants the ends of an Envoy's requests, because no access log reports them, the door keeps a picked
-// request and hands in its response, and its end with or without one. The exchange then holds the booking's id, the
-// picked addresses and a few numbers; the decision and the body were given back. The first of all sources ends the
-// booking, because the end of a booking that does not exist changes nothing. Requests that are not booked are not
-// followed.
+// If the [Feedback] wants the ends of an Envoy's requests, because no access log reports them, the door keeps a
+// picked request and hands in its response, and its end with or without one. The exchange then holds the
+// booking's id, the picked addresses and a few numbers; the decision and the body were given back. The first of
+// all sources ends the booking, because the end of a booking that does not exist changes nothing. Requests that
+// are not booked are not followed.
 //
 // # Queue
 //
@@ -78,10 +78,10 @@
 //
 // # Trust
 //
-// Clients can set every header and every member of a body. Values that only Envoy can set are in [Origin]. An Envoy
-// that package xds has configured marks the requests of its listener for trusted clients there. Any other Envoy belongs
-// to an operator whose filters authenticate clients: for these the configured headers with a client's role and tenant
-// count.
+// Clients can set every header and every member of a body. Values that only Envoy can set are in [Origin]. An
+// Envoy that package xds has configured marks the requests of its listener for trusted clients there. Any other
+// Envoy belongs to an operator whose filters authenticate clients: for these the configured headers with a
+// client's role and tenant count.
 //
 // # Concurrency
 //

@@ -28,8 +28,8 @@ type Head struct {
 	Authorization string
 	// WithoutBody means that the request ends with its headers.
 	WithoutBody bool
-	// Unread is the reason why the body does not arrive before the request goes to a worker, with the setting to change; empty if it
-	// arrives.
+	// Unread is the reason why the body does not arrive before the request goes to a worker, with the setting to
+	// change; empty if it arrives.
 	Unread string
 	// Pieces means that the body arrives in pieces, and that Envoy keeps the headers until the decision.
 	Pieces bool
@@ -262,8 +262,8 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	return x.conclude(d, x.pulled(d, body, sent), now)
 }
 
-// pulled returns the body for a worker that is to fetch the beginning of the prompt from another one's cache; the given one for any other
-// worker.
+// pulled returns the body for a worker that is to fetch the beginning of the prompt from another one's cache; the
+// given one for any other worker.
 func (x *Exchange) pulled(d *route.Decision, body, sent []byte) []byte {
 	if d.Outcome != route.Picked || d.Pull.Tokens == 0 {
 		return sent

@@ -112,8 +112,8 @@ func TestFollowedResponses(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotFollowed: requests of an Envoy with an access log, requests without room, refused ones and requests that are not
-// booked.
+// TestWhatIsNotFollowed: requests of an Envoy with an access log, requests without room, refused ones and
+// requests that are not booked.
 func TestWhatIsNotFollowed(t *testing.T) {
 	for name, change := range map[string]func(*ends){
 		"an access log": func(e *ends) { e.unwanted = true },

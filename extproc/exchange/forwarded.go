@@ -9,8 +9,8 @@ import (
 )
 
 // withoutTransfers returns a body without the members by which engines fetch KV caches from each other; nil if it has none. Clients must
-// not set them. A body that cannot be searched is refused, so no engine reads members in it that were not found here, even if the router's
-// parser accepts the body.
+// not set them. A body that cannot be searched is refused, so no engine reads members in it that were not found here, even if the
+// router's parser accepts the body.
 func (x *Exchange) withoutTransfers(body []byte, known bool) ([]byte, *Answer) {
 	switch {
 	case x.unread || len(body) == 0:

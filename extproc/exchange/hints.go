@@ -7,8 +7,8 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// Hints selects the routing hints of trusted clients that count. A client whose hints count can go before others, and can choose its
-// worker.
+// Hints selects the routing hints of trusted clients that count. A client whose hints count can go before
+// others, and can choose its worker.
 type Hints string
 
 // The values. Hints of headers take precedence over hints of the body.
@@ -25,8 +25,8 @@ func (x *Exchange) isTrusted(set *Settings) bool {
 		!x.origin.Configured && x.head.Role != "" && slices.Contains(set.TrustedRoles, x.head.Role)
 }
 
-// applyHints adds the hints that count to a request. It returns the answer to a header whose value is
-// wrong; nil if all is well.
+// applyHints adds the hints that count to a request. It returns the answer to a header whose value
+// is wrong; nil if all is well.
 func (x *Exchange) applyHints(req *route.Request) *Answer {
 	set := x.svc.Settings()
 	if set.Hints == HintsOff || !x.isTrusted(set) {

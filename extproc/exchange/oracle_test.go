@@ -74,8 +74,8 @@ func TestNoTransferArrives(t *testing.T) {
 	}
 }
 
-// TestUnreadBodiesAreRefused: if a worker takes part in transfers, or clients have tenants, no request reaches a worker before its body was
-// read.
+// TestUnreadBodiesAreRefused: if a worker takes part in transfers, or clients have tenants, no request reaches a
+// worker before its body was read.
 func TestUnreadBodiesAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		name     string

@@ -60,9 +60,9 @@ func (s *Settings) classify(method, path string) target {
 	return t
 }
 
-// modelOf returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A name that nothing
-// serves counts if there are several pools: the request must not reach another model's workers. Otherwise it is the engine's to
-// judge.
+// modelOf returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A name
+// that nothing serves counts if there are several pools: the request must not reach another model's workers. Otherwise
+// it is the engine's to judge.
 func (s *Service) modelOf(body []byte) string {
 	set := s.Settings()
 	name, ok := openai.ModelOf(body)

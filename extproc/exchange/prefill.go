@@ -31,8 +31,8 @@ func (x *Exchange) isRelayed(d *route.Decision) bool {
 // prefill has a prefill worker compute the prompt of a picked request. It returns the body for the decode worker: the given one if no
 // prefill worker has computed it. False means that the body has broken prefill workers, and must go to no other worker.
 //
-// Meanwhile the body counts in the budget of prefill workers. If that has no room, they are so slow that the decode worker computes the
-// prompt.
+// Meanwhile the body counts in the budget of prefill workers. If that has no room, they are so slow that the
+// decode worker computes the prompt.
 func (x *Exchange) prefill(d *route.Decision, body []byte) (decode []byte, ok bool) {
 	s, size := x.svc, x.size
 	if !s.bodies.lend(size, &s.prefilling) {

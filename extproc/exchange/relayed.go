@@ -24,9 +24,9 @@ import (
 //	nixl, context     after the decode worker has failed before its answer:  both again, to another decode worker
 //	                    it is the next address
 //
-// If there is no other decode worker, one that has failed gets the client's body, and computes the prompt: it may have failed because it
-// could not fetch the prompt from the prefill worker. For the same reason the next worker computes the prompt after one that has answered
-// with an error.
+// If there is no other decode worker, one that has failed gets the client's body, and computes the prompt: it may have failed
+// because it could not fetch the prompt from the prefill worker. For the same reason the next worker computes the prompt after one
+// that has answered with an error.
 //
 // A body may end an engine, so that it goes to no third worker after two have broken: they had received it, and their connection
 // broke or they answered with an error. SGLang's decode workers compute no prompts: without a leg to a prefill worker there is no
@@ -165,8 +165,8 @@ type Attempt struct {
 	Address string
 	Body    *prefill.Body
 	Set     []envoynames.Header
-	// Leg is the request to the prefill worker beside it; nil for none. If it fails before the answer has begun, the attempt is to be
-	// stopped.
+	// Leg is the request to the prefill worker beside it; nil for none. If it fails before the answer has begun,
+	// the attempt is to be stopped.
 	Leg *prefill.Leg
 
 	relayed     *Relayed
@@ -174,8 +174,8 @@ type Attempt struct {
 	transferred bool // the body has the members of a transfer that came before
 }
 
-// Next returns the next attempt, or the answer to the client if there is none. ctx ends when the client leaves, or the attempt has
-// failed.
+// Next returns the next attempt, or the answer to the client if there is none. ctx ends when the client
+// leaves, or the attempt has failed.
 func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 	d, a := r.decide(now)
 	if a != nil {

@@ -21,8 +21,8 @@ type Reply struct {
 	Booking string
 	// Pick is the decision of a picked request. It is valid until [Exchange.Recycle].
 	Pick *route.Decision
-	// Destinations is the picked address, followed by the addresses to try after a failure. Envoy's load balancer reads it as
-	// metadata.
+	// Destinations is the picked address, followed by the addresses to try after a failure. Envoy's load
+	// balancer reads it as metadata.
 	Destinations string
 	// Cached is the number of tokens of the prompt that the prefill worker of a pick had in its cache; -1 if it is not known.
 	Cached int

@@ -34,15 +34,15 @@ type standing struct {
 }
 
 const (
-	// waitFactor and waitFloor bound the time of an answer: it is the factor times the time that prompts of that pool have taken lately,
-	// and the floor.
+	// waitFactor and waitFloor bound the time of an answer: it is the factor times the time that prompts of that pool have
+	// taken lately, and the floor.
 	waitFactor = 4
 	waitFloor  = 2 * time.Second
-	// firstSlowness is the slowness of a pool of which nothing is known, as a multiple of the first estimate for a GPU. It suits engines on
-	// processors.
+	// firstSlowness is the slowness of a pool of which nothing is known, as a multiple of the first estimate for a GPU. It
+	// suits engines on processors.
 	firstSlowness = 100
-	// slownessDecay is the share of its distance by which the slowness of a pool falls towards the slowness of a quicker prompt. It rises
-	// at once.
+	// slownessDecay is the share of its distance by which the slowness of a pool falls towards the slowness of a
+	// quicker prompt. It rises at once.
 	slownessDecay = 0.05
 
 	firstPause = 5 * time.Second
@@ -61,8 +61,8 @@ func estimate(tokens int) time.Duration {
 	return line.Base + time.Duration(float64(tokens)*line.Token)
 }
 
-// wait returns the time that a worker of a pool may take for the given number of prompt tokens, which includes tokens before the request's
-// own.
+// wait returns the time that a worker of a pool may take for the given number of prompt tokens, which includes
+// tokens before the request's own.
 func (s *standings) wait(pool string, tokens int) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -75,8 +75,8 @@ func (w *world) stream(t *testing.T, long *sync.WaitGroup) (status int, begun st
 // budget returns the number of bytes of bodies that the relay holds.
 func (w *world) budget() int64 { return w.handler.requests.RelayBudget().Used() }
 
-// TestSlowBodies: bodies that arrive slowly never hold more memory than the budget has. Bodies beyond it are refused, and when the clients
-// have left nothing is held.
+// TestSlowBodies: bodies that arrive slowly never hold more memory than the budget has. Bodies beyond it are refused, and when the
+// clients have left nothing is held.
 func TestSlowBodies(t *testing.T) {
 	const clients = 100
 	w := newWorld(t)

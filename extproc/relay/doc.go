@@ -1,7 +1,7 @@
-// Package relay is an upstream of Envoy for requests that may need more than one engine, or a second attempt with another body. Envoy sends
-// a request once more with the body that it has, and to one address. Routers name the relay as the address of requests whose two legs must
-// be sent at once, and as the next address if a prompt is computed by another worker than the one that answers; all other requests never
-// come here.
+// Package relay is an upstream of Envoy for requests that may need more than one engine, or a second attempt with another body. Envoy
+// sends a request once more with the body that it has, and to one address. Routers name the relay as the address of requests whose
+// two legs must be sent at once, and as the next address if a prompt is computed by another worker than the one that answers; all
+// other requests never come here.
 //
 //	event                                        the relay
 //	a request                                    sends it to a decode worker, and beside it to a prefill worker

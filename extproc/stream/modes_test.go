@@ -185,8 +185,8 @@ func TestUnreadBodies(t *testing.T) {
 	}
 }
 
-// TestIDOfALostReply: in mode FULL_DUPLEX_STREAMED the id of a booking follows from the request's id, unless another booking has
-// it.
+// TestIDOfALostReply: in mode FULL_DUPLEX_STREAMED the id of a booking follows from the request's id,
+// unless another booking has it.
 func TestIDOfALostReply(t *testing.T) {
 	w, client := served(t)
 	for i, same := range []bool{true, false} {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// notices logs mistakes in the configuration of an Envoy's filter, once for each Envoy. Every request would repeat
-// it.
+// notices logs mistakes in the configuration of an Envoy's filter, once for each Envoy.
+// Every request would repeat it.
 type notices struct {
 	log *slog.Logger
 

@@ -47,8 +47,8 @@ const (
 	// bodies, so that one does not wait for window updates.
 	streamWindow     = 4 << 20
 	connectionWindow = 16 << 20
-	// maxStreams exceeds the requests that wait for a decision at one time. gRPC's default would make Envoy queue requests, invisible to
-	// the router.
+	// maxStreams exceeds the requests that wait for a decision at one time. gRPC's default would make Envoy queue
+	// requests, invisible to the router.
 	maxStreams = 100_000
 )
 
@@ -77,8 +77,8 @@ func Register(g *grpc.Server, s *Server) {
 	}, s)
 }
 
-// door is the stream of one request: the exchange, and the state that only ext_proc's protocol has. It belongs to the goroutine of the
-// stream.
+// door is the stream of one request: the exchange, and the state that only ext_proc's protocol has. It belongs to
+// the goroutine of the stream.
 type door struct {
 	exchange.Exchange
 	srv    *Server
@@ -218,8 +218,8 @@ func (d *door) onHeaders(m *messages.Request, now time.Time) exchange.Reply {
 	return r
 }
 
-// envoyPatience is the time by which Envoy waits longer than the request: the decision must reach Envoy before it forwards the request
-// without a pick.
+// envoyPatience is the time by which Envoy waits longer than the request: the decision must reach Envoy before it
+// forwards the request without a pick.
 const envoyPatience = 5 * time.Second
 
 // wait returns the reply of a queued request. False means that the client has left. Envoy accepts a new timeout once

@@ -213,8 +213,8 @@ func (f *Fleet) ObserveProbe(name, address string, p Probe, now time.Time) (befo
 	return before, after, true
 }
 
-// stayLocked reports whether a silent worker must stay, by the others of the same model and role. Workers that are starting or draining do
-// not count.
+// stayLocked reports whether a silent worker must stay, by the others of the same model and role. Workers that are
+// starting or draining do not count.
 func (f *Fleet) stayLocked(w *Worker) stay {
 	all, ready := 1, 0
 	for _, r := range f.snap.Load().Pool(w.Model, w.Role) {

@@ -82,14 +82,14 @@ type Health struct {
 }
 
 const (
-	// HoldAfter is the number of requests in a row that a worker must fail to serve before it is half-open, whatever its probes show. Envoy
-	// may not reach it.
+	// HoldAfter is the number of requests in a row that a worker must fail to serve before it is half-open, whatever its probes
+	// show. Envoy may not reach it.
 	HoldAfter = 3
 	// HoldTime is the time in which a half-open worker gets no request after one that failed. After the same time another one may go there
 	// although the last has not ended, because the end of a request may be lost.
 	HoldTime = 5 * time.Second
-	// fullShare is the greatest number of requests at once of a half-open worker. Beyond it the worker is ready: it has then served four,
-	// some of them at once.
+	// fullShare is the greatest number of requests at once of a half-open worker. Beyond it the worker is ready: it has then
+	// served four, some of them at once.
 	fullShare = 8
 	// rampTime is the time with healthy probes after which a half-open worker without requests is ready.
 	rampTime = 30 * time.Second
@@ -336,8 +336,8 @@ func (h *Health) HasFailed() bool {
 	return h.failures > 0
 }
 
-// Admits reports whether a rank of the worker, with the given number of booked requests, should get another one. If no rank of a pool is
-// admitted, all may get it.
+// Admits reports whether a rank of the worker, with the given number of booked requests, should get another one. If no rank of a pool
+// is admitted, all may get it.
 func (h *Health) Admits(booked int64, now time.Time) bool {
 	if h.plain.Load() {
 		return true
@@ -391,8 +391,8 @@ type HealthView struct {
 	State HealthState
 	// Why is the evidence that led to the state; empty for a worker that was never in doubt.
 	Why string
-	// Since is the time at which the state began, and Probed the time at which the engine answered last or was found silent. Both are zero
-	// if that has not happened.
+	// Since is the time at which the state began, and Probed the time at which the engine answered last or was found silent. Both are
+	// zero if that has not happened.
 	Since, Probed time.Time
 	// Kept means that the engine is silent, and that the worker stays because it is the last of its pool.
 	Kept bool

@@ -22,8 +22,8 @@ type Load struct {
 	// own is the sum over this replica's bookings that have not ended. peers is the sum of the other
 	// replicas' bookings, as last published. Invariant: own is zero when this replica has no booking.
 	own, peers sums
-	// since is the time at which the rank began with the prefill that it computes now, in nanoseconds since 1970. It has no meaning while
-	// no prefill is booked.
+	// since is the time at which the rank began with the prefill that it computes now, in nanoseconds since 1970. It has no
+	// meaning while no prefill is booked.
 	since atomic.Int64
 	// mixed is true if prefills of other replicas have run since this replica's first one began. shared is
 	// true if more than one prefill of this replica has.
@@ -72,8 +72,8 @@ type Report struct {
 	// sum. Both are 0 for an engine that does not report them.
 	Gaps    uint64
 	GapTime time.Duration
-	// StepTokens is the mean number of tokens of an answer that a decode step makes, by speculative decoding; 0 for an engine that does not
-	// report it.
+	// StepTokens is the mean number of tokens of an answer that a decode step makes, by speculative decoding; 0 for an
+	// engine that does not report it.
 	StepTokens float64
 	// Store is the store of KV blocks that the engine uses.
 	Store Store
@@ -251,15 +251,15 @@ func (l *Load) PrefillObserved(booked, end time.Time) Ended {
 	}
 }
 
-// Lag returns the average delay of the rank's latest events, compared with the fastest events of the last minute. It is 0 before the first
-// event.
+// Lag returns the average delay of the rank's latest events, compared with the fastest events of the last minute. It
+// is 0 before the first event.
 func (l *Load) Lag() time.Duration { return time.Duration(l.lag.Load()) }
 
-// ObserveLag adds the age that a batch of events had when it was received, by the rank's clock and ours. The clocks may differ
-// by any amount: the least age of the last minute is the difference, and only the excess of an age over it is lag. When a
-// clock steps, the ages are all larger or all smaller from then on. A smaller one is the least at once. A larger one looks
-// like lag until the older ages are a minute old, or is a step if it exceeds maxLag. ObserveLag is for one goroutine at a
-// time.
+// ObserveLag adds the age that a batch of events had when it was received, by the rank's clock and ours. The clocks
+// may differ by any amount: the least age of the last minute is the difference, and only the excess of an age over it
+// is lag. When a clock steps, the ages are all larger or all smaller from then on. A smaller one is the least at once.
+// A larger one looks like lag until the older ages are a minute old, or is a step if it exceeds maxLag. ObserveLag is
+// for one goroutine at a time.
 func (l *Load) ObserveLag(age time.Duration, now time.Time) {
 	lag := int64(age - l.ages.observe(age, now))
 	mean := l.lag.Load()
@@ -301,11 +301,11 @@ func (a *leastAge) observe(age time.Duration, now time.Time) time.Duration {
 //	late by more than 300 ms up to 10 s  as long as they are late
 //	always                               at least an eighth of their time
 //
-// Booked is the estimated time of all of them, and elapsed the time since the rank began with the first. They are late by elapsed − booked,
-// less the time by which the ends of this rank's prefills are usually seen late: its events may be slow. Prefills are later than that
-// because the rank compiles kernels or has stopped. Such times have no typical length: a prefill that has lasted a second longer than
-// expected is likely to last another one. If prefills of other replicas run, too, their bookings are known too late for this, and prefills
-// do not count as late.
+// Booked is the estimated time of all of them, and elapsed the time since the rank began with the first. They are late by elapsed −
+// booked, less the time by which the ends of this rank's prefills are usually seen late: its events may be slow. Prefills are later than
+// that because the rank compiles kernels or has stopped. Such times have no typical length: a prefill that has lasted a second longer
+// than expected is likely to last another one. If prefills of other replicas run, too, their bookings are known too late for this, and
+// prefills do not count as late.
 func (l *Load) Wait(now time.Time) time.Duration {
 	booked := l.prefillTime()
 	if booked <= 0 {
@@ -365,8 +365,8 @@ func (l *Load) ObservePace(took, estimated time.Duration, at time.Time) {
 // PaceStats returns the learned pace of the rank.
 func (l *Load) PaceStats(now time.Time) PaceStats { return l.pace.stats(now) }
 
-// SetReport stores the newest report of an engine with the given number of blocks, and returns its work since the report before. It is for
-// one goroutine at a time.
+// SetReport stores the newest report of an engine with the given number of blocks, and returns its work since the report before. It is
+// for one goroutine at a time.
 func (l *Load) SetReport(r Report, blocks int) Interval {
 	booked := l.Booked()
 	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-booked.Requests), done: l.prefills.done(),
@@ -407,8 +407,8 @@ type View struct {
 	Untracked int64
 	// Slots is the greatest number of requests that run at once; 0 while it is not known.
 	Slots int
-	// Footprint is the share of the booked blocks that running requests take in the cache: less than 1 if they have prefixes in
-	// common.
+	// Footprint is the share of the booked blocks that running requests take in the cache: less than 1 if
+	// they have prefixes in common.
 	Footprint float64
 	// Queued means that requests wait in the engine's queue, by two reports in a row.
 	Queued bool

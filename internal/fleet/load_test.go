@@ -53,8 +53,8 @@ func TestSkewDoesNotShortenPrefills(t *testing.T) {
 	}
 }
 
-// TestPromptsGather: a prompt that comes while a rank computes another one is computed in the next pass, with the prompts that come until
-// that begins.
+// TestPromptsGather: a prompt that comes while a rank computes another one is computed in the next pass, with the prompts
+// that come until that begins.
 func TestPromptsGather(t *testing.T) {
 	var l fleet.Load
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }

@@ -61,9 +61,9 @@ const (
 	paceBeyond = 5
 	// paceKeep is the share of its weight that a prefill keeps at each new one: 0.98 weighs about the last 50.
 	paceKeep = 0.98
-	// paceKeepRecent is the same of the latest observations alone: 0.7 weighs the last three. If these differ clearly, by paceClear times
-	// the difference that chance explains, older ones are forgotten. paceLeastNoise bounds from below by how much an observation varies by
-	// chance, as a share.
+	// paceKeepRecent is the same of the latest observations alone: 0.7 weighs the last three. If these differ clearly, by paceClear
+	// times the difference that chance explains, older ones are forgotten. paceLeastNoise bounds from below by how much an observation
+	// varies by chance, as a share.
 	paceKeepRecent, paceLeastNoise = 0.7, 0.1
 	// paceFade is the time in which a prefill's weight falls to 0.37. An avoided rank is tried again after one
 	// to four times as long, depending on the evidence. A trial costs one prompt some delay, which is little
@@ -189,8 +189,8 @@ func (e *paceEvidence) isClear(keep float64) bool {
 	return !nearly && math.Abs(ratio-1) > paceClear*doubt
 }
 
-// judgeSteps is the number of times that judge halves the period in which it looks for the end of its judgement: the end is then exact to a
-// second.
+// judgeSteps is the number of times that judge halves the period in which it looks for the end of its judgement: the
+// end is then exact to a second.
 const judgeSteps = 10
 
 // judge returns the pace now and the time until which it counts if no prefill follows; nil if it is 1.
@@ -216,7 +216,7 @@ type PaceStats struct {
 	// Pace is the factor that decisions use. Ratio is the mean ratio of observed to estimated times, and Doubt
 	// its standard error. Pace is 1 if Ratio may differ from 1 by chance.
 	Pace, Ratio, Doubt float64
-	// Prefills is the number of prefills that were observed, and Ignored the number before them that were ignored, because an engine's
-	// first prompts are slow.
+	// Prefills is the number of prefills that were observed, and Ignored the number before them that were ignored, because an
+	// engine's first prompts are slow.
 	Prefills, Ignored int
 }

@@ -31,8 +31,8 @@ type PrefillPeriod struct {
 	Took time.Duration
 }
 
-// PassTokens is the number of prompt tokens that an engine computes in one pass unless it is configured: vLLM's default
-// max_num_batched_tokens.
+// PassTokens is the number of prompt tokens that an engine computes in one pass unless it is configured: vLLM's
+// default max_num_batched_tokens.
 const PassTokens = 8192
 
 // begin begins a period.

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Transfer is the way in which the KV cache of a prompt gets from the worker that computes it to the one that decodes. Package handoff has
-// the requests of each.
+// Transfer is the way in which the KV cache of a prompt gets from the worker that computes it to the one that decodes. Package
+// handoff has the requests of each.
 type Transfer uint8
 
 // The transfers.

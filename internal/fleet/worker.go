@@ -31,15 +31,15 @@ type Worker struct {
 	// Weight is the worker's share of the traffic that Envoy routes without a pick, and of the traffic of policies that count weights: 1 to
 	// MaxWeight. In a snapshot it is the weight of the last plan, if the plan sets one.
 	Weight uint32
-	// State is the state that the source of the worker reports; in a snapshot, it also follows from the worker's Health and from the last
-	// plan.
+	// State is the state that the source of the worker reports; in a snapshot, it also follows from the worker's
+	// Health and from the last plan.
 	State State
 	// HealthPath is the path that each process asks for the engine's health, because no agent reports it. Empty for
 	// the workers of agents, and for listed ones that are not asked.
 	HealthPath string
-	// KVEvents is the ZMQ endpoint of rank 0's events, and KVReplay the endpoint of their replay. Rank r has the same with its port raised
-	// by r, or with _dpr after the path of a Unix socket, which only processes of the engine's host can open. Empty for an engine that
-	// publishes no events.
+	// KVEvents is the ZMQ endpoint of rank 0's events, and KVReplay the endpoint of their replay. Rank r has the same with its port
+	// raised by r, or with _dpr after the path of a Unix socket, which only processes of the engine's host can open. Empty for an
+	// engine that publishes no events.
 	KVEvents string
 	KVReplay string
 	// Transfer is the way in which the worker takes part in transfers of KV caches. TransferAt is the host and port that requests name, for
@@ -56,8 +56,8 @@ type Worker struct {
 	Taints Taints
 	// Adapters are the LoRA adapters that the engine has loaded, as far as it lists them.
 	Adapters Adapters
-	// Leased means that the worker is on the bus, on which its agent reports its health. Each process sets it by itself: it is not in the
-	// lease.
+	// Leased means that the worker is on the bus, on which its agent reports its health. Each process sets it by
+	// itself: it is not in the lease.
 	Leased bool
 	// Unleased is the time at which the worker's lease expired; zero while it is current, and for a worker that has none. Its engine
 	// serves, but its agent is silent. It is not in the lease either.
@@ -188,8 +188,8 @@ func ValidName(s string) bool {
 	return true
 }
 
-// ValidWorkerName reports whether s can name a worker: a name of one part, or the names of its node and of the worker there, with a dot
-// between them.
+// ValidWorkerName reports whether s can name a worker: a name of one part, or the names of its node and of the worker
+// there, with a dot between them.
 func ValidWorkerName(s string) bool {
 	node, local, hasNode := strings.Cut(s, ".")
 	return ValidName(node) && (!hasNode || ValidName(local))

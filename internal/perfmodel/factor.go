@@ -30,8 +30,8 @@ const (
 // NewFactor returns a factor of 1 with a doubt: the standard deviation of its logarithm.
 func NewFactor(doubt float64) Factor { return Factor{Variance: doubt * doubt} }
 
-// Observe returns the factor after an observation of work that took some time, and should have taken another by the model. An observation
-// without a time is ignored.
+// Observe returns the factor after an observation of work that took some time, and should have taken another by the model. An
+// observation without a time is ignored.
 func (f Factor) Observe(took, expected time.Duration) Factor {
 	if took <= 0 || expected <= 0 || f.Variance <= 0 {
 		return f

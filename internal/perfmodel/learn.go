@@ -81,10 +81,10 @@ func (p *Pass) Time(w Work) time.Duration {
 // count. It begins with an estimate, the prior. Because an observation has the load under which it was made, a busy engine does not
 // look like a slow one.
 //
-// The speed of the engine on the whole is known after a few observations. Its division into the four terms of the model is not: it needs
-// observations under different loads, and little noise. So each term is drawn to the prior's term, scaled by the whole, by as much as the
-// observations leave it open (ridge regression), and never falls below a share of the latter. An observation far from the estimate counts
-// less.
+// The speed of the engine on the whole is known after a few observations. Its division into the four terms of the model is not: it
+// needs observations under different loads, and little noise. So each term is drawn to the prior's term, scaled by the whole, by
+// as much as the observations leave it open (ridge regression), and never falls below a share of the latter. An observation far
+// from the estimate counts less.
 //
 // All methods are safe for concurrent use. Pass is one atomic load, because every decision reads it.
 type Learned struct {
@@ -92,9 +92,9 @@ type Learned struct {
 	start [terms]float64 // the prior, in nanoseconds; does not change
 
 	mu sync.Mutex
-	// moments and targets are the sums of least squares, Σ w·z·zᵀ and Σ w·z·y. The terms z of an observation are the terms of the prior's
-	// time, as shares of the estimate before it is scaled: so all observations weigh the same, also observations from before an engine
-	// changed. Guarded by mu.
+	// moments and targets are the sums of least squares, Σ w·z·zᵀ and Σ w·z·y. The terms z of an observation are the terms of the
+	// prior's time, as shares of the estimate before it is scaled: so all observations weigh the same, also observations from before an
+	// engine changed. Guarded by mu.
 	moments [terms][terms]float64
 	targets [terms]float64
 	// residual is the sum of squared errors, and count the number of observations, both with forgetting. prior is the weight of the

@@ -85,8 +85,8 @@ func TestLearnedFollowsAndForgets(t *testing.T) {
 	}
 }
 
-// TestLearnedOfShortPrompts learns from engines that are twenty times as fast as the prior, with prompts far shorter than the prior's
-// prompts.
+// TestLearnedOfShortPrompts learns from engines that are twenty times as fast as the prior, with prompts far
+// shorter than the prior's prompts.
 func TestLearnedOfShortPrompts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	truth := Line{Base: time.Millisecond, Token: 800}
@@ -159,8 +159,8 @@ func TestLearnedKeepsASlope(t *testing.T) {
 	}
 }
 
-// TestLearnedOfOneLengthHasThePriorsShape observes one length alone, which leaves the slope open. The line must be the prior's, scaled to
-// the observations.
+// TestLearnedOfOneLengthHasThePriorsShape observes one length alone, which leaves the slope open. The line must be the
+// prior's, scaled to the observations.
 func TestLearnedOfOneLengthHasThePriorsShape(t *testing.T) {
 	prior := DefaultSpeed().Prefill
 	l := prefills(prior)
@@ -175,8 +175,8 @@ func TestLearnedOfOneLengthHasThePriorsShape(t *testing.T) {
 	}
 }
 
-// TestLearnedBoundsOutliers stalls an engine in one prompt of a hundred. The line must stay near the times of the
-// others.
+// TestLearnedBoundsOutliers stalls an engine in one prompt of a hundred. The line must stay
+// near the times of the others.
 func TestLearnedBoundsOutliers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	truth := Line{Base: 10 * time.Millisecond, Token: 16_000}

@@ -19,8 +19,8 @@ import (
 // Prefill is the prefill part of one forward pass.
 type Prefill struct {
 	Requests int // that compute prompt tokens in this pass
-	// Input is the sum over these requests of their tokens up to the end of this pass, the cached and earlier computed ones
-	// included.
+	// Input is the sum over these requests of their tokens up to the end of this pass, the cached and
+	// earlier computed ones included.
 	Input int
 	// Prefix is the sum of the tokens that were cached or computed before.
 	Prefix int
@@ -33,8 +33,8 @@ type Decode struct {
 	Capacity int // tokens the KV cache can hold
 }
 
-// Timing estimates the times of the two parts of a pass; a pass lasts their sum. A part without requests lasts no time. Implementations are
-// pure.
+// Timing estimates the times of the two parts of a pass; a pass lasts their sum. A part without requests lasts no
+// time. Implementations are pure.
 type Timing interface {
 	Prefill(Prefill) time.Duration
 	Decode(Decode) time.Duration

@@ -55,8 +55,8 @@ const (
 	spare  = 3e9
 )
 
-// RooflineDoubt is the standard deviation of the logarithm of the ratio between an engine's times and a roofline's times, as assumed before
-// the first observation.
+// RooflineDoubt is the standard deviation of the logarithm of the ratio between an engine's times and a roofline's times, as assumed
+// before the first observation.
 const RooflineDoubt = 0.35
 
 // ProfileDoubt is the same for a profile of this engine.

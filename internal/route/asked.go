@@ -33,8 +33,8 @@ type asked struct {
 	blocks   []blockhash.Block    // the complete blocks of the first prompt
 	chain    []blockhash.Sequence // the sequence hashes of blocks
 
-	// mayWait is true for a new request if its model has a queue and its caller can wait. It is false for a request that is in the queue
-	// already.
+	// mayWait is true for a new request if its model has a queue and its caller can wait. It is false for a request
+	// that is in the queue already.
 	mayWait bool
 }
 
@@ -54,8 +54,8 @@ func must(p pick.Policy, err error) pick.Policy {
 	return p
 }
 
-// read parses the request, finds its model and policy, and renders and tokenizes its prompt. It writes its findings into d, even if it
-// refuses the request.
+// read parses the request, finds its model and policy, and renders and tokenizes its prompt. It writes its findings into d,
+// even if it refuses the request.
 func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusal {
 	q.reset()
 	d.Model = req.Model

@@ -139,8 +139,8 @@ func BenchmarkDecisionOnCores(b *testing.B) {
 	}
 }
 
-// again returns a function that decides for one request once more, and ends it. It has been done often enough that all memory is
-// there.
+// again returns a function that decides for one request once more, and ends it. It has been done often
+// enough that all memory is there.
 func again(t testing.TB, r *route.Router, id string) func() {
 	req, _ := body(4_000)
 	req.ID, req.Session = id, id
@@ -178,8 +178,8 @@ func benchRouter(t testing.TB, ranks int) *route.Router {
 	return r
 }
 
-// body returns a completion request with a prompt of the given number of characters, and the part of its bytes from the beginning of the
-// prompt.
+// body returns a completion request with a prompt of the given number of characters, and the part of its bytes from
+// the beginning of the prompt.
 func body(chars int) (*route.Request, []byte) {
 	req := &route.Request{Endpoint: prompt.Completions, Known: true, Source: "bench"}
 	req.Body = []byte(`{"model": "sim", "prompt": "` + strings.Repeat("all work and no play makes a dull router ", chars/41+1)[:chars] + `"}`)

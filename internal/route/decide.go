@@ -8,16 +8,16 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// Decide picks a rank for req, and books req there. If it returns Queued, the final decision comes through Request.Ready. It never waits
-// and never returns nil. Every Picked decision must be followed by one End, and every Queued one by a call of Ready, by Cancel or by
-// Expire.
+// Decide picks a rank for req, and books req there. If it returns Queued, the final decision comes through Request.Ready. It
+// never waits and never returns nil. Every Picked decision must be followed by one End, and every Queued one by a call of
+// Ready, by Cancel or by Expire.
 func (r *Router) Decide(req *Request, now time.Time) *Decision {
 	return r.DecideInto(new(Decision), req, now)
 }
 
-// DecideInto is Decide for a caller that uses a decision again. It overwrites d and its slices. It returns d, or another decision for a
-// request whose turn in the queue came at once. It allocates nothing if the request has an ID, its body is parsed, and its prompt was seen
-// before.
+// DecideInto is Decide for a caller that uses a decision again. It overwrites d and its slices. It returns d, or another
+// decision for a request whose turn in the queue came at once. It allocates nothing if the request has an ID, its body is
+// parsed, and its prompt was seen before.
 func (r *Router) DecideInto(d *Decision, req *Request, now time.Time) *Decision {
 	w := r.acquire()
 	defer r.release(w)
@@ -91,9 +91,9 @@ func (r *Router) refuse(d *Decision, m *model, why *refusal) {
 	}
 }
 
-// attempt is the decision in one sentence: blocks → overlap → costs → pick. A request that comes and one whose turn in the queue has come
-// both go through it. It returns nil for a request that is booked, and else the reason why it is not. For a request that may wait, w then
-// has its overlap.
+// attempt is the decision in one sentence: blocks → overlap → costs → pick. A request that comes and one whose turn in the queue has
+// come both go through it. It returns nil for a request that is booked, and else the reason why it is not. For a request that may
+// wait, w then has its overlap.
 func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 	f := r.eligible(w, q, d.At)
 	refused := f.refusal(q, d.At)
@@ -147,9 +147,9 @@ const PrefillTimeout = 30 * time.Second
 // maxRaces is the number of races that a decision may lose before it books whatever the load.
 const maxRaces = 64
 
-// book judges, chooses and books. It begins again if the chosen rank's load has changed since it was judged. Each lost race means
-// that another decision was booked, so all decisions together make progress; maxRaces bounds the wait of a decision that loses each
-// time.
+// book judges, chooses and books. It begins again if the chosen rank's load has changed since it was judged. Each lost
+// race means that another decision was booked, so all decisions together make progress; maxRaces bounds the wait of a
+// decision that loses each time.
 func (r *Router) book(w *workspace, q *asked, d *Decision) (won int, refused *refusal) {
 	f, busy := &w.field, &q.model.Busy
 	for try := 0; ; try++ {
@@ -236,9 +236,9 @@ func (r *Router) predict(w *workspace, q *asked, d *Decision, rank fleet.Rank) {
 	}
 }
 
-// knownBlocks counts the prompt's blocks that need no new prediction, because the rank reports them, or because
-// their prediction lasts for at least half of ttl. So the next turn of a conversation pays for its new blocks
-// alone.
+// knownBlocks counts the prompt's blocks that need no new prediction, because the rank reports them,
+// or because their prediction lasts for at least half of ttl. So the next turn of a conversation
+// pays for its new blocks alone.
 func (r *Router) knownBlocks(w *workspace, q *asked, now time.Time, rank fleet.RankID, ttl time.Duration) int {
 	known := w.overlap.Of(rank)[fleet.Device]
 	if known == 0 {

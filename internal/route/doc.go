@@ -39,8 +39,8 @@
 // and the second one is not sent to the rank that the first one has just filled. Of several decisions at
 // least one succeeds in each round.
 //
-// A queue is different: its requests are decided one after the other under the queue's lock, because its purpose is the order among
-// them.
+// A queue is different: its requests are decided one after the other under the queue's lock, because its
+// purpose is the order among them.
 //
 // # Concurrency
 //

@@ -163,8 +163,8 @@ func (r *Router) left(e *Ending, k *pick.Booking, made *promise, now time.Time) 
 	}
 }
 
-// overdueAfter returns the time after its decision at which a request's first token is overdue: overdueFactor times the expected time, and
-// overdueSlack.
+// overdueAfter returns the time after its decision at which a request's first token is overdue: overdueFactor times the
+// expected time, and overdueSlack.
 //
 // The expectation is the wait for the prefills before it and its own prefill, by the line of the class and by the
 // rank's observed pace. Lines were wrong by up to 91 % on short prompts under noise, and a pass of an engine that decodes

@@ -118,8 +118,8 @@ func TestEndingsCorrectTheCaches(t *testing.T) {
 	}
 }
 
-// cachedOn returns the number of tokens of a prompt that the router takes for cached on a worker. The request for it is made and
-// withdrawn.
+// cachedOn returns the number of tokens of a prompt that the router takes for cached on a worker. The request
+// for it is made and withdrawn.
 func cachedOn(r *route.Router, worker, text string) int {
 	d := r.Decide(batchOf(1, text), start.Add(2*time.Second))
 	r.Ended(route.Ending{ID: d.ID, Failed: true}, start.Add(2*time.Second))
@@ -176,8 +176,8 @@ func TestRetriesAvoidFailedWorkers(t *testing.T) {
 	}
 }
 
-// TestFailedRequestKeepsOthersPredictions ends one of two requests with the same beginning. The prediction of the other request
-// stays.
+// TestFailedRequestKeepsOthersPredictions ends one of two requests with the same beginning. The
+// prediction of the other request stays.
 func TestFailedRequestKeepsOthersPredictions(t *testing.T) {
 	r, _, _ := listedRouter(t, 1, route.Config{})
 	first := r.Decide(batchOf(1, strings.Repeat("a", 160)), start)

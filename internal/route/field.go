@@ -42,8 +42,8 @@ type workerFacts struct {
 	blocks int // capacity of a rank
 }
 
-// usable returns the number of ranks to judge: the free ones, or all ranks if all are busy. A request that waits is judged too, for its
-// expected wait.
+// usable returns the number of ranks to judge: the free ones, or all ranks if all are busy. A request that waits is
+// judged too, for its expected wait.
 func (f *field) usable() int {
 	if f.free > 0 {
 		return f.free
@@ -144,8 +144,8 @@ func (f *field) loadFacts(s *speeds) {
 // noNode is the number of a rank whose worker's name has no node.
 const noNode = -1
 
-// numberNodes numbers the nodes of the ranks from 0 on, and returns their number. Only requests whose prompt is in a store of KV blocks
-// need them.
+// numberNodes numbers the nodes of the ranks from 0 on, and returns their number. Only requests whose prompt is in a
+// store of KV blocks need them.
 func (f *field) numberNodes() int {
 	if len(f.nodes) == len(f.ranks) {
 		return len(f.numbers)

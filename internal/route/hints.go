@@ -12,8 +12,8 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// hints are the wishes of a request for its routing: the hints of its body and the hints of trusted headers, as one. Strings alias the
-// request; see clone.
+// hints are the wishes of a request for its routing: the hints of its body and the hints of trusted headers, as one. Strings
+// alias the request; see clone.
 type hints struct {
 	role          fleet.Role
 	allowed       []string // workers, sorted; empty means every worker
@@ -34,8 +34,8 @@ type hints struct {
 	overlapWeight, prefillLoadScale, temperature prompt.Override
 }
 
-// readHints merges the hints of the body with the hints of trusted headers, which take precedence. parsed may be
-// nil.
+// readHints merges the hints of the body with the hints of trusted headers, which take
+// precedence. parsed may be nil.
 func readHints(req *Request, parsed *prompt.Request) hints {
 	h := hints{rank: -1, role: req.Role, except: req.Except, tenant: req.Tenant, readsNoCache: parsed != nil && parsed.PromptLogprobs}
 	if parsed != nil && !req.IgnoreBodyHints {
@@ -131,8 +131,8 @@ func (h *hints) excludes(r *fleet.Rank) exclusion {
 	return notExcluded
 }
 
-// preference is the factor on a worker's cost for the taints that the request prefers. It is Dynamo's: 1 if no preferred taint matches, and
-// 0.37 to 2.72 if some do.
+// preference is the factor on a worker's cost for the taints that the request prefers. It is Dynamo's: 1 if no preferred taint matches,
+// and 0.37 to 2.72 if some do.
 func (h *hints) preference(w *fleet.Worker) float64 {
 	sum := 0.0
 	for i := range h.preferred {
@@ -143,9 +143,9 @@ func (h *hints) preference(w *fleet.Worker) float64 {
 	return math.Exp(-math.Tanh(sum))
 }
 
-// forQueue returns a copy for a request that waits, whose memory is bounded and which does not alias the request's body. It leaves out
-// allowed workers and preferred taints that no rank of the pool has, because clients may invent such names. The other names have been found
-// in the pool already.
+// forQueue returns a copy for a request that waits, whose memory is bounded and which does not alias the request's body. It leaves
+// out allowed workers and preferred taints that no rank of the pool has, because clients may invent such names. The other names have
+// been found in the pool already.
 func (h *hints) forQueue(pool []fleet.Rank) hints {
 	kept := *h
 	kept.worker = strings.Clone(h.worker)

@@ -8,9 +8,9 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 )
 
-// A decision is kept after its request: in the ring of recent decisions, in tickets, in bookings and in the decision log. So every string
-// of a client that a decision keeps goes through one of the functions here, which bound its length. The functions that copy also separate
-// it from the request's body.
+// A decision is kept after its request: in the ring of recent decisions, in tickets, in bookings and in the decision log. So every
+// string of a client that a decision keeps goes through one of the functions here, which bound its length. The functions that copy also
+// separate it from the request's body.
 
 const (
 	// maxKeptName bounds a name that a client sends, in bytes.
@@ -21,9 +21,9 @@ const (
 	keptHashPrefix = "h:"
 )
 
-// keptLabel returns the form in which a decision keeps a string that is only compared with others: a session, a tenant or a
-// source. A string of at most maxKeptName bytes is kept as it is. Of a longer one a hash is kept, so that equal strings have equal
-// labels.
+// keptLabel returns the form in which a decision keeps a string that is only compared with others: a session, a
+// tenant or a source. A string of at most maxKeptName bytes is kept as it is. Of a longer one a hash is kept, so that
+// equal strings have equal labels.
 func keptLabel(s string) string {
 	if len(s) <= maxKeptName {
 		return s

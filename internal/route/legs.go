@@ -18,8 +18,8 @@ import (
 type Legs struct {
 	// Local is the least cost of a decode worker that computes the prompt, too.
 	Local float64
-	// Prefill is the least cost of a prefill worker that computes the prompt, and Decode the least cost of a decode worker that receives
-	// it, its transfer included.
+	// Prefill is the least cost of a prefill worker that computes the prompt, and Decode the least cost of a decode worker that
+	// receives it, its transfer included.
 	Prefill, Decode float64
 	Why             LegsReason
 }
@@ -64,8 +64,8 @@ func (s *legsSpace) reset() { s.asked = asked{} }
 
 // chooseLegs decides whether a prefill worker computes the prompt of a request for decode workers, whose field is in w. It compares the
 // costs of both ways: how long the prompt waits and is computed there, its transfer, and how much that holds up other requests. A decode
-// worker that holds much of the prompt, or is idle, computes the rest by itself. It returns a refusal if decode workers compute no prompts,
-// and no prefill worker can.
+// worker that holds much of the prompt, or is idle, computes the rest by itself. It returns a refusal if decode workers compute no
+// prompts, and no prefill worker can.
 func (r *Router) chooseLegs(w *workspace, q *asked, d *Decision) *refusal {
 	q.remote = false
 	transfer := w.field.ranks[0].Worker.Transfer

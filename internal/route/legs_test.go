@@ -121,8 +121,8 @@ func TestLegsOfQueuedRequests(t *testing.T) {
 	}
 }
 
-// TestPull: a worker fetches the beginning of a prompt from another one's cache, if that one is busy and to fetch is faster
-// than to compute.
+// TestPull: a worker fetches the beginning of a prompt from another one's cache, if that one is busy and to
+// fetch is faster than to compute.
 func TestPull(t *testing.T) {
 	r := newLegs(t, ModelConfig{}, "a0", "a1")
 	first := r.ask("first", text("shared", 8000))

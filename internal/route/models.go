@@ -55,8 +55,8 @@ type ModelConfig struct {
 	Cost        cost.Function
 	// Roles override Policy, Temperature and Cost for the workers of one role.
 	Roles map[fleet.Role]Choice
-	// Prefill sets the workers that compute prompts, if the model has prefill and decode workers: PrefillAuto, the default, compares
-	// costs.
+	// Prefill sets the workers that compute prompts, if the model has prefill and decode workers: PrefillAuto,
+	// the default, compares costs.
 	Prefill Prefill
 	// Busy sets when a rank takes no more requests. All models of a pool must have the same Busy.
 	Busy Busy
@@ -122,8 +122,8 @@ func (m *model) choice(role fleet.Role) *choice {
 	return &m.all
 }
 
-// keepPolicies takes over the policies of the model's old configuration if they are the same, so that a reload does not restart the round
-// of round-robin.
+// keepPolicies takes over the policies of the model's old configuration if they are the same, so that a reload does not
+// restart the round of round-robin.
 func (m *model) keepPolicies(old *model) {
 	m.all.keepPolicy(&old.all)
 	for role, c := range m.roles {
@@ -165,8 +165,8 @@ func (r *Router) SetModels(models map[string]*ModelConfig) error {
 	return nil
 }
 
-// newModel fills in the defaults of a configuration. It returns a model even if the configuration is wrong, so that all problems are
-// found.
+// newModel fills in the defaults of a configuration. It returns a model even if the configuration is wrong, so
+// that all problems are found.
 func newModel(name string, cfg ModelConfig) (*model, error) {
 	m := &model{ModelConfig: cfg, name: name}
 	if m.Pool == "" {

@@ -69,8 +69,8 @@ func TestIdleRouterPinsNoBodies(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
-// TestReusedMemoryDoesNotShowInDecisions parses bodies into the same memory and compares the kept strings of the first
-// one.
+// TestReusedMemoryDoesNotShowInDecisions parses bodies into the same memory and compares the
+// kept strings of the first one.
 func TestReusedMemoryDoesNotShowInDecisions(t *testing.T) {
 	x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
 	r := route.New(route.Config{Seed: 1}, newFleet(t, x, 1), x)

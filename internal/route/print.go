@@ -10,9 +10,9 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
-// String prints the decision for people: the request, a table of the candidates with overlap, load and the terms of their
-// cost, and one sentence why the winner won. Costs are in milliseconds of delay, or in blocks by Dynamo's function; lower is
-// better.
+// String prints the decision for people: the request, a table of the candidates with overlap, load and the terms
+// of their cost, and one sentence why the winner won. Costs are in milliseconds of delay, or in blocks by
+// Dynamo's function; lower is better.
 func (d *Decision) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "decision %s · %s · model %s", d.ID, d.Outcome, orDash(d.Model))
@@ -116,8 +116,8 @@ type term struct {
 
 func total(s *cost.Score) float64 { return s.Total }
 
-// terms returns the terms of the decision's cost function, the sum first. It leaves out rare terms that no candidate
-// has.
+// terms returns the terms of the decision's cost function, the sum first. It leaves out rare
+// terms that no candidate has.
 func (d *Decision) terms() []term {
 	if d.Cost == cost.NameDynamo {
 		return []term{

@@ -69,9 +69,9 @@ const statusClientClosed = 499
 // busyStatus stands for the status that the model's Busy sets.
 const busyStatus = 0
 
-// answers has the answer to each reason that route finds. The text's arguments are the arguments of refuse; the last
-// one is the wait to advise, if there is one. Reasons that are not here come with an error of their own: see
-// refuseError.
+// answers has the answer to each reason that route finds. The text's arguments are the arguments of
+// refuse; the last one is the wait to advise, if there is one. Reasons that are not here come with an
+// error of their own: see refuseError.
 var answers = map[Reason]struct {
 	status            int
 	kind, param, text string
@@ -104,8 +104,8 @@ var answers = map[Reason]struct {
 		"All ranks that may take this request stayed busy for %.1f s, while it waited. Try again in %s."},
 }
 
-// refuse makes the refusal for a reason of the table. busy gives the status if the table has busyStatus; otherwise it may be
-// nil.
+// refuse makes the refusal for a reason of the table. busy gives the status if the table has
+// busyStatus; otherwise it may be nil.
 func refuse(reason Reason, busy *Busy, retryAfter time.Duration, args ...any) *refusal {
 	answer := answers[reason]
 	status := answer.status
@@ -137,8 +137,8 @@ func refuseError(err error) *refusal {
 	return &refusal{reason: reason, err: e}
 }
 
-// refusal returns the reason why no rank can take a request; nil if a rank is free. Hints are checked before states, and states before
-// load.
+// refusal returns the reason why no rank can take a request; nil if a rank is free. Hints are checked before
+// states, and states before load.
 func (f *field) refusal(q *asked, now time.Time) *refusal {
 	switch {
 	case f.free > 0:

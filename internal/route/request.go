@@ -10,15 +10,15 @@ import (
 
 // Request is a request to route. Body and strings are only read during Decide, except Session and Source.
 type Request struct {
-	// ID becomes the decision's id; if it is empty, the router makes one. It must be unique among requests in flight and must never come
-	// from a client.
+	// ID becomes the decision's id; if it is empty, the router makes one. It must be unique among requests in flight and
+	// must never come from a client.
 	ID       string
 	Endpoint prompt.Endpoint
 	// Known is false for a path whose body is not parsed. Such a request is routed by load.
 	Known bool
 	Body  []byte
-	// Parsed is the body's content, if the caller has parsed it already. If it is nil and Known is true, Decide parses
-	// Body.
+	// Parsed is the body's content, if the caller has parsed it already. If it is nil and Known
+	// is true, Decide parses Body.
 	Parsed *prompt.Request
 	// Reading is memory for the content of the prompt: a decision that is Split fills it, and one for a prefill worker uses it and does not
 	// read Body, unless it is empty. Both must be for the same prompt. Nil for none.
@@ -34,9 +34,9 @@ type Request struct {
 	Except []string
 	// Model is for paths that are not parsed; empty means any model.
 	Model string
-	// Session is the client's session, if it names one. The session policy compares all of it. Decisions keep a
-	// session of at most 128 bytes as it is, so it must not be a part of a larger string; of a longer one they keep a
-	// hash.
+	// Session is the client's session, if it names one. The session policy compares all of it. Decisions
+	// keep a session of at most 128 bytes as it is, so it must not be a part of a larger string; of a
+	// longer one they keep a hash.
 	Session string
 	// Source names the Envoy that carries the request: see Router.EndBefore. It is kept as Session is.
 	Source string
@@ -98,8 +98,8 @@ type Decision struct {
 	ID      string
 	At      time.Time
 	Outcome Outcome
-	// Err is the answer to a refused request, and Reason names the cause. RetryAfter is the wait to advise; 0 for no
-	// advice.
+	// Err is the answer to a refused request, and Reason names the cause. RetryAfter is the
+	// wait to advise; 0 for no advice.
 	Err        *prompt.Error
 	RetryAfter time.Duration
 	Reason     Reason `json:",omitempty"`
@@ -112,8 +112,8 @@ type Decision struct {
 	Model, Policy, Cost string
 	// Pool is the model whose workers may take the request: an adapter's is its base model.
 	Pool string `json:"-"`
-	// Worker and Rank take the request at Address. Ranks is the number of ranks of the worker. If it is more than one, the request must
-	// name Rank to the engine.
+	// Worker and Rank take the request at Address. Ranks is the number of ranks of the worker. If it is more than one, the request
+	// must name Rank to the engine.
 	Worker      string
 	Rank, Ranks int
 	Address     string
@@ -148,8 +148,8 @@ type Decision struct {
 	// Session and Source are the request's, or a hash of them: "h:" and 16 hex digits. See Request.Session.
 	Session, Source string
 
-	// Candidates are the best that were considered, best first by cost, the picked one always among them; Considered is the number of
-	// all.
+	// Candidates are the best that were considered, best first by cost, the picked one always among them;
+	// Considered is the number of all.
 	Candidates []Candidate
 	Considered int
 }

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// ring keeps copies of the newest decisions. A new copy overwrites the oldest one in its memory, so that keeping reasons makes no garbage
-// and a caller may use its Decision again. Each slot has a lock. Two goroutines meet at one only if a writer is a whole round ahead, or if
-// a reader looks.
+// ring keeps copies of the newest decisions. A new copy overwrites the oldest one in its memory, so that keeping reasons makes no
+// garbage and a caller may use its Decision again. Each slot has a lock. Two goroutines meet at one only if a writer is a whole round
+// ahead, or if a reader looks.
 type ring struct {
 	slots []slot
 	next  atomic.Uint64

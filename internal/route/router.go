@@ -21,21 +21,21 @@ type Config struct {
 	// Seed makes decision ids and random choices. It must differ between replicas and between starts. The
 	// same seed and the same requests, one at a time, give the same decisions.
 	Seed uint64
-	// Replica is the name of this router among the routers behind the same Envoys; empty if it is the only one. Ids of
-	// decisions begin with it and a hyphen, so that a router which receives the end of a foreign request knows whose it
-	// is.
+	// Replica is the name of this router among the routers behind the same Envoys; empty if it is the only
+	// one. Ids of decisions begin with it and a hyphen, so that a router which receives the end of a
+	// foreign request knows whose it is.
 	Replica string
 	// Decisions is the number of decisions that are kept for Explain, and Candidates the number of candidates that each of them keeps.
 	// Defaults 4096 and 16: together about 16 MiB when full, and at most 28 MiB whatever clients send.
 	Decisions, Candidates int
-	// Grace is the least age of a booking that an empty engine's report ends. It must be longer than a request's way to the engine. Default
-	// 10 s.
+	// Grace is the least age of a booking that an empty engine's report ends. It must be longer than a request's way
+	// to the engine. Default 10 s.
 	Grace time.Duration
 	// PredictFor is the time for which the index predicts a prompt's blocks on the picked rank, unless its events report them first; 0
 	// predicts nothing. Nil: 5 s for workers with KVEvents, else 120 s.
 	PredictFor func(rank fleet.Rank) time.Duration
-	// Speeds are the first estimates of workers' speeds, by their model: the values of a measured profile. The estimate for other models is
-	// perfmodel.DefaultSpeed().
+	// Speeds are the first estimates of workers' speeds, by their model: the values of a measured profile. The estimate for other models
+	// is perfmodel.DefaultSpeed().
 	Speeds map[string]perfmodel.Speed
 	// Relayed means that requests can be sent to a prefill and a decode worker at once: for transfers with an address.
 	Relayed bool
@@ -48,9 +48,9 @@ type Config struct {
 	// Missing receives each loadable adapter of which a request was refused because no ready worker has it. It must be
 	// quick and must not call the router. May be nil.
 	Missing func(adapter string)
-	// Served receives each request that has ended regularly: the rank that served it, when it was decided, and its prompt's
-	// tokens, of which none count as cached if the decision picked another rank. It must be quick and must not call the router.
-	// May be nil.
+	// Served receives each request that has ended regularly: the rank that served it, when it was decided, and its
+	// prompt's tokens, of which none count as cached if the decision picked another rank. It must be quick and must not
+	// call the router. May be nil.
 	Served func(rank fleet.Rank, decided time.Time, t pick.Tokens)
 }
 
@@ -70,8 +70,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// defaultPredictFor is short if events will report the blocks soon, and long if predictions are the only knowledge of the rank's
-// cache.
+// defaultPredictFor is short if events will report the blocks soon, and long if predictions are the only
+// knowledge of the rank's cache.
 func defaultPredictFor(rank fleet.Rank) time.Duration {
 	if rank.Worker.KVEvents != "" {
 		return 5 * time.Second
@@ -128,9 +128,9 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	return r
 }
 
-// NewID returns a fresh decision id, for a caller that must name the decision before it is made (see Request.ID). It ends in 16 hex digits:
-// a counter that starts at the seed, mixed by a bijection. So ids of one router never repeat, and ids of two routers are equal only by
-// chance.
+// NewID returns a fresh decision id, for a caller that must name the decision before it is made (see Request.ID). It ends in 16
+// hex digits: a counter that starts at the seed, mixed by a bijection. So ids of one router never repeat, and ids of two
+// routers are equal only by chance.
 func (r *Router) NewID() string {
 	x := r.cfg.Seed + r.ids.Add(1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -176,9 +176,9 @@ func (r *Router) PrefillDone(id string, now time.Time) bool {
 	return done
 }
 
-// SettlePrefills ends the prefill of every booking whose prompt is computed by now, and returns their
-// number. Call it every few milliseconds: responses are not watched, so cache events show when a prompt is
-// computed.
+// SettlePrefills ends the prefill of every booking whose prompt is computed by now, and
+// returns their number. Call it every few milliseconds: responses are not watched, so cache
+// events show when a prompt is computed.
 //
 // Some ranks publish no events, or late ones, and a prompt that is cached already gets none. There a
 // prefill ends when it was expected to end, or when a later request was served to its end, and nothing is learned from it.
@@ -207,8 +207,8 @@ func (r *Router) settleOne(id string, now time.Time) {
 	r.bookings.SettleOne(id, func(rank fleet.Rank, last uint64) (time.Time, bool) { return r.computedAt(rank, last, now) }, now)
 }
 
-// computedAt returns the time at which a prompt with the last block last was computed; ok is false if the rank's events have not shown it
-// by now.
+// computedAt returns the time at which a prompt with the last block last was computed; ok is false if the rank's
+// events have not shown it by now.
 func (r *Router) computedAt(rank fleet.Rank, last uint64, now time.Time) (ended time.Time, ok bool) {
 	if last == 0 || !r.index.IsReported(rank.ID, blockhash.Sequence(last)) {
 		return time.Time{}, false
@@ -222,16 +222,16 @@ const maxEventLag = 50 * time.Millisecond
 // hasNoEvents reports whether predictions stand for a rank's cache, because it publishes no events.
 func (r *Router) hasNoEvents(rank fleet.Rank) bool { return r.cfg.PredictFor(rank) > shortPrediction }
 
-// EndBefore ends the bookings of one Envoy that began before t, and returns their number: for an Envoy whose access-log stream has stayed
-// closed.
+// EndBefore ends the bookings of one Envoy that began before t, and returns their number: for an Envoy whose
+// access-log stream has stayed closed.
 func (r *Router) EndBefore(source string, t time.Time) int {
 	source = keptLabel(source)
 	return r.bookings.EndBefore(func(k *pick.Booking) bool { return k.Source == source }, t)
 }
 
-// ObserveReport takes over an engine's report of its load, and learns from it how long the engine's passes take. A report of an
-// empty engine ends the bookings that are older than Config.Grace: their ends were missed. It returns the number of ended
-// bookings.
+// ObserveReport takes over an engine's report of its load, and learns from it how long the engine's passes take. A
+// report of an empty engine ends the bookings that are older than Config.Grace: their ends were missed. It returns
+// the number of ended bookings.
 func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int) {
 	interval := rank.Load.SetReport(report, rank.Worker.Blocks)
 	if interval.Gaps > 0 {

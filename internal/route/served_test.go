@@ -39,8 +39,8 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestOvertakenPrefillsEnd: if a rank has no events, the end of a later request ends the prefill of an earlier one, long before it is
-// expected to end.
+// TestOvertakenPrefillsEnd: if a rank has no events, the end of a later request ends the prefill of an earlier one, long
+// before it is expected to end.
 func TestOvertakenPrefillsEnd(t *testing.T) {
 	x := kvindex.New(kvindex.Config{})
 	f := newFleet(t, x, 1)
@@ -60,8 +60,8 @@ func TestOvertakenPrefillsEnd(t *testing.T) {
 	}
 }
 
-// TestShortRequestsTeach ends requests before the next call of SettlePrefills, as requests with max_tokens 1 end. Their prompts teach as
-// much as others.
+// TestShortRequestsTeach ends requests before the next call of SettlePrefills, as requests with max_tokens 1 end. Their
+// prompts teach as much as others.
 func TestShortRequestsTeach(t *testing.T) {
 	for _, served := range []bool{false, true} {
 		r, f, x := lettersRouter(t, 1, route.ModelConfig{})

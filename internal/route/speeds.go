@@ -18,11 +18,11 @@ func classOf(w *fleet.Worker) WorkerClass { return WorkerClass{w.Model, w.Engine
 
 // speeds learns the duration of passes, per class of workers. It is safe for concurrent use.
 //
-// Two kinds of observations show that, and each has the load under which it was made, so that a busy worker does not look like a slow one.
-// For prompts that follow one another on a rank, their tokens are known, the time that all of them take, and the requests that the rank
-// decodes beside them. Between two reports of an engine, the mean gap between tokens is known, the tokens in its cache, and which prompts
-// were computed. A transfer lasts from the answer of the prefill worker to the event by which the decode worker reports the prompt's last
-// block.
+// Two kinds of observations show that, and each has the load under which it was made, so that a busy worker does not look like a
+// slow one. For prompts that follow one another on a rank, their tokens are known, the time that all of them take, and the requests
+// that the rank decodes beside them. Between two reports of an engine, the mean gap between tokens is known, the tokens in its
+// cache, and which prompts were computed. A transfer lasts from the answer of the prefill worker to the event by which the decode
+// worker reports the prompt's last block.
 type speeds struct {
 	start   map[string]perfmodel.Speed               // first estimates by model; read only
 	mu      sync.Mutex                               // held to add a class

@@ -59,8 +59,8 @@ type Stats struct {
 	Stopped uint64
 	// Unread counts requests whose prompt has a form that cannot be read here, and which were routed by load.
 	Unread uint64
-	// Queued counts requests that had to wait, and Cancelled the ones whose client left before their turn. Waiting counts the requests that
-	// wait now.
+	// Queued counts requests that had to wait, and Cancelled the ones whose client left before their turn. Waiting
+	// counts the requests that wait now.
 	Queued, Cancelled uint64
 	Waiting           int
 	Bookings          BookingStats

@@ -10,8 +10,8 @@ import (
 // store, and each reports only the blocks that it has written or loaded.
 type storeReach struct {
 	onNode []int // blocks, by the number of the node
-	// most is the node with the most blocks among the nodes that serve others, first its number of blocks, and second the number of the
-	// next node.
+	// most is the node with the most blocks among the nodes that serve others, first its number of blocks, and second
+	// the number of the next node.
 	most          int32
 	first, second int
 }

@@ -79,8 +79,8 @@ func (r *Router) Handed(d *Decision, now time.Time) bool {
 		return false
 	}
 
-	// If the rank holds the last block already, no event will show the transfer. If it computes prompts, the event shows the time of these,
-	// too.
+	// If the rank holds the last block already, no event will show the transfer. If it computes prompts, the event
+	// shows the time of these, too.
 	tokens := int(k.Prompt - k.Cached)
 	_, there := r.computedAt(k.Rank, d.Last, now)
 	if d.Last != 0 && tokens > 0 && !there && !r.hasNoEvents(k.Rank) && !computesPrompts(k.Rank) {

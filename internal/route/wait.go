@@ -28,8 +28,8 @@ type Wait struct {
 	// Since is the time at which the request came, and Took the time that it has waited.
 	Since time.Time
 	Took  time.Duration
-	// Class and Tenant are its place in the queue. Ahead is the number of requests that waited in the whole queue when it
-	// came.
+	// Class and Tenant are its place in the queue. Ahead is the number of requests that waited in
+	// the whole queue when it came.
 	Class, Tenant string
 	Ahead         int
 	// Busy is the number of ranks that could have taken the request if they had been less busy. If Free is true these ranks were free, and
@@ -103,9 +103,9 @@ func (r *Router) setQueues(models map[string]*model) {
 	r.queues.Store(&list)
 }
 
-// enqueue puts a request into the queue after attempt has returned that it cannot go now. It returns d, which is then Queued,
-// or the final decision if the request's turn came at once, or a refusal. free is true if a rank is free and others wait
-// already.
+// enqueue puts a request into the queue after attempt has returned that it cannot go now. It returns d, which is
+// then Queued, or the final decision if the request's turn came at once, or a refusal. free is true if a rank is
+// free and others wait already.
 func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free bool) (*Decision, *refusal) {
 	f := &w.field
 	j := r.judge(w, q, f, d.At)
@@ -189,8 +189,8 @@ func (r *Router) wakeQueue(wt *waiting, now time.Time) {
 	r.drain(wt, now)
 }
 
-// drain decides for the requests that can go, in their order, until none can. wt.mu is held, so each decision sees the bookings of the
-// decisions before it.
+// drain decides for the requests that can go, in their order, until none can. wt.mu is held, so each decision sees the
+// bookings of the decisions before it.
 func (r *Router) drain(wt *waiting, now time.Time) {
 	w := r.acquire()
 	defer r.release(w)
@@ -240,8 +240,8 @@ func ranksOf(snap *fleet.Snapshot, worker string) []fleet.Rank {
 	return snap.Ranks[at:end]
 }
 
-// resume attempts to book a waiting request, with the models, the fleet and the index of now. It returns nil if the request must go on
-// waiting.
+// resume attempts to book a waiting request, with the models, the fleet and the index of now. It returns nil if
+// the request must go on waiting.
 func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 	d := t.newDecision(now)
 	m := (*r.models.Load())[d.Model]
@@ -323,8 +323,8 @@ func (r *Router) Cancel(t *Ticket) bool {
 	return true
 }
 
-// Expire ends the wait of a request at Until, and returns its refusal. It returns nil if the final decision was passed to Request.Ready
-// already.
+// Expire ends the wait of a request at Until, and returns its refusal. It returns nil if the final decision was
+// passed to Request.Ready already.
 func (r *Router) Expire(t *Ticket, now time.Time) *Decision {
 	t.waiting.mu.Lock()
 	defer t.waiting.mu.Unlock()

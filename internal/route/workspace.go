@@ -10,9 +10,9 @@ import (
 
 // workspace is the memory of one decision, which the next decision uses again.
 //
-// A decision hands on three values, in this order: the request as it was asked, the field of ranks that may take it, and the candidates as
-// they were judged. Each is filled by one function and only read by later ones. They lie here, and not on the stack, because their slices
-// grow.
+// A decision hands on three values, in this order: the request as it was asked, the field of ranks that may take it, and the
+// candidates as they were judged. Each is filled by one function and only read by later ones. They lie here, and not on the
+// stack, because their slices grow.
 //
 // A workspace belongs to one goroutine between acquire and release.
 type workspace struct {
@@ -26,8 +26,8 @@ type workspace struct {
 	legs    legsSpace
 }
 
-// maxKept is the number of bytes of a request's and a prompt's buffers that survive a decision. One giant prompt must not pin its memory
-// forever.
+// maxKept is the number of bytes of a request's and a prompt's buffers that survive a decision. One giant prompt
+// must not pin its memory forever.
 const maxKept = 4 << 20
 
 // idlePerCore is the number of idle workspaces that are kept for each of GOMAXPROCS.

@@ -60,8 +60,8 @@ func (r *holderRun) holders() *set {
 	return r.set
 }
 
-// runLocked returns the chunk's run of a set, and makes it if it is missing; nil if there is no room. The chunk is
-// locked.
+// runLocked returns the chunk's run of a set, and makes it if it is missing; nil if there is
+// no room. The chunk is locked.
 func (n *nodes) runLocked(g *chunk, s *set) *holderRun {
 	for r := g.runs; r != nil; r = r.next {
 		if r.set == s {

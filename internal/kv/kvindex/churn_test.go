@@ -10,10 +10,10 @@ import (
 )
 
 // BenchmarkChurn: is the heap flat, and the bound kept, while 100 times as many blocks as the index can hold go
-// through it? Four ranks store prompts of 20 to 1,000 blocks in 1 to 64 at a time; a third of the prompts go on from
-// one stored before, and rank 3 is dropped now and then. pairs, B/pair and heap are of the end; spread is the largest
-// of ten heaps, one after each tenth, over the smallest. The time is of no interest, but the operations by CPU second
-// are.
+// through it? Four ranks store prompts of 20 to 1,000 blocks in 1 to 64 at a time; a third of the prompts go on
+// from one stored before, and rank 3 is dropped now and then. pairs, B/pair and heap are of the end; spread is
+// the largest of ten heaps, one after each tenth, over the smallest. The time is of no interest, but the
+// operations by CPU second are.
 //
 //	go test -run - -bench Churn -benchtime 1x -timeout 1h ./internal/kv/kvindex
 func BenchmarkChurn(b *testing.B) {

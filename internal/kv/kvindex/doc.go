@@ -28,9 +28,9 @@
 //
 // A change in the middle clears a bit in one run and sets it in another; nothing is rebuilt.
 //
-// A prediction is one bit in the same sets. Its records allow to take it back: see [Index.Predict]. Sliding-window groups of hybrid models
-// have their own tables and bits in the same sets: see [Index.StoreWindow]. A dump has all reports of a rank's engine: see
-// [Index.AppendDump].
+// A prediction is one bit in the same sets. Its records allow to take it back: see [Index.Predict]. Sliding-window groups of
+// hybrid models have their own tables and bits in the same sets: see [Index.StoreWindow]. A dump has all reports of a rank's
+// engine: see [Index.AppendDump].
 //
 // # Truth and bounds
 //

@@ -56,9 +56,9 @@ func (e *edit) expect(parent blockhash.Sequence, chained bool, left int) {
 	e.left = left
 }
 
-// apply changes the holder's bits on one node, and returns its bits before. ok is false if there was no room, and then
-// nothing changed. Afterwards the edit's chunk and pos are the present or last place of the node; chunk is nil if it had no
-// node.
+// apply changes the holder's bits on one node, and returns its bits before. ok is false if there was no room,
+// and then nothing changed. Afterwards the edit's chunk and pos are the present or last place of the node;
+// chunk is nil if it had no node.
 //
 //	node            bits afterwards   effect
 //	none            none              none

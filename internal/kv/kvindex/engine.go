@@ -42,8 +42,8 @@ const (
 	minSegment = 8
 )
 
-// engineNew is a segment's fill after a resize. It differs by segment, so that the segments of a table do not all grow at the same
-// time.
+// engineNew is a segment's fill after a resize. It differs by segment, so that the segments of a table do
+// not all grow at the same time.
 func engineNew(number int) float64 { return 0.68 + 0.08*float64(number)/16 }
 
 // spread mixes the bits of an engine's hash, because some engines count instead of hashing.

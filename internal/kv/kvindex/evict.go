@@ -167,9 +167,9 @@ func (r *rank) segments() int {
 	return n
 }
 
-// evictWaiting evicts the oldest eighth of a rank's orphans, and the eighth of its predictions that ends first. It
-// returns their number of blocks. Orphans and predictions have no age in the tables, so the sweeper takes them once in
-// each round.
+// evictWaiting evicts the oldest eighth of a rank's orphans, and the eighth of its predictions that ends
+// first. It returns their number of blocks. Orphans and predictions have no age in the tables, so the sweeper
+// takes them once in each round.
 func (x *Index) evictWaiting(r *rank) int {
 	orphans := (len(r.orphans.byHash) + 7) / 8
 	r.lossy = r.lossy || orphans > 0
@@ -184,9 +184,9 @@ func (x *Index) evictWaiting(r *rank) int {
 	return orphans + before - r.predictions.n
 }
 
-// reapRank takes up to n blocks of a dropped rank out of their nodes, and returns the rest of n. It sets r.reaped
-// when the rank is empty. Nothing else changes the tables of a dropped rank, so r.reapedTo stays valid between
-// calls.
+// reapRank takes up to n blocks of a dropped rank out of their nodes, and returns the rest of n. It
+// sets r.reaped when the rank is empty. Nothing else changes the tables of a dropped rank, so
+// r.reapedTo stays valid between calls.
 func (x *Index) reapRank(r *rank, n int) int {
 	e := x.edit(r, 0, tierMask)
 	defer e.done()

@@ -18,8 +18,8 @@ type Config struct {
 	// MaxOrphans bounds the blocks of one rank that wait for their parent; default 16,384. Beyond it the
 	// oldest are dropped.
 	MaxOrphans int
-	// MaxPredicted bounds the predicted blocks of one rank; default 65,536. Beyond it the predictions that expire first are
-	// dropped.
+	// MaxPredicted bounds the predicted blocks of one rank; default 65,536. Beyond it the predictions
+	// that expire first are dropped.
 	MaxPredicted int
 }
 

@@ -49,9 +49,9 @@ func TestLookupAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestPredictAllocatesStretchesAlone: if new predictions drive out the oldest ones, a prediction allocates one
-// chunk, which belongs to lookups too and so to the garbage collector, and nothing else but a table now and
-// then.
+// TestPredictAllocatesStretchesAlone: if new predictions drive out the oldest ones, a prediction
+// allocates one chunk, which belongs to lookups too and so to the garbage collector, and nothing
+// else but a table now and then.
 func TestPredictAllocatesStretchesAlone(t *testing.T) {
 	x := New(Config{})
 	number, at := uint64(0), time.Unix(1000, 0)
@@ -76,8 +76,8 @@ func TestPredictAllocatesStretchesAlone(t *testing.T) {
 	audit(t, x)
 }
 
-// TestHotPrefixSurvivesPressure: a prefix that is looked up stays when ten times the capacity is stored once and never
-// used.
+// TestHotPrefixSurvivesPressure: a prefix that is looked up stays when ten times the capacity
+// is stored once and never used.
 func TestHotPrefixSurvivesPressure(t *testing.T) {
 	x := New(Config{MaxBytes: 1 << 19})
 	hot, hashes := prompt(1<<40, 64)
@@ -97,8 +97,8 @@ func TestHotPrefixSurvivesPressure(t *testing.T) {
 	audit(t, x)
 }
 
-// TestConcurrent: lookups beside stores, removals, drops and predictions. Its failures are found by the race detector, and by the
-// audit.
+// TestConcurrent: lookups beside stores, removals, drops and predictions. Its failures are found by the
+// race detector, and by the audit.
 func TestConcurrent(t *testing.T) {
 	x := New(Config{MaxBytes: 1 << 20})
 	var wg sync.WaitGroup
@@ -127,8 +127,8 @@ func TestConcurrent(t *testing.T) {
 	audit(t, x)
 }
 
-// TestLookupMissesNothing: a prompt that stays is found whole, while others that share its tables come and go, so that slots move under the
-// lookups.
+// TestLookupMissesNothing: a prompt that stays is found whole, while others that share its tables come and go, so that
+// slots move under the lookups.
 func TestLookupMissesNothing(t *testing.T) {
 	x := New(Config{})
 	kept, hashes := prompt(1<<40, 700)

@@ -14,9 +14,9 @@ type progress struct {
 	window uint16 // one more than its index in Overlap.windows; 0 for a rank without windows
 }
 
-// Lookup finds how much of the prompt every rank holds, contiguous from the root: first on the device, then on each slower
-// tier from the end of the faster ones. It stops when no rank continues. It overwrites out, and in steady state allocates
-// nothing.
+// Lookup finds how much of the prompt every rank holds, contiguous from the root: first on the device, then on
+// each slower tier from the end of the faster ones. It stops when no rank continues. It overwrites out, and in
+// steady state allocates nothing.
 func (x *Index) Lookup(blocks []blockhash.Block, out *Overlap) {
 	out.reset()
 	w := walk{nodes: &x.nodes, blocks: blocks, now: x.clock.now()}

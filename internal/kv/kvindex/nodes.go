@@ -198,8 +198,8 @@ type plainSlot struct {
 // remove empties a slot and closes the gap. The last node behind it that may lie there moves into it, and
 // then the gap that this leaves is closed in the same way. The shard is locked.
 //
-// Readers rely on the order of stores: run is nil while word changes, and the copy in the gap is complete before the original slot is
-// emptied.
+// Readers rely on the order of stores: run is nil while word changes, and the copy in the gap is complete before
+// the original slot is emptied.
 func (t *table) remove(at *slot) {
 	size := len(t.slots)
 	hole := int((uintptr(unsafe.Pointer(at)) - uintptr(unsafe.Pointer(&t.slots[0]))) / unsafe.Sizeof(*at))
@@ -305,8 +305,8 @@ func (n *nodes) age(seq blockhash.Sequence) (uint8, bool) {
 	return r.chunk.used(), true
 }
 
-// roomLocked makes room for one more node, of a key, and returns its empty slot; nil if the budget has no room. at is the empty slot for it
-// in the present table.
+// roomLocked makes room for one more node, of a key, and returns its empty slot; nil if the budget has no room. at is the empty slot
+// for it in the present table.
 func (n *nodes) roomLocked(s *nodeShard, at *slot, key uint64) *slot {
 	if t := s.table.Load(); t != nil && float64(s.live+1) <= maxFull*float64(len(t.slots)) {
 		return at

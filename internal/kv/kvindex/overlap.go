@@ -24,8 +24,8 @@ type Held struct {
 	// Blocks are contiguous from the root: the device's first, then each slower tier's
 	// extension past the faster ones.
 	Blocks [fleet.Tiers]int
-	// InHost is the number of blocks from the root in host memory, from which other ranks may be able to load them. Some of them may be on
-	// the device, too.
+	// InHost is the number of blocks from the root in host memory, from which other ranks may be able to load them. Some of
+	// them may be on the device, too.
 	InHost int
 }
 

@@ -9,11 +9,11 @@ import (
 	"github.com/stator-project/stator/test/process"
 )
 
-// BenchmarkPredict: what does the request path pay to predict a prompt? Four ranks share an index of two
-// million reported blocks; each has as many predicted blocks as it may, so that new predictions drive
-// out the oldest ones. new=64 and new=500 are prompts that no rank holds; turn is a conversation that
-// goes on: 500 blocks known, reported by the rank, and 16 new. Making the hashes of the new blocks is in
-// it.
+// BenchmarkPredict: what does the request path pay to predict a prompt? Four ranks share an index
+// of two million reported blocks; each has as many predicted blocks as it may, so that new
+// predictions drive out the oldest ones. new=64 and new=500 are prompts that no rank holds; turn is
+// a conversation that goes on: 500 blocks known, reported by the rank, and 16 new. Making the
+// hashes of the new blocks is in it.
 //
 //	go test -run - -bench Predict ./internal/kv/kvindex
 func BenchmarkPredict(b *testing.B) {

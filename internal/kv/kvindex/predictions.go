@@ -7,14 +7,14 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// predictions are the blocks that one rank is expected to hold until a time, because a request was sent there. Each has a bit in its
-// node's set, beside the bits of the tiers. The records here take the bits back when their time is over. The rank's lock guards
-// them.
+// predictions are the blocks that one rank is expected to hold until a time, because a request was sent there. Each has
+// a bit in its node's set, beside the bits of the tiers. The records here take the bits back when their time is over.
+// The rank's lock guards them.
 //
-// One call of Predict makes one prediction, which has a part for each chunk. Exactly one part owns a predicted block: the
-// part of the prediction that lasts longest. To prolong a block is to move a bit from the old part to the new one. When a
-// prediction ends, the blocks that its parts still own end. So a block needs no record but its hash, which finds the
-// node.
+// One call of Predict makes one prediction, which has a part for each chunk. Exactly one part owns a predicted
+// block: the part of the prediction that lasts longest. To prolong a block is to move a bit from the old part to
+// the new one. When a prediction ends, the blocks that its parts still own end. So a block needs no record but
+// its hash, which finds the node.
 //
 //	event                                   owner of the block
 //	Predict, and no part owns it            the new part

@@ -45,9 +45,9 @@ type Chain struct {
 	// begins a prompt.
 	Parent    uint64
 	HasParent bool
-	// Hashes are the engine's hashes of the blocks, and Blocks the hashes of their tokens. Blocks is empty if the
-	// engine does not report tokens: then only hashes that it has named before are found. Both are only read during the
-	// call.
+	// Hashes are the engine's hashes of the blocks, and Blocks the hashes of their tokens. Blocks is
+	// empty if the engine does not report tokens: then only hashes that it has named before are found.
+	// Both are only read during the call.
 	Hashes []uint64
 	Blocks []blockhash.Block
 }
@@ -89,8 +89,8 @@ func (x *Index) lockForStore(id fleet.RankID, c Chain) *rank {
 // place is the bit for a block that a rank holds: the bit of a tier, or of a sliding-window group.
 type place struct{ tier, group uint8 }
 
-// store is Store and StoreWindow; e sets the bits of the place. If a block finds no room, the rest of the chain is not stored: no lookup
-// could reach it.
+// store is Store and StoreWindow; e sets the bits of the place. If a block finds no room, the rest of the chain is not
+// stored: no lookup could reach it.
 func (x *Index) store(r *rank, e *edit, p place, c Chain) {
 	if len(c.Blocks) == 0 {
 		x.storeNamed(r, e, p, c.Hashes)
@@ -157,8 +157,8 @@ func (x *Index) storeChain(r *rank, e *edit, p place, seq blockhash.Sequence, ro
 	}
 }
 
-// prefetchKnown loads the nodes of all engine hashes among the first 16 whose content is known. The others stay at address 0, which is no
-// fault for a prefetch.
+// prefetchKnown loads the nodes of all engine hashes among the first 16 whose content is known. The others stay at address 0,
+// which is no fault for a prefetch.
 func (x *Index) prefetchKnown(r *rank, hashes []uint64) {
 	var lines [prefetch.Most]uintptr
 	n := min(len(hashes), prefetch.Most)

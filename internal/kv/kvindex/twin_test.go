@@ -439,8 +439,8 @@ func TestLongPromptsAgreeWithTwin(t *testing.T) {
 	audit(t, w.x)
 }
 
-// TestHybridAgreesWithTwin is TestAgreesWithTwin with two ranks that have sliding-window groups,
-// two of them of one size.
+// TestHybridAgreesWithTwin is TestAgreesWithTwin with two ranks that have sliding-window
+// groups, two of them of one size.
 func TestHybridAgreesWithTwin(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
 		now: time.Unix(1000, 0), fan: 2, depth: 6, ranks: 3, windows: []int{2, 1, 2, 4}}
@@ -456,8 +456,8 @@ func TestHybridAgreesWithTwin(t *testing.T) {
 	audit(t, w.x)
 }
 
-// TestNeverClaimsUnderPressure: in too few bytes the index evicts blocks, but its reports are true, and it stays within its
-// bytes.
+// TestNeverClaimsUnderPressure: in too few bytes the index evicts blocks, but its reports are true,
+// and it stays within its bytes.
 func TestNeverClaimsUnderPressure(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{MaxBytes: 96 << 10, MaxOrphans: 20, MaxPredicted: 50}),
 		n: naive{map[fleet.RankID]*naiveRank{}}, now: time.Unix(1000, 0), fan: 6, depth: 5, ranks: 4, windows: []int{2, 3}}

@@ -8,14 +8,14 @@ import (
 	"github.com/stator-project/stator/internal/prefetch"
 )
 
-// walk finds the nodes of a prompt's blocks. It reads the first node of each row of set bits in a run, and the last one. If both lie at
-// their positions, so do all between: a sequence hash names all blocks before it, and a position in a chunk names one content. If the last
-// one does not, the prompt leaves the chunk between them, and the walk bisects to find the place. So the result is exact, although most
-// nodes are not read.
+// walk finds the nodes of a prompt's blocks. It reads the first node of each row of set bits in a run, and the last one. If both lie
+// at their positions, so do all between: a sequence hash names all blocks before it, and a position in a chunk names one content. If
+// the last one does not, the prompt leaves the chunk between them, and the walk bisects to find the place. So the result is exact,
+// although most nodes are not read.
 //
-// A prompt of 6,250 blocks then needs about 200 reads instead of 6,250. Reading each block cost 9 to 14 ns in the caches and 30
-// to 60 ns out of them, however well memory was prefetched. 4 of these are the chain of hashes, the only remaining cost per
-// block.
+// A prompt of 6,250 blocks then needs about 200 reads instead of 6,250. Reading each block cost 9 to 14 ns in the
+// caches and 30 to 60 ns out of them, however well memory was prefetched. 4 of these are the chain of hashes, the
+// only remaining cost per block.
 type walk struct {
 	nodes  *nodes
 	blocks []blockhash.Block

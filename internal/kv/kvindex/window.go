@@ -11,10 +11,10 @@ import (
 // under the same engine hashes. A prefix can be reused up to a block only if the full-attention group holds
 // all of it, and every window group holds the blocks that lie in its window before that point.
 //
-// vLLM decides this in HybridKVCacheCoordinator (vllm/v1/core/kv_cache_coordinator.py, find_longest_cache_hit): the groups
-// in turn shorten the hit until none does. A group needs cdiv(window-1, block_size) blocks in a row, or all from the root
-// if these are fewer (SlidingWindowManager.find_longest_cache_hit). The result is the longest length that suits every
-// group.
+// vLLM decides this in HybridKVCacheCoordinator (vllm/v1/core/kv_cache_coordinator.py, find_longest_cache_hit):
+// the groups in turn shorten the hit until none does. A group needs cdiv(window-1, block_size) blocks in a row, or
+// all from the root if these are fewer (SlidingWindowManager.find_longest_cache_hit). The result is the longest
+// length that suits every group.
 //
 // Example: a window of 3 blocks, and a prompt of 8 blocks.
 //
@@ -24,9 +24,9 @@ import (
 //	blocks in a row     0 0 0 1 2 3 0 1
 //	reusable up to                ^        6 blocks: 3 in a row at block 5
 //
-// A node's set has a bit for each size of window, beside the bits of the tiers: all of the rank's groups of that
-// size hold the block. So a lookup counts rows as it walks, without a lock, and ranks without such groups cost
-// nothing.
+// A node's set has a bit for each size of window, beside the bits of the tiers: all of the rank's
+// groups of that size hold the block. So a lookup counts rows as it walks, without a lock, and ranks
+// without such groups cost nothing.
 
 // windows is the content of a rank's sliding-window groups. The rank's lock guards it.
 type windows struct {
@@ -43,8 +43,8 @@ type windowGroup struct {
 	class  uint8 // of groups with the same window
 }
 
-// windowNeeds has the number of blocks in a row that each class needs. Lookups read it without a lock, so a published one does not
-// change.
+// windowNeeds has the number of blocks in a row that each class needs. Lookups read it without a lock, so a
+// published one does not change.
 type windowNeeds struct {
 	n      int
 	blocks [windowClasses]int

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is a token that is searched for in the text before the pre-tokenizer splits it. It has the fields of
-// tokenizer.json.
+// addedToken is a token that is searched for in the text before the pre-tokenizer splits it. It has
+// the fields of tokenizer.json.
 type addedToken struct {
 	ID         uint32 `json:"id"`
 	Content    string `json:"content"`
@@ -48,8 +48,8 @@ func newMatcher() *matcher { return &matcher{nodes: []node{{token: -1}}} }
 
 func (m *matcher) empty() bool { return len(m.tokens) == 0 }
 
-// add adds a token to the trie. Pattern is the text to search for: the token's content, or its normalized content if the search runs on
-// normalized text.
+// add adds a token to the trie. Pattern is the text to search for: the token's content, or its normalized content if the
+// search runs on normalized text.
 func (m *matcher) add(token addedToken, pattern string) error {
 	at := int32(0)
 	for i := range len(pattern) {
@@ -74,8 +74,8 @@ func (m *matcher) add(token addedToken, pattern string) error {
 	return nil
 }
 
-// findToken returns the first token in s at or after i, with its start and end. Token is nil if there is
-// none.
+// findToken returns the first token in s at or after i, with its start and end.
+// Token is nil if there is none.
 func (m *matcher) findToken(s string, i int) (start, end int, token *addedToken) {
 	for ; i < len(s); i++ {
 		if m.oneFirstByte {
@@ -94,8 +94,8 @@ func (m *matcher) findToken(s string, i int) (start, end int, token *addedToken)
 	return len(s), len(s), nil
 }
 
-// longestAt returns the longest token with which s begins, and its length in bytes. Token is nil if s
-// begins with no token.
+// longestAt returns the longest token with which s begins, and its length in bytes. Token is
+// nil if s begins with no token.
 func (m *matcher) longestAt(s string) (n int, token *addedToken) {
 	at := &m.nodes[0]
 	for i := range len(s) {
@@ -167,10 +167,10 @@ type match struct {
 	token      *addedToken
 }
 
-// splitLongest is split by the rules of llama.cpp, which searches the whole text for longer tokens before shorter
-// ones. The result differs from the leftmost-longest search only if a longer token begins inside a match. Only such a
-// text is searched again, with matchesByLength, which is slow. Matches is scratch space; it is returned for the next
-// call.
+// splitLongest is split by the rules of llama.cpp, which searches the whole text for longer tokens before
+// shorter ones. The result differs from the leftmost-longest search only if a longer token begins inside a
+// match. Only such a text is searched again, with matchesByLength, which is slow. Matches is scratch space; it
+// is returned for the next call.
 func (m *matcher) splitLongest(s string, matches []match, onText func(string), onToken func(uint32)) []match {
 	matches = matches[:0]
 	for i := 0; i < len(s); {

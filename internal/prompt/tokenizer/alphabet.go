@@ -53,8 +53,8 @@ func newByteLevel() *alphabet {
 	return a
 }
 
-// decode appends the text of a token in its file's spelling to dst. Ok is false if the spelling stands for no text; encoding then never
-// produces the token.
+// decode appends the text of a token in its file's spelling to dst. Ok is false if the spelling stands for no text; encoding
+// then never produces the token.
 func (a *alphabet) decode(dst, token []byte) (out []byte, ok bool) {
 	switch a.kind {
 	case kindPlain:

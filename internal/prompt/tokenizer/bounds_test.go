@@ -30,8 +30,8 @@ func memoryOf(run func()) (allocated, kept int) {
 	return int(between.TotalAlloc - before.TotalAlloc), int(after.HeapAlloc) - int(before.HeapAlloc)
 }
 
-// TestGiantPiecesNeedLittleMemory bounds the memory of a text that is one piece, and the memory that the encoders keep after
-// it.
+// TestGiantPiecesNeedLittleMemory bounds the memory of a text that is one piece, and the memory
+// that the encoders keep after it.
 func TestGiantPiecesNeedLittleMemory(t *testing.T) {
 	const size = 1 << 19
 	tok := sim(t)

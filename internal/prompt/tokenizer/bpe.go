@@ -17,9 +17,9 @@ type merges struct {
 	shift uint // of a 64-bit hash, to get an index of slots
 	// joined[rank] is the id of the joined pair.
 	joined []uint32
-	// priorities[rank] replaces the rank in the order of joining, if some ranks have the same priority. Of
-	// pairs with the same priority the leftmost is joined first. It is nil if the ranks themselves are the
-	// order.
+	// priorities[rank] replaces the rank in the order of joining, if some ranks have the same
+	// priority. Of pairs with the same priority the leftmost is joined first. It is nil if the
+	// ranks themselves are the order.
 	priorities []uint32
 }
 

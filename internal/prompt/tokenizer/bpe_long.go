@@ -75,8 +75,8 @@ func (l pieceList) before(i int) int {
 	return i - int(l[i-1]&^inner)
 }
 
-// rankAt returns the rank of the pair that begins at i. It is noRank if no symbol begins at i, or none follows, or the pair is never
-// joined.
+// rankAt returns the rank of the pair that begins at i. It is noRank if no symbol begins at i, or none follows,
+// or the pair is never joined.
 func (l pieceList) rankAt(m *merges, i int) uint32 {
 	if l[i]&inner != 0 {
 		return noRank
@@ -111,9 +111,9 @@ func (l pieceList) compact() []uint32 {
 	return l[:kept]
 }
 
-// pairQueue returns places by priority, and places of one priority from left to right. It has a list of places for each priority. That
-// is faster than a heap of places, because a long piece has many places and few priorities, and places are mostly added from left to
-// right.
+// pairQueue returns places by priority, and places of one priority from left to right. It has a list of places for each
+// priority. That is faster than a heap of places, because a long piece has many places and few priorities, and places are
+// mostly added from left to right.
 type pairQueue struct {
 	lists []placeList
 	// index holds the position in lists of each priority that has waiting places. The entry of lastPriority
@@ -138,8 +138,8 @@ type pairQueue struct {
 	sorted []uint32
 }
 
-// placeList is a list of places in blocks. First is 0 for an empty list. Unordered is set if the places are not in ascending
-// order.
+// placeList is a list of places in blocks. First is 0 for an empty list. Unordered is set if the
+// places are not in ascending order.
 type placeList struct {
 	first, last uint32
 	highest     uint32

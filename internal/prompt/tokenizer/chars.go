@@ -22,10 +22,10 @@ type chars struct {
 	// markedSpaces is set if the text has a space for each ▁ of the vocabulary.
 	markedSpaces bool
 
-	// These fields determine the symbols of a character that has none itself. With byteFallback the
-	// character becomes the tokens of its bytes, if all its bytes have tokens. Otherwise it becomes
-	// unknown, or nothing if unknown is none. With fuseUnknown a run of such characters becomes one
-	// unknown.
+	// These fields determine the symbols of a character that has none itself. With
+	// byteFallback the character becomes the tokens of its bytes, if all its bytes have
+	// tokens. Otherwise it becomes unknown, or nothing if unknown is none. With fuseUnknown a
+	// run of such characters becomes one unknown.
 	byteIDs      [256]uint32
 	byteFallback bool
 	unknown      uint32
@@ -148,8 +148,8 @@ func (e *encoder) encodeInParts(s string) {
 	}
 }
 
-// encodeChars appends the ids of a piece whose symbols are characters to e.out. The order of the cases is the same as in the
-// reference.
+// encodeChars appends the ids of a piece whose symbols are characters to e.out. The order of the cases is
+// the same as in the reference.
 func (e *encoder) encodeChars(key []byte) {
 	c := e.t.chars
 	e.symbols = slices.Grow(e.symbols[:0], len(key))

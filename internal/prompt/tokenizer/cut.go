@@ -9,8 +9,8 @@ import "unicode/utf8"
 // The part has at least minBytes bytes and ends at the beginning of an added token. If there is no such place, it is the whole text. Text
 // must be the beginning of a prompt's text, or the rest after an earlier segment.
 //
-// Text after the end of a segment never affects its end. So the segments of a conversation are the same in its next turn, except for the
-// last one.
+// Text after the end of a segment never affects its end. So the segments of a conversation are the same in its next
+// turn, except for the last one.
 func (t *Tokenizer) Segment(text string, minBytes int) int {
 	for i := 0; i < len(text); {
 		start, end, token := t.added.findToken(text, i)

@@ -48,8 +48,8 @@ type decoderConfig struct {
 	AddPrefix     *bool           `json:"add_prefix_space"`
 }
 
-// readDecoder reads a decoder. It refuses decoders that cannot run on a stream of tokens, because they need text before or after the
-// current token.
+// readDecoder reads a decoder. It refuses decoders that cannot run on a stream of tokens, because they need text
+// before or after the current token.
 func readDecoder(c *decoderConfig) (decoding, error) {
 	var d decoding
 	if c == nil {
@@ -110,8 +110,8 @@ func readDecoder(c *decoderConfig) (decoding, error) {
 	return d, read(c)
 }
 
-// textStep returns the step of a decoder that changes text. Fused is set if the step applies to the concatenated text instead of each
-// token.
+// textStep returns the step of a decoder that changes text. Fused is set if the step applies to the
+// concatenated text instead of each token.
 func (c *decoderConfig) textStep(fused bool) (decodeStep, error) {
 	switch c.Type {
 	case "Replace":

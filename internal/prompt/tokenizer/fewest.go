@@ -84,8 +84,8 @@ func (t *Tokenizer) byteIDsOfModel() *[256]uint32 {
 	return &t.byteIDs
 }
 
-// mostShrink returns the greatest factor by which the step may shorten a text, or 0 for a step that may remove text other than white
-// space.
+// mostShrink returns the greatest factor by which the step may shorten a text, or 0 for a step that may remove
+// text other than white space.
 func (st *normalStep) mostShrink() int {
 	switch st.kind {
 	case normalNFC:

@@ -21,10 +21,10 @@ type GGUF struct {
 	Tokens map[string]string
 }
 
-// LoadGGUF reads the vocabulary of a .gguf file of size bytes. It does not read the tensors after it. The ids are the same as in llama.cpp,
-// which serves such files: longer special tokens are found first, and text is not normalized. LoadGGUF supports vocabularies of
-// SentencePiece (tokenizer.ggml.model "llama") and of byte-pair encoding ("gpt2") with the pre-tokenizers in llamaPre. It refuses all
-// others.
+// LoadGGUF reads the vocabulary of a .gguf file of size bytes. It does not read the tensors after it. The ids are the same as in
+// llama.cpp, which serves such files: longer special tokens are found first, and text is not normalized. LoadGGUF supports
+// vocabularies of SentencePiece (tokenizer.ggml.model "llama") and of byte-pair encoding ("gpt2") with the pre-tokenizers in
+// llamaPre. It refuses all others.
 func LoadGGUF(r io.ReaderAt, size int64) (*GGUF, error) {
 	m, err := readMetadata(r, size)
 	if err == nil {

@@ -58,9 +58,9 @@ func digits1(s string, i int) int {
 	return skipUntil(s, i, number)
 }
 
-// llamaO200k is the scanner of the expression that llama.cpp uses in place of [o200k]'s expression. In it marks
-// are not letters, and only a to z and A to Z have a case, because llama.cpp reduces all other letters to one
-// class.
+// llamaO200k is the scanner of the expression that llama.cpp uses in place of [o200k]'s expression.
+// In it marks are not letters, and only a to z and A to Z have a case, because llama.cpp reduces
+// all other letters to one class.
 //
 //	[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
 //	[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|

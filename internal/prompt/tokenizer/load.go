@@ -129,8 +129,8 @@ func Load(src []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// loadFile builds a tokenizer from a tokenizer.json. The symbols of the model are bytes if its pre-tokenizer is ByteLevel, else
-// characters.
+// loadFile builds a tokenizer from a tokenizer.json. The symbols of the model are bytes if its pre-tokenizer
+// is ByteLevel, else characters.
 func loadFile(src []byte) (*Tokenizer, error) {
 	f, err := readFile(src)
 	if err != nil {
@@ -191,9 +191,9 @@ func loadFile(src []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// foldSpaces makes the vocabulary accept a space for ▁, so that normalizer and pre-tokenizer need not write ▁ for each space
-// of a text. It does so only if no step in between can see the difference. Without the rewriting, text is encoded without a
-// copy.
+// foldSpaces makes the vocabulary accept a space for ▁, so that normalizer and pre-tokenizer need not write ▁
+// for each space of a text. It does so only if no step in between can see the difference. Without the rewriting,
+// text is encoded without a copy.
 func (t *Tokenizer) foldSpaces(f *file) {
 	if t.ignoreMerges {
 		return // whole words are looked up with ▁

@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// pattern is a compiled regular expression with the semantics of Oniguruma. It runs the expressions of pre-tokenizers for which
-// there is no handwritten scanner. It backtracks, because it must find the matches of a backtracking engine: the first
-// alternative that leads to a match counts, not the longest. parsePattern refuses expressions whose exact meaning is not
-// implemented.
+// pattern is a compiled regular expression with the semantics of Oniguruma. It runs the expressions of pre-tokenizers
+// for which there is no handwritten scanner. It backtracks, because it must find the matches of a backtracking
+// engine: the first alternative that leads to a match counts, not the longest. parsePattern refuses expressions whose
+// exact meaning is not implemented.
 type pattern struct {
 	prog []inst
 	// splits is the number of opSplit instructions.

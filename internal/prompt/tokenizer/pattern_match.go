@@ -7,17 +7,17 @@ import (
 
 // search finds the matches of a pattern in one text at a time. Its buffers are used again for the next text.
 //
-// A search records the pairs of instruction and position from which no match is possible, and does not try them
-// again in the same text. The number of steps is therefore at most proportional to the length of the text times the
-// length of the program. Plain backtracking can need an exponential number of steps, which a client could use as an
-// attack.
+// A search records the pairs of instruction and position from which no match is possible, and does not try
+// them again in the same text. The number of steps is therefore at most proportional to the length of the
+// text times the length of the program. Plain backtracking can need an exponential number of steps, which a
+// client could use as an attack.
 type search struct {
 	p     *pattern
 	s     string
 	stack []choice
-	// failed holds for each unbounded loop the last range of positions from which continuing after the
-	// loop failed. The range is [first, last]; it is empty if last is -1. No position in it is tried
-	// again.
+	// failed holds for each unbounded loop the last range of positions from which continuing
+	// after the loop failed. The range is [first, last]; it is empty if last is -1. No
+	// position in it is tried again.
 	failed [][2]int32
 	// deadEnds has a bit for each split and position from which no match is possible. It is empty until a
 	// text has cost many steps, because most texts never need it.
@@ -122,9 +122,9 @@ func (m *search) matchAt(pc, pos int32) int32 {
 	}
 }
 
-// runLoop matches the characters of a loop from pos on and returns their end. It pushes choices for the other
-// lengths of the loop. It returns false if the loop cannot match, or if continuing after it has failed
-// before.
+// runLoop matches the characters of a loop from pos on and returns their end. It pushes choices
+// for the other lengths of the loop. It returns false if the loop cannot match, or if
+// continuing after it has failed before.
 func (m *search) runLoop(i *inst, pc, pos int32) (int32, bool) {
 	at, count := pos, int32(0)
 	for ; count < i.min; count++ {
@@ -216,8 +216,8 @@ func (m *search) backtrack(base int) (pc, pos int32) {
 	return -1, 0
 }
 
-// extendLazy matches one more character of a lazy loop. It returns false if the loop cannot be longer, and then records that all its
-// lengths have failed.
+// extendLazy matches one more character of a lazy loop. It returns false if the loop cannot be longer, and then records that
+// all its lengths have failed.
 func (m *search) extendLazy(c *choice) bool {
 	i := &m.p.prog[c.pc]
 	n := int32(i.set.lengthAt(m.s, int(c.hi)))

@@ -182,8 +182,8 @@ func (r *patternReader) readGroup(depth int) (*expr, error) {
 	return &expr{kind: kind, subs: []*expr{n}}, nil
 }
 
-// readQuantifier reads a quantifier after n and returns the repetition of n. It returns n and false if there is no
-// quantifier.
+// readQuantifier reads a quantifier after n and returns the repetition of n. It returns n and
+// false if there is no quantifier.
 func (r *patternReader) readQuantifier(n *expr) (*expr, bool, error) {
 	q := &expr{kind: nodeRepeat, subs: []*expr{n}, max: -1}
 	counted := false

@@ -67,8 +67,8 @@ func TestRecordedReference(t *testing.T) {
 	}
 }
 
-// checkDecoded compares the decoded text of ids, decoded at once and as a stream. The two may differ only if
-// bytes are not UTF-8.
+// checkDecoded compares the decoded text of ids, decoded at once and as a stream. The two may differ
+// only if bytes are not UTF-8.
 func checkDecoded(t *testing.T, tok *Tokenizer, ids []uint32, all, plain string) {
 	t.Helper()
 	if got := string(tok.Decode(nil, ids, false)); got != all {

@@ -95,8 +95,8 @@ func o200k(s string, i int) int {
 	return o200kOther(s, i, c, n, 3)
 }
 
-// tekken is the scanner of Mistral's expression: o200k's without contractions and with \p{N} for
-// \p{N}{1,3}.
+// tekken is the scanner of Mistral's expression: o200k's without contractions
+// and with \p{N} for \p{N}{1,3}.
 func tekken(s string, i int) int {
 	c, n := classAt(s, i)
 	if end := o200kWord(s, i, c, n); end > 0 {
@@ -161,9 +161,9 @@ func o200kWord(s string, i int, c class, n int) int {
 	return 0
 }
 
-// upperLower returns the end of a match of [upper]*[lower]+ at s[i], or 0. If no lower follows the run
-// of uppers, the match ends after the last character of the run that is both, as in a backtracking
-// engine.
+// upperLower returns the end of a match of [upper]*[lower]+ at s[i], or 0. If no lower
+// follows the run of uppers, the match ends after the last character of the run that is both,
+// as in a backtracking engine.
 func upperLower(s string, i int) int {
 	j, both := i, 0
 	for j < len(s) {

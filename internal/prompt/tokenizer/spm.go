@@ -210,8 +210,8 @@ func (t *Tokenizer) symbolOf(s string) uint32 {
 	return t.vocab.lookup(bytesOf(s))
 }
 
-// loadSpecials sets the tokens that are searched for in text before it is encoded. Types come from the file, corrected as llama.cpp does by
-// the names of the tokens.
+// loadSpecials sets the tokens that are searched for in text before it is encoded. Types come from the file, corrected as llama.cpp
+// does by the names of the tokens.
 func (t *Tokenizer) loadSpecials(m *metadata) error {
 	types := slices.Clone(m.types)
 	for _, name := range specialNames {

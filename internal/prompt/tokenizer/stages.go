@@ -37,8 +37,8 @@ const (
 	stageUnspell                    // undo stageSpell; always the last stage
 )
 
-// finder finds the first match at or after i < len(s). It returns an empty match at the end if there is none. M is scratch space for
-// patterns.
+// finder finds the first match at or after i < len(s). It returns an empty match at the end if there is none. M
+// is scratch space for patterns.
 type finder interface {
 	findMatch(m *search, s string, i int) (start, end int)
 }

@@ -1,9 +1,9 @@
 package tokenizer
 
-// The tables in this file were read out of Hugging Face tokenizers 0.23.3 by asking it about
-// every code point, because token ids depend on its versions of Unicode: its regular
-// expressions know Unicode 16.0 (see categoryRuns), its normalizer 9.0. Go's own tables are
-// neither.
+// The tables in this file were read out of Hugging Face tokenizers 0.23.3 by asking
+// it about every code point, because token ids depend on its versions of Unicode:
+// its regular expressions know Unicode 16.0 (see categoryRuns), its normalizer 9.0.
+// Go's own tables are neither.
 
 // combiningRun gives one canonical combining class to the code points lo to hi.
 type combiningRun struct {
@@ -248,8 +248,8 @@ var compositions = [...][3]rune{
 	{0x115b9, 0x115af, 0x115bb},
 }
 
-// onlyDecompositions are the characters that normalization takes apart and never puts together again, each followed by its
-// decomposition.
+// onlyDecompositions are the characters that normalization takes apart and never puts together again, each
+// followed by its decomposition.
 var onlyDecompositions = [...]string{
 	"\u0340\u0300", "\u0341\u0301", "\u0343\u0313", "\u0344\u0308\u0301", "\u0374\u02b9", "\u037e\u003b", "\u0387\u00b7",
 	"\u0958\u0915\u093c", "\u0959\u0916\u093c", "\u095a\u0917\u093c", "\u095b\u091c\u093c", "\u095c\u0921\u093c", "\u095d\u0922\u093c",

@@ -52,9 +52,9 @@ func (r *Request) Blocks() int {
 	return (r.PromptTokens + bs - 1) / bs
 }
 
-// reusable returns the most tokens of the prompt that a cache can have, in whole blocks. An engine computes at least the last
-// token of a prompt, and with it the block of that token: vLLM computes the last block of a prompt again that it has cached as a
-// whole.
+// reusable returns the most tokens of the prompt that a cache can have, in whole blocks. An engine computes at least
+// the last token of a prompt, and with it the block of that token: vLLM computes the last block of a prompt again
+// that it has cached as a whole.
 func (r *Request) reusable() int {
 	bs := max(1, r.BlockSize)
 	return max(0, r.PromptTokens-1) / bs * bs
@@ -71,8 +71,8 @@ type Facts struct {
 	// Evicting is the number of blocks of the prompt that the rank's device holds besides, and that the prompts that wait there will evict
 	// before this one is computed.
 	Evicting int
-	// Pullable is the number of further blocks of the prompt that the rank could fetch from another worker's cache; only [Delay] uses
-	// it.
+	// Pullable is the number of further blocks of the prompt that the rank could fetch from another worker's
+	// cache; only [Delay] uses it.
 	Pullable int
 	// OnNode and OnPeers count the blocks after Overlap that the rank can load from host memory: first OnNode from its own node, if other
 	// engines have reported them, and then OnPeers from other nodes. Only [Delay] uses them.
@@ -91,8 +91,8 @@ type Facts struct {
 	Gathering bool
 	// Capacity is the rank's cache in blocks; 0 is unknown. Held is the number of blocks that it holds, used or not.
 	Capacity, Held int
-	// Store has the times that cached tokens take to load from slower tiers and from other nodes. It is nil if nothing is known. Only
-	// [Delay] uses it.
+	// Store has the times that cached tokens take to load from slower tiers and from other nodes. It is nil if nothing is
+	// known. Only [Delay] uses it.
 	Store *fleet.Store
 }
 

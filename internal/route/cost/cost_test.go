@@ -168,8 +168,8 @@ func BenchmarkScore(b *testing.B) {
 	}
 }
 
-// TestMeasuredTiers: a cached token is worth its computing time less its loading time, if the latter is known. Computing takes 0.1 ms a
-// token.
+// TestMeasuredTiers: a cached token is worth its computing time less its loading time, if the latter is known.
+// Computing takes 0.1 ms a token.
 func TestMeasuredTiers(t *testing.T) {
 	r := Request{BlockSize: 16, PromptTokens: 1601, Line: perfmodel.Line{Token: 100_000}}
 	own := func(load *[fleet.Tiers]fleet.TierLoad) float64 {

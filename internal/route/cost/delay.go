@@ -52,9 +52,9 @@ type Delay struct {
 	// Decode is the part of an answer for which a difference of load between ranks is expected to last. Default 0.1, because
 	// later requests even it out. Raising it spreads long contexts, and bursts of one prompt, and makes prompts gather for a pass.
 	Decode float64
-	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk, external. Default 1, 0.75,
-	// 0.25, 0.25. If the time of loads is known, it counts instead: a token is then worth its computing time less its loading
-	// time.
+	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk, external.
+	// Default 1, 0.75, 0.25, 0.25. If the time of loads is known, it counts instead: a token is then worth its
+	// computing time less its loading time.
 	Tier [fleet.Tiers]float64
 }
 
@@ -95,8 +95,8 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	s.Total = s.Wait + s.Slot + s.Prefill + s.Transfer + s.Others + s.Evict + s.Decode
 }
 
-// prefill fills in the tokens of the prompt that the rank must compute, load and fetch. It returns the time of the prefill in milliseconds
-// without its fixed part.
+// prefill fills in the tokens of the prompt that the rank must compute, load and fetch. It returns the time of the prefill in
+// milliseconds without its fixed part.
 func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute float64) {
 	if r.Computed {
 		s.Transfer = milliseconds(r.Transfer.Prefill(r.PromptTokens - f.Cached(r)))
@@ -185,8 +185,8 @@ func (f *Facts) batch(r *Request) (b batch) {
 	return b
 }
 
-// slot returns the time in milliseconds until the engine can run another request: the running ones end in turn, each after the steps of its
-// answer.
+// slot returns the time in milliseconds until the engine can run another request: the running ones end in turn, each
+// after the steps of its answer.
 func (b *batch) slot(r *Request, pace float64) float64 {
 	if b.waiting <= 0 {
 		return 0
@@ -243,9 +243,9 @@ func left(load fleet.TierLoad, cached, token float64) float64 {
 	return cached - (milliseconds(load.Wait)+cached*milliseconds(load.Token))/token
 }
 
-// load returns the number of tokens after its own blocks that the rank should load from host memory, and the number that could be computed
-// in the time that this saves: 0 if it is faster to compute them. Tokens of other nodes are of no use without the tokens of the rank's node
-// before them.
+// load returns the number of tokens after its own blocks that the rank should load from host memory, and the number that could be
+// computed in the time that this saves: 0 if it is faster to compute them. Tokens of other nodes are of no use without the tokens of
+// the rank's node before them.
 func (w *Delay) load(r *Request, f *Facts, token float64) (tokens int, gain float64) {
 	if f.Store == nil || token <= 0 {
 		return 0, 0
@@ -270,8 +270,8 @@ func (w *Delay) load(r *Request, f *Facts, token float64) (tokens int, gain floa
 	return tokens, gain
 }
 
-// pull returns the number of tokens that the rank should fetch from another worker's cache, and the milliseconds that it takes: 0 if it is
-// faster to compute them.
+// pull returns the number of tokens that the rank should fetch from another worker's cache, and the milliseconds that it takes: 0 if
+// it is faster to compute them.
 func (f *Facts) pull(r *Request, token float64) (tokens int, took float64) {
 	tokens = min(f.Pullable*max(1, r.BlockSize), r.reusable()-f.Cached(r))
 	if tokens <= 0 {

@@ -13,9 +13,9 @@ type Weights struct {
 	Tier [fleet.Tiers]float64
 	// OverlapDecay makes the device credit smaller on ranks with much booked prefill. Default 0: off.
 	OverlapDecay float64
-	// PrefillLoadScale is the number of blocks of decode that one block of prefill weighs. Default 1; 16 to 32 were better
-	// in every comparison that we made. Raising it favours the time to first token, and lowering it the time between
-	// tokens.
+	// PrefillLoadScale is the number of blocks of decode that one block of prefill weighs. Default 1; 16 to
+	// 32 were better in every comparison that we made. Raising it favours the time to first token, and
+	// lowering it the time between tokens.
 	PrefillLoadScale float64
 	// Decode weighs the blocks that running requests occupy. Default 1.
 	Decode float64
