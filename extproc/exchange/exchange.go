@@ -262,8 +262,8 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	return x.conclude(d, x.pulled(d, body, sent), now)
 }
 
-// pulled returns the body for a worker that is to fetch the beginning of the prompt from another one's cache; the
-// given one for any other worker.
+// pulled returns the body for a worker that is to fetch the beginning of the prompt from another one's cache; the given one if nothing is
+// to be fetched.
 func (x *Exchange) pulled(d *route.Decision, body, sent []byte) []byte {
 	if d.Outcome != route.Picked || d.Pull.Tokens == 0 {
 		return sent

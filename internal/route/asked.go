@@ -202,7 +202,7 @@ func batchOf(parsed *prompt.Request) batch {
 	return batch{prompts, min(prompts*answers, maxSequences)}
 }
 
-// maxOutput bounds the expected length of an answer, in tokens, if the model's context length is not known.
+// maxOutput bounds the expected length of an answer, in tokens, even if the model's context length is not known.
 const maxOutput = 131_072
 
 // boundOutput bounds the length of the answer that a request claims to expect: by max_tokens, and by the rest of the context after the
