@@ -44,7 +44,7 @@ type xdsType struct {
 	Refusal    *xdsRefusal `json:"refusal"`
 }
 
-// xdsRefusal is a version that an Envoy did not accept; it keeps its previous resources.
+// xdsRefusal is a version that an Envoy did not accept; the Envoy keeps its previous resources.
 type xdsRefusal struct {
 	Version string    `json:"version"`
 	Message string    `json:"message"`

@@ -22,7 +22,7 @@ type Config struct {
 	// used instead.
 	URL      string
 	Embedded *Embedded
-	// Login is the proof of identity that the server demands; the zero value is for a server that demands none.
+	// Login has the credentials that the server demands; the zero value is for a server that demands none.
 	Login Login
 	// Cluster separates fleets that share a server; it matches [a-z0-9-]+.
 	Cluster string

@@ -96,7 +96,7 @@ func demandMessage(d *Demand) *busv1.Demand {
 	return m
 }
 
-// decodeDemand returns the demand in data, by way of the empty message m. A number out of range would distort every plan, so the
+// decodeDemand returns the demand in data, by way of the empty message m. A value out of range would distort every plan, so the
 // whole message is refused.
 func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 	if err := decode(m, data); err != nil {

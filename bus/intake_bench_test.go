@@ -117,7 +117,7 @@ func (f *intakeFleet) messages(n int) []*nats.Msg {
 // to the index? With 1,000 workers on 125 nodes 4 million pairs are in the index. The 8 workers of one node have 1.5 MiB
 // of tables, which stay in the processor's caches: the difference is the time of waiting for memory. cpu-ns/op is the CPU
 // time of a batch without the time of making it; ns/op is the elapsed time, which two goroutines share. It leaves out the
-// client of the bus, and the memory that extproc/cachesync keeps of each rank.
+// client of the bus, and the state that extproc/cachesync keeps of each rank.
 //
 //	go test -run - -bench Intake -benchtime 200000x ./bus
 func BenchmarkIntake(b *testing.B) {

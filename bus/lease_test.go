@@ -16,7 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/testkit"
 )
 
-// epochs counts the epochs of one worker that a router sees.
+// epochs counts the changes of one worker's epoch that a router sees.
 type epochs struct {
 	mu            sync.Mutex
 	changes, gone int

@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Login is the proof of identity that a server demands of its clients. Files are read again at every
+// Login has the credentials that a server demands of its clients. Files are read again at every
 // reconnection, so they can be replaced while the process runs.
 type Login struct {
 	// User and PasswordFile are a user name and a file with its password. A line break at its end does not

@@ -35,7 +35,7 @@ var roles = []Role{RoleAgent, RoleRouter, RoleControl, RolePlanner, RoleScaler, 
 type User struct {
 	// Name is a name of one part, because subjects of replies contain it.
 	Name string `yaml:"user"`
-	// Password or PasswordHash, which is of bcrypt, is the secret that the user must know.
+	// Password, or its hash by bcrypt in PasswordHash, is the secret that the user must know.
 	Password     string `yaml:"password"`
 	PasswordHash string `yaml:"passwordHash"`
 	Role         Role   `yaml:"role"`

@@ -26,8 +26,8 @@ type Config struct {
 	Scaled bool
 	// Node is the name of this node, which the names of its workers begin with; empty for none.
 	Node string
-	// Site is the part of the host that they run on. Its ports may be used by other agents of the host
-	// too; its folder belongs to this agent.
+	// Site has the IP, the ports and the folder for them. Its ports may be used by other agents of the
+	// host too; its folder belongs to this agent.
 	Site engine.Site
 	// State is the folder of engines that survive the agent; nil if none does.
 	State   *State

@@ -13,8 +13,8 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// TestLimitsOfAnEngine: a launched vLLM reports the context length and the capacity of the cache. A capacity that the
-// launch sets stays.
+// TestLimitsOfAnEngine: the agent takes the context length and the capacity of the cache from the report of a
+// launched vLLM. A capacity that the launch sets stays.
 func TestLimitsOfAnEngine(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {

@@ -3,7 +3,7 @@
 // [Build] is pure. From a fleet snapshot and the gateway's settings it builds one listener, one route table, the cluster of the
 // routers, and for each model a cluster with its endpoints. [Server] pushes the result of Build over ADS, the endpoints of a
 // cluster at most once a second on average. The package makes no decisions about requests. It configures how Envoy asks for them,
-// and the routing of Envoy without one: affinity first, weights otherwise.
+// and how Envoy routes without one: affinity first, weights otherwise.
 //
 // # What changes
 //

@@ -50,7 +50,7 @@ type TypeStatus struct {
 	Refusal *Refusal
 }
 
-// Refusal is a response that an Envoy did not accept. It keeps its previous resources.
+// Refusal is a response that an Envoy did not accept. The Envoy keeps its previous resources.
 type Refusal struct {
 	Version string
 	// Message is the reason that the Envoy gave, cut to 2,048 bytes.

@@ -120,7 +120,7 @@ var errDetachedEnded = errors.New("it has ended; its output has the reason")
 // held is the program of a holder.
 type held struct {
 	pid    int
-	out    *os.File      // the file that it writes to
+	out    *os.File      // its standard output: a pipe if it is detached
 	log    *boundedFile  // nil unless it is detached
 	copied chan struct{} // closed when its output has ended
 }

@@ -198,7 +198,7 @@ func (l *leftovers) newSockets() map[string]string {
 	return all
 }
 
-// leaveOthers takes the files back that a process other than the descendants has: it may have made them.
+// leaveOthers takes back each of the files that a process other than the descendants has: it may have made them.
 func (l *leftovers) leaveOthers(files map[string]fileID) {
 	taken := false
 	for path, id := range files {

@@ -89,8 +89,8 @@ type Gateway struct {
 	// AffinityHeader is the request header that names a client's session. Envoy sends a session to one
 	// worker if the router makes no decision. The policy session does so too.
 	AffinityHeader string `yaml:"affinityHeader"`
-	// AffinityFilter names the sessions of clients that do not, for requests without a decision of the router. "wasm" is a
-	// module in Envoy that computes the header x-stator-affinity from the beginning of the prompt, so the turns of a
+	// AffinityFilter names the sessions of clients that name none, for requests without a decision of the router. "wasm" is
+	// a module in Envoy that computes the header x-stator-affinity from the beginning of the prompt, so the turns of a
 	// conversation go to one worker. It reads at most 1 MiB of a body. "make build-wasm" builds it. Envoy needs 8 s more of
 	// CPU time at its start, and 87 MB more memory. "off" means that such requests go to random workers. It needs a single
 	// model without transfers of KV caches, and no tenantHeader: else Envoy refuses requests without a decision. See
@@ -188,7 +188,7 @@ type Router struct {
 	// DecodePolicy is the policy for decode workers, of a model with prefill and decode workers.
 	DecodePolicy string `yaml:"decodePolicy" default:"policy"`
 	// Prefill selects the workers that compute the prompts of such a model: "auto" compares the costs of both ways,
-	// "remote" is on a prefill worker if one is ready and free, and "local" on the decode worker.
+	// "remote" selects a prefill worker if one is ready and free, and "local" the decode worker.
 	Prefill string `yaml:"prefill"`
 	// Temperature spreads the choices of the policy kv. 0 always takes the cheapest worker. 1 chooses with
 	// probability exp(-cost), costs scaled to 0..1.
@@ -362,7 +362,8 @@ type KV struct {
 	DiskPath string `yaml:"diskPath" file:"relative" default:"no disk"`
 	// DiskBytes is the size of the file in it, which is reserved at once.
 	DiskBytes int64 `yaml:"diskBytes"`
-	// DiskWrite selects the blocks that are copied to the disk: "all", or only "reused" ones, which were used again lately.
+	// DiskWrite selects the blocks that are copied to the disk: "all", or only "reused" ones, which were stored or found a
+	// second time lately.
 	DiskWrite string `yaml:"diskWrite"`
 	// Bucket is the bucket of an S3 server for blocks that all nodes share. Its credentials come from the environment:
 	// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of the instance or pod.
@@ -378,8 +379,8 @@ type KV struct {
 	// ObjectBytes is the size above which a node deletes the oldest objects that it has written. 0 is no bound; all are deleted after
 	// seven days.
 	ObjectBytes int64 `yaml:"objectBytes"`
-	// ObjectWrite selects the blocks that are copied to the object store: "all", or only "reused" ones, which were used again
-	// lately.
+	// ObjectWrite selects the blocks that are copied to the object store: "all", or only "reused" ones, which were stored or
+	// found a second time lately.
 	ObjectWrite string `yaml:"objectWrite"`
 }
 

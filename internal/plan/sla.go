@@ -143,7 +143,7 @@ func (p *pool) need(d *demand) (n int) {
 	return n
 }
 
-// last returns the replicas of the last plan, or without one the present workers.
+// last returns the replicas of the last plan, or without one the configured replicas, or the usable workers if there are more.
 func (p *pool) last() int {
 	if p.memory.replicas < 0 {
 		return max(p.configured.Replicas, p.usable())

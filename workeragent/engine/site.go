@@ -11,7 +11,8 @@ import (
 	"strconv"
 )
 
-// Site is the part of a host on which the engines of one agent run. Its engines share it, and it is not changed while they run.
+// Site has the IP, the ports and the socket folder for the engines of one agent. The engines share it, and it is not changed
+// while they run.
 type Site struct {
 	// Host is the IP at which engines listen, and at which routers and Envoy reach them.
 	Host string

@@ -111,8 +111,8 @@ func replicas(demand, capacity float64) int {
 	return int(min(math.Ceil(demand/capacity), mostReplicas))
 }
 
-// Capacity returns the share of the traffic's requests that one engine of a kind serves within the latencies of the
-// configuration; false if its model is not ready.
+// Capacity returns the load that one engine of a kind serves within the latencies of the configuration, of requests
+// like the traffic's; false if its model is not ready.
 func (c *Config) Capacity(kind Kind, pass Pass, t Traffic) (Capacity, bool) {
 	if pass == nil {
 		return Capacity{}, false
