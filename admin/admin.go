@@ -37,7 +37,7 @@ type Sources struct {
 	// process without Ready always serves.
 	Ready func() error
 	// Degraded returns the reason why the process serves with less than it should have, such as the bus; nil if
-	// it has all. It is shown where Ready returns nil. Nil is never called.
+	// it has all. It is shown if Ready returns nil. Nil is never called.
 	Degraded func() error
 	Fleet    func() *fleet.Snapshot
 	Plan     func() plan.Plan

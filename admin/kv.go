@@ -78,7 +78,7 @@ type kvEngine struct {
 // kvPeer is another node whose host memory is a tier.
 type kvPeer struct {
 	Address string `json:"address"`
-	// Node is its name; empty where that is not known.
+	// Node is its name; empty if that is not known.
 	Node string `json:"node"`
 	// State is usable, waiting (for its first answer), failing, or self (an address of this node, which is not used).
 	State  peers.State `json:"state"`

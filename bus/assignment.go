@@ -28,7 +28,7 @@ type Assignment struct {
 	Node string
 	// Run lists the workers that should run. All others of the node drain, and end.
 	Run []string
-	// Busy and Free are workers that drain: those for which routers have booked requests, and those for which no router has. Where that
+	// Busy and Free are workers that drain: those for which routers have booked requests, and those for which no router has. If that
 	// is not known, a worker is in neither.
 	Busy, Free []string
 	// Drain is the longest time that a drain may take.

@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// TestAwaitFirstAnswers: the wait ends with the first answer of each engine, whatever it is, and after three seconds where one
+// TestAwaitFirstAnswers: the wait ends with the first answer of each engine, whatever it is, and after three seconds if one
 // does not answer. Workers that are not asked, and names that do not resolve, are not waited for.
 func TestAwaitFirstAnswers(t *testing.T) {
 	for name, c := range map[string]struct {

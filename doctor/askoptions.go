@@ -24,7 +24,7 @@ type optionsSeen struct {
 	replayOff  bool  // events are published, and no replay socket is set
 	hasServed  bool  // TensorRT-LLM: it has answered requests
 	capacity   int   // llama.cpp: the tokens that its cache has room for
-	workers    int   // Dynamo: how many workers its frontend sends requests to; -1 where that is unknown
+	workers    int   // Dynamo: how many workers its frontend sends requests to; -1 if that is unknown
 
 	transfer     fleet.Transfer // how it transfers KV caches
 	transferSeen bool           // its metrics show that

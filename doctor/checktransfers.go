@@ -141,7 +141,7 @@ func firstDifferent(o *observation, of func(w *workerSeen) string, report func(m
 
 	return eachHalf(o, func(w *workerSeen) (Finding, bool) {
 		// The workers of one role alone need not be alike. Decode workers are compared with the first prefill worker, and prefill
-		// workers with the first decode worker where that is like the first of their own.
+		// workers with the first decode worker if that is like the first of their own.
 		prefill, decode := first[[2]string{w.model, fleet.Prefill.String()}], first[[2]string{w.model, fleet.Decode.String()}]
 		if prefill == nil || decode == nil || of(w) == "" {
 			return Finding{}, false

@@ -46,7 +46,7 @@ type Finding struct {
 	What    string `json:"what"`
 	Why     string `json:"why"`
 	Remedy  string `json:"remedy"`
-	// Note is set where nothing need be wrong. Notes do not count as faults.
+	// Note is set if nothing need be wrong. Notes do not count as faults.
 	Note bool `json:"note,omitempty"`
 }
 

@@ -38,7 +38,7 @@ type wanted struct {
 	decision, idle time.Duration
 	queueWait      time.Duration // 0 if no request waits
 	hintHeaders    bool          // hints in the headers of all clients count
-	// The models of the routers, and the workers of each; none where only Envoy is looked at.
+	// The models of the routers, and the workers of each; none if only Envoy is looked at.
 	models  []string
 	workers map[string][]workerAddress
 }

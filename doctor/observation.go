@@ -152,7 +152,7 @@ type socketSeen struct {
 	// roots maps the first block of a prompt to the engine's hash of it.
 	roots map[root]kvevent.EngineHash
 
-	// The engine's clock in the newest message, zero where messages carry none, and ours when it came.
+	// The engine's clock in the newest message, zero if messages carry none, and ours when it came.
 	sentAt, receivedAt time.Time
 }
 

@@ -94,7 +94,7 @@ func (l *loads) take(workers []plan.Worker, f *fleet.Snapshot, now time.Time) {
 	l.workers = kept
 }
 
-// sum adds up the ranks; nil where one has not reported lately.
+// sum adds up the ranks; nil if one has not reported lately.
 func (w *workerLoad) sum(now time.Time) *plan.Load {
 	out := &plan.Load{}
 	var gaps uint64

@@ -19,7 +19,7 @@ func TestRouteAddress(t *testing.T) {
 		}
 	}
 
-	// Where IPv6 is on, loopback is a route like any other.
+	// If IPv6 is on, loopback is a route like any other.
 	if got, err := RouteAddress("nats://[::1]:4222"); err == nil && got != netip.IPv6Loopback().String() {
 		t.Errorf("a bus on ::1: %s", got)
 	}

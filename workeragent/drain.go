@@ -106,7 +106,7 @@ func (s *supervisor) drain(ctx context.Context, end context.CancelCauseFunc) {
 		s.setDraining(false)
 		return
 	}
-	end(errNotWanted) // where ctx has ended this has no effect
+	end(errNotWanted) // if ctx has ended this has no effect
 }
 
 // awaitIdle returns how the drain has ended.

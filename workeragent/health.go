@@ -140,7 +140,7 @@ func (s *supervisor) awaitHealthy(ctx context.Context, probe *engineprobe.Probe)
 	}
 }
 
-// isForeign reports whether the server at the worker's address is not the engine's. It is false where that is not
+// isForeign reports whether the server at the worker's address is not the engine's. It is false if that is not
 // known, as on systems other than Linux. The command of kind exec may be a client of a container runtime, whose
 // processes are not below it, so its server is not checked.
 func (s *supervisor) isForeign() bool {

@@ -9,7 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// Headers of hints leave Envoy only where clients are trusted with them.
+// Headers of hints leave Envoy only if clients are trusted with them.
 func TestHintHeaders(t *testing.T) {
 	for _, trusted := range []bool{false, true} {
 		text := prototext.Format(buildExtProc(Settings{}, audience{hints: trusted}))

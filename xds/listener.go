@@ -223,7 +223,7 @@ func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{envoynames.NamespaceLB,
 				envoynames.Namespace}},
 		},
-		// Only these headers leave Envoy: no cookies, and credentials where routers send prompts to engines.
+		// Only these headers leave Envoy: no cookies, and credentials only if routers send prompts to engines.
 		ForwardRules: &extprocv3.HeaderForwardingRules{AllowedHeaders: &matcherv3.ListStringMatcher{
 			Patterns: exactly(forwarded...),
 		}},

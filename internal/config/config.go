@@ -255,7 +255,7 @@ type Queue struct {
 	// head start in seconds. "lcfs" serves first the request that came last. "wspt" serves first the
 	// request with the fewest tokens to compute, weighed by priority.
 	Order string `yaml:"order"`
-	// Fair serves tenants alike, by tokens to compute. A tenant is the header x-stator-tenant where
+	// Fair serves tenants alike, by tokens to compute. A tenant is the header x-stator-tenant if
 	// gateway.hints is "headers", else "user" in the body.
 	Fair bool `yaml:"fair"`
 	// Classes share ranks by deficit round robin. Requests that name no class go to the first one.

@@ -75,7 +75,7 @@ func TestFailsClosed(t *testing.T) {
 	}
 }
 
-// TestPassPathsOfTenants: where clients have tenants, no path passes by default on which vLLM ignores a cache_salt.
+// TestPassPathsOfTenants: if clients have tenants, no path passes by default on which vLLM ignores a cache_salt.
 func TestPassPathsOfTenants(t *testing.T) {
 	for gateway, want := range map[string]bool{
 		"{}":                       true,

@@ -19,7 +19,7 @@ import (
 
 // Defaults are set before a file is decoded, in every struct that the file fills: the file's own values
 // replace them. So a 0 in the file is a 0, and not an absent value. A default belongs to the package that
-// uses the value; it stands here where that package does I/O.
+// uses the value; it stands here if that package does I/O.
 
 // defaulter is a struct with defaults.
 type defaulter interface{ setDefaults() }
@@ -69,7 +69,7 @@ var (
 		"/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify", "/pooling",
 		"/tokenize", "/detokenize",
 	}
-	// unsaltedPaths are further ones, where clients have no tenants.
+	// unsaltedPaths are further ones, if clients have no tenants.
 	unsaltedPaths = []string{
 		"/v1/messages", "/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
 		"/v1/images/generations", "/v1/images/edits", "/v1/moderations",

@@ -10,7 +10,7 @@ import (
 )
 
 // victims returns the workers that a pool drains, by name: as many as it has more than its plan. Workers that drain already come back
-// first where more are needed, because they have their caches.
+// first if more are needed, because they have their caches.
 //
 // The last workers that are known to every router stay until others are: a worker that has just become ready gets no requests for a moment.
 func (p *pool) victims(now time.Time) map[string]bool {

@@ -40,7 +40,7 @@ type Config struct {
 	GPUs, PrefillGPUs int
 	// SharedCache gives all engines one prefix cache, as large as theirs together, and routers the knowledge that
 	// each engine has all of it: a bound of the reuse that routing can reach. Running requests still fill each engine,
-	// so it bounds times only where memory is no limit. Default false.
+	// so it bounds times only if memory is no limit. Default false.
 	SharedCache bool
 	// Noise is the noise of all engines. Its Seed is ignored: each engine's noise has its number and Seed.
 	Noise Noise

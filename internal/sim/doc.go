@@ -17,7 +17,7 @@
 // or the queue of the router if all engines are busy. At the end of every pass the engine emits tokens and
 // publishes the changes of its cache. The last token ends the request.
 //
-// With separate roles a request is decided twice, as by stator extproc: for a worker that decodes, and where that
+// With separate roles a request is decided twice, as by stator extproc: for a worker that decodes, and if that
 // decision is split, for a worker that prefills. The second one computes the prompt. Then the KV cache is transferred,
 // as far as the first one does not have it, and the request joins the queue of the first one.
 //

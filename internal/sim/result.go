@@ -53,7 +53,7 @@ type Result struct {
 	Interrupted bool `json:"interrupted,omitempty"`
 }
 
-// Curves are distributions in milliseconds: the quantiles 0, 0.02, …, 1. A curve is empty where nothing was
+// Curves are distributions in milliseconds: the quantiles 0, 0.02, …, 1. A curve is empty if nothing was
 // measured.
 type Curves struct {
 	TTFT []float64 `json:"ttft_ms"`

@@ -7,7 +7,7 @@ import (
 // Budget bounds the GPUs of all workers. A negative bound is none.
 type Budget struct{ Min, Max int }
 
-// inBand reports whether as many GPUs are within the budget. The lower bound is relaxed by the step of the largest worker where both
+// inBand reports whether as many GPUs are within the budget. The lower bound is relaxed by the step of the largest worker if both
 // bounds are set, because not every total can be reached.
 func (b Budget) inBand(total, step int) bool {
 	if b.Max >= 0 && total > b.Max {
@@ -99,8 +99,8 @@ const (
 )
 
 // Power fits prefill and decode workers under a bound in watts. now has the present numbers, and watts the power of one worker of
-// each role. It returns at most as many of each role as wanted, and the reason of a change. Where one role grows while the other
-// shrinks and both together would exceed the bound on the way, the growth waits. Where even the least numbers exceed it, nothing
+// each role. It returns at most as many of each role as wanted, and the reason of a change. If one role grows while the other
+// shrinks and both together would exceed the bound on the way, the growth waits. If even the least numbers exceed it, nothing
 // grows.
 func Power(want, now, watts, least Replicas, bound int) (Replicas, string) {
 	if watts.Prefill <= 0 || watts.Decode <= 0 {
@@ -128,7 +128,7 @@ func Power(want, now, watts, least Replicas, bound int) (Replicas, string) {
 	return got, PowerClamped
 }
 
-// powered fits workers of one role under a bound in watts: at most as many as wanted. Where even the least number exceeds it, nothing
+// powered fits workers of one role under a bound in watts: at most as many as wanted. If even the least number exceeds it, nothing
 // grows.
 func powered(want, now, watts, least, bound int) int {
 	switch {

@@ -79,7 +79,7 @@ func (m *mesh) link(owner map[[2]int]int) {
 	}
 }
 
-// nearestPair returns two points that have none nearer: they are always connected. It is false where points are the same.
+// nearestPair returns two points that have none nearer: they are always connected. It is false if points are the same.
 func (m *mesh) nearestPair() (a, b int, ok bool) {
 	least := math.Inf(1)
 	for i := range m.points {
@@ -149,7 +149,7 @@ func (m *mesh) inCircle(a, b, c, d int) bool {
 	return false
 }
 
-// circle is the sign of the determinant that is positive where d is inside of the circle.
+// circle is the sign of the determinant that is positive if d is inside of the circle.
 func (m *mesh) circle(a, b, c, d int) int {
 	o := m.points[d]
 	var x, y, z [3]float64

@@ -161,7 +161,7 @@ func mostTelling(a, b string) string {
 	return ReasonNoChange
 }
 
-// judged turns estimates into a decision: up by one where all are over the bound, else down by one where that is safe. refused marks
+// judged turns estimates into a decision: up by one if all are over the bound, else down by one if that is safe. refused marks
 // that a survivor would be over the bound.
 func (c *Config) judged(now, least int, estimates []float64, bound float64, safe, refused bool, name string) side {
 	s := stop(now, ReasonNoChange)

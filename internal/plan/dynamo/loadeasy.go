@@ -2,7 +2,7 @@ package dynamo
 
 import "fmt"
 
-// thresholds are the limits of an easy target: a worker more where any engine is above up, and one less where all are below down.
+// thresholds are the limits of an easy target: a worker more if any engine is above up, and one less if all are below down.
 // The inclusive flags are for limits that count themselves.
 type thresholds struct {
 	up, down                   float64

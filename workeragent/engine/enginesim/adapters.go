@@ -43,7 +43,7 @@ func newAdapters(names []string) *adapters {
 	return a
 }
 
-// load adds an adapter. It returns false where one of that name is loaded, or there are too many.
+// load adds an adapter. It returns false if one of that name is loaded, or there are too many.
 func (a *adapters) load(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -341,7 +341,7 @@ func (s *Sim) endPass(end time.Time) {
 	}
 }
 
-// submit adds all sequences of a request to the queue, or none where one of them is refused.
+// submit adds all sequences of a request to the queue, or none if one of them is refused.
 func (s *Sim) submit(requests []*engine.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,7 +36,7 @@ type remote struct {
 	TP      int             `json:"tp_size"`
 }
 
-// read reads "kv_transfer_params". The engine ends where blocks are to be fetched and none is named: an assertion of vLLM's
+// read reads "kv_transfer_params". The engine ends if blocks are to be fetched and none is named: an assertion of vLLM's
 // scheduler fails then.
 func (n *nixl) read(c *completion, body []byte) (leg, error) {
 	var asked struct {

@@ -178,7 +178,7 @@ type p2pLeg struct {
 	*p2p
 	c *completion
 
-	source *p2pSource // nil where nothing is fetched
+	source *p2pSource // nil if nothing is fetched
 	keep   string     // id of the transfer for which blocks are kept; empty for none
 	lease  *lease     // nil if no blocks are kept
 }
