@@ -90,7 +90,7 @@ const (
 	pathKVFlush    = "/kv/flush"
 )
 
-// Pages returns all pages. A process has those whose parts it runs.
+// Pages returns all pages. A process has the pages whose parts it runs.
 func Pages() []Page {
 	return []Page{
 		{pathMetrics, "metrics in the format of Prometheus; see metrics.md", false},

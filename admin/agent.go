@@ -151,7 +151,7 @@ func failedOutput(e *workeragent.EngineStatus) (text string) {
 	return text
 }
 
-// lastErrors lists the errors of engines and sources. They quote what engines have written.
+// lastErrors lists the errors of engines and sources. They quote the output of engines.
 func lastErrors(engines []workeragent.EngineStatus) string {
 	var text string
 	for i := range engines {

@@ -40,7 +40,7 @@ func (s Sources) addKV(p *pages) {
 	p.post(pathKVFlush, s.flushKV)
 }
 
-// kvView is one store of /debug/kv. What follows engines is null or zero until the first engine has connected.
+// kvView is one store of /debug/kv. The fields after engines are null or zero until the first engine has connected.
 type kvView struct {
 	Model string `json:"model"`
 	// State is waiting (for the first engine), failing (memory or a tier could not be opened) or serving.
@@ -177,7 +177,7 @@ func viewKVTier(s *node.Status, t *node.TierStatus) kvTierView {
 	}
 }
 
-// kvTables returns the stores with their layouts, the tiers, the counts of blocks, the engines, and the reasons of what does not work.
+// kvTables returns the stores with their layouts, the tiers, the counts of blocks, the engines, and the reasons of failures.
 func kvTables(all []node.Status) string {
 	if len(all) == 0 {
 		return "no engine of this process has a KV store: set models[].kv.hostBytes of a model that it launches\n"

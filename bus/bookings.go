@@ -15,7 +15,7 @@ import (
 // bookingsSubject returns the subject of a replica's bookings. "*" stands for any replica.
 func (b *Bus) bookingsSubject(replica string) string { return b.subject("book", replica) }
 
-// PublishBookings publishes what this replica of the router has booked. A message that is lost is made
+// PublishBookings publishes the bookings of this replica of the router. A message that is lost is made
 // good by a later one, because amounts are totals and not changes.
 func (b *Bus) PublishBookings(u *peers.Update) error {
 	return b.control.nc.Publish(b.bookingsSubject(u.Replica), encode(bookingsMessage(u)))

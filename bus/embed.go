@@ -28,8 +28,8 @@ type EmbedConfig struct {
 	// bytes for each worker and pool.
 	MaxMemory int64
 
-	// Users may connect, and do what their role allows in Cluster. Without users every client may do
-	// everything.
+	// Users may connect, and use the subjects of their role in Cluster. Without users every client
+	// may do everything.
 	Users   []User
 	Cluster string
 	// TLSCert and TLSKey are files of the certificate and key of the server, in PEM.

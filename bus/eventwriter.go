@@ -27,10 +27,10 @@ const (
 //
 //	event                                    effect
 //	Add, nothing published for gatherTime    published at once
-//	Add, otherwise                           published when gatherTime has passed, with what came meanwhile
+//	Add, otherwise                           published when gatherTime has passed, with later ones
 //	Add, more than gatherBytes wait          published at once
 //	Add, maxGathered bytes wait              refused: routers find the gap and request a replay
-//	ctx of Run ends                          what waits is published
+//	ctx of Run ends                          waiting events are published
 //
 // All methods are safe for concurrent use. Batches are published in the order in which they were added.
 type EventWriter struct {
@@ -69,7 +69,7 @@ func (w *EventWriter) Add(batch []byte) error {
 	if isDue {
 		select {
 		case w.wake <- struct{}{}:
-		default: // Run has been woken, and will see what waits
+		default: // Run has been woken, and will see the waiting events
 		}
 	}
 	return nil
@@ -116,7 +116,7 @@ func (w *EventWriter) size() int {
 	return len(w.waiting)
 }
 
-// publish publishes what waits, in messages of at most maxMessage bytes. It reports whether anything did.
+// publish publishes the waiting events, in messages of at most maxMessage bytes. It reports whether anything did.
 func (w *EventWriter) publish() bool {
 	// Add goes on meanwhile, with new memory.
 	w.mu.Lock()

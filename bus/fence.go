@@ -52,7 +52,7 @@ func (b *Bus) put(ctx context.Context, f *fenced, term uint64, value []byte) err
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
 
-	// The clocks of planners may differ, and a leader may notice its loss late. What counts is the value that is there.
+	// The clocks of planners may differ, and a leader may notice its loss late. Only the stored value counts.
 	revision, there, err := f.read(ctx, kv)
 	if err == nil && there != nil && f.term(there) > term {
 		return ErrEarlierTerm

@@ -216,7 +216,7 @@ func (b *Bus) clientError(l *link, sub *nats.Subscription, err error) {
 	}
 }
 
-// The bounds of the messages of one subscription that wait. NATS drops what comes beyond.
+// The bounds of the messages of one subscription that wait. NATS drops further messages.
 const (
 	maxWaitingMessages = 1 << 16
 	maxWaitingBytes    = 32 << 20

@@ -174,7 +174,7 @@ func (l *Listed) putLocked(w *fleet.Worker) error {
 	return err
 }
 
-// identity is a worker without what may change while it is the same engine.
+// identity is a worker without the fields that may change while it is the same engine.
 func identity(w fleet.Worker) fleet.Worker {
 	w.Weight = 0
 	w.Taints = ""

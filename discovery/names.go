@@ -218,7 +218,7 @@ func (r *resolver) isReady(n listedName) bool {
 	return w != nil && w.State == fleet.Ready
 }
 
-// nameLog logs what becomes of the name of one worker, each thing once.
+// nameLog logs the changes of one worker's name, each thing once.
 type nameLog struct {
 	log     *slog.Logger
 	failed  string // the last error; empty after an answer

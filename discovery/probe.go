@@ -151,7 +151,7 @@ func (p *prober) ask(ctx context.Context, t target, e *engineLog) (state fleet.H
 	return after.State, true
 }
 
-// engineLog logs what becomes of a worker, and removes one without a lease that is down.
+// engineLog logs the changes of a worker's health, and removes one without a lease that is down.
 type engineLog struct {
 	*prober
 	target

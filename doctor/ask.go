@@ -111,7 +111,7 @@ func (r *routerSeen) askFirst(ctx context.Context) {
 	r.metricsThen, _ = readMetrics(ctx, client, page("/metrics"))
 }
 
-// askAgain reads what may have changed since askFirst.
+// askAgain reads the pages that may have changed since askFirst.
 func (r *routerSeen) askAgain(ctx context.Context) {
 	if r.err != nil || r.noCacheList {
 		return

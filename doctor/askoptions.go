@@ -16,10 +16,10 @@ import (
 )
 
 // optionsSeen has an engine's report of the options that docs/engines asks for, beside what all engines report. Its kind
-// decides what there is to read; the rest has its zero value.
+// decides which fields are read; the rest has its zero value.
 type optionsSeen struct {
 	version    string
-	metricsErr error // /metrics lacks what routers read there
+	metricsErr error // /metrics lacks values that routers read there
 	eventsOff  bool  // the options turn KV events off
 	replayOff  bool  // events are published, and no replay socket is set
 	hasServed  bool  // TensorRT-LLM: it has answered requests
@@ -64,7 +64,7 @@ func (e *engineSeen) askMetrics(ctx context.Context, base, kind, model string) {
 	e.readVLLM(page)
 }
 
-// readVLLM reads what vLLM and the simulated engine report in their metrics.
+// readVLLM reads the options that vLLM and the simulated engine report in their metrics.
 func (e *engineSeen) readVLLM(page metric.Samples) {
 	const config = "vllm:cache_config_info"
 	e.blockSize, _ = strconv.Atoi(page.Label(config, "block_size"))
@@ -143,7 +143,7 @@ func (e *engineSeen) askSGLang(ctx context.Context, base string) {
 	e.replayOff = !e.eventsOff && events.Replay == ""
 }
 
-// maxSlots and maxTokens bound what engines report.
+// maxSlots and maxTokens bound the numbers that engines report.
 const (
 	maxSlots  = 1 << 16
 	maxTokens = 1 << 30

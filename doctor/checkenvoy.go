@@ -357,7 +357,7 @@ func checkFilterMode(e *envoySeen) []Finding {
 	})
 }
 
-// bodyModeFindings are those about the mode of bodies.
+// bodyModeFindings returns the findings about the mode of bodies.
 func bodyModeFindings(d *decided) []Finding {
 	mode := d.bodyMode()
 	f := Finding{What: "request_body_mode is " + mode, Remedy: "set processing_mode.request_body_mode to BUFFERED"}

@@ -67,10 +67,10 @@ func (p *decisionPath) routerClusters() map[string]bool {
 	return clusters
 }
 
-// logFindings are those about an access log to routers.
+// logFindings returns the findings about an access log to routers.
 func (e *envoySeen) logFindings(p *decisionPath, subject string, log node) (found []Finding) {
 	filter := log.at("filter")
-	// The filter of the snippet has the requests with a booking, wherever they went, and those to pools.
+	// The filter of the snippet has the requests with a booking, wherever they went, and requests to pools.
 	takesBooked := filter.mentions(`"`+envoynames.Namespace+`" in metadata`) || filter.mentions("'"+envoynames.Namespace+"' in metadata")
 	namesPool := slices.ContainsFunc(e.poolNames(), filter.mentions)
 	reportsOthers := slices.ContainsFunc(p.decisions(), func(d decided) bool { return !e.asks(d) })
@@ -167,7 +167,7 @@ func matches(matcher node, text string) bool {
 	return false
 }
 
-// forwardFindings are those about the headers that routers get.
+// forwardFindings returns the findings about the headers that routers get.
 func forwardFindings(p *decisionPath, d *decided) (found []Finding) {
 	rules := p.config.at("forward_rules")
 	allowed, refused := rules.list("allowed_headers", "patterns"), rules.list("disallowed_headers", "patterns")

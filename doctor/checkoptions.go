@@ -124,7 +124,8 @@ func checkReplay(o *observation) []Finding {
 	})
 }
 
-// checkCapacity compares models[].workers[].blocks with what llama.cpp reports, whose metrics do not have its capacity.
+// checkCapacity compares models[].workers[].blocks with the capacity that llama.cpp reports, because its metrics do not have
+// it.
 func checkCapacity(o *observation) []Finding {
 	return eachRead(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
 		if m == nil || !w.fromFile || w.engine.capacity == 0 || m.blockSize < 1 {

@@ -9,8 +9,8 @@ import (
 	"github.com/stator-project/stator/internal/plan"
 )
 
-// loads collects what engines report about themselves, by worker. Ranks of a worker are added up. Engines count since their start, so a
-// report that is lost is made good by the next one.
+// loads collects the reports of engines about themselves, by worker. Ranks of a worker are added up. Engines count since their
+// start, so a report that is lost is made good by the next one.
 //
 // All methods are safe for concurrent use.
 type loads struct {
@@ -67,7 +67,7 @@ func (l *loads) apply(r bus.Load, now time.Time) (gaps uint64) {
 	return gaps
 }
 
-// take sets the loads of workers, from reports and from what routers have booked there. Figures of an interval are those since the last
+// take sets the loads of workers, from reports and from the bookings of routers. Figures of an interval are those since the last
 // call.
 func (l *loads) take(workers []plan.Worker, f *fleet.Snapshot, now time.Time) {
 	l.mu.Lock()

@@ -172,7 +172,7 @@ func (p *Planner) Run(ctx context.Context) error {
 	return nil
 }
 
-// applyLoad adds an engine's report. What decode engines generate is the answers of the model.
+// applyLoad adds an engine's report. The tokens that decode engines generate are the answers of the model.
 func (p *Planner) applyLoad(l bus.Load) {
 	gaps := p.loads.apply(l, time.Now())
 	if w := p.cfg.Fleet.Snapshot().Worker(l.Worker); w != nil && gaps > 0 {

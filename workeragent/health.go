@@ -173,7 +173,7 @@ func (s *supervisor) probeHealth(ctx context.Context, probe *engineprobe.Probe, 
 	return failures + 1
 }
 
-// publishLoad reads the engine's load, counts what its own tiers have moved, and publishes the load on the bus.
+// publishLoad reads the engine's load, counts the transfers of its own tiers, and publishes the load on the bus.
 func (s *supervisor) publishLoad(ctx context.Context, probe *engineprobe.Probe, epoch uint64, native nativeTiers) {
 	load, err := probe.Load(ctx)
 	if err != nil {

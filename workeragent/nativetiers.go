@@ -7,8 +7,8 @@ import (
 	"github.com/stator-project/stator/internal/metric"
 )
 
-// nativeMetrics count what engines move between their caches and their native tiers, such as the tiers of vLLM's
-// OffloadingConnector:
+// nativeMetrics count the transfers of engines between their caches and their native tiers, such as the tiers of
+// vLLM's OffloadingConnector:
 //
 //	tier            stored from, loaded to
 //	host            the device

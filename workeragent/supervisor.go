@@ -195,8 +195,8 @@ func (s *supervisor) claim(ctx context.Context, w fleet.Worker) (release context
 	}
 }
 
-// startCompanions starts what runs beside a living engine: the prober of its health and load, and the relays
-// of its KV events.
+// startCompanions starts the companions of a living engine: the prober of its health and load, and the
+// relays of its KV events.
 func (s *supervisor) startCompanions(ctx context.Context, w fleet.Worker, all *sync.WaitGroup) {
 	cfg := s.agent.cfg
 	probe := engineprobe.New(s.launch.Kind, w.Address)

@@ -14,8 +14,8 @@ import (
 // affinityName is the name of the Wasm filter, and of its module's virtual machines.
 const affinityName = "stator.affinity"
 
-// wasmCalls lists what Envoy may call in the module, and the module in Envoy. Envoy calls nothing else, so the chunks
-// of responses do not pass through the module.
+// wasmCalls lists the functions that Envoy may call in the module, and the module in Envoy. Envoy calls nothing else,
+// so the chunks of responses do not pass through the module.
 var wasmCalls = []string{
 	"proxy_on_context_create", "proxy_on_vm_start", "proxy_on_configure", "proxy_on_delete",
 	"proxy_on_request_headers", "proxy_on_request_body", "proxy_on_request_trailers",

@@ -146,7 +146,7 @@ const (
 	heapMonitor        = "envoy.resource_monitors.fixed_heap"
 )
 
-// buildOverload bounds what clients can make Envoy hold.
+// buildOverload bounds the memory and the connections that clients can make Envoy hold.
 func buildOverload(b BootstrapSettings, p *packer) *overloadv3.OverloadManager {
 	if b.MaxConnections == 0 && b.MaxHeapBytes == 0 {
 		return nil

@@ -21,8 +21,8 @@
 //
 // # Versions of Envoy
 //
-// Version has the table of what Envoys from 1.36 to 1.40 may be sent. An Envoy gets the resources of its version, by the node of its
-// first request. The streams of older ones end with an error. See docs/your-own-envoy.md.
+// Version has the table of the fields that Envoys from 1.36 to 1.40 may be sent. An Envoy gets the resources of its version, by
+// the node of its first request. The streams of older ones end with an error. See docs/your-own-envoy.md.
 //
 // # Failures
 //

@@ -28,9 +28,9 @@ const (
 	connectionWindow = 4 << 20
 )
 
-// connectionBuffer bounds what Envoy buffers of a connection that is read faster than it is written. Bodies of
-// requests have a bound of their own, on the route. So much of a compressed body is decompressed at once, which is up
-// to 33 MiB in each worker thread.
+// connectionBuffer bounds the bytes that Envoy buffers of a connection that is read faster than it is written. Bodies
+// of requests have a bound of their own, on the route. So much of a compressed body is decompressed at once, which is
+// up to 33 MiB in each worker thread.
 const connectionBuffer = 32 << 10
 
 // audience is whom a listener serves.

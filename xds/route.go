@@ -135,8 +135,8 @@ func buildAction(s Settings, model string, retry *routev3.RetryPolicy) *routev3.
 // would stop as many of them.
 //
 // There is no bound on the whole of an attempt, because an answer may take hours. The bound on its idle time begins again
-// with each byte. Before the first one it must be longer than any prefill, so it ends only what hangs for long: routers
-// find a frozen worker within seconds, and this frees the requests that it had already.
+// with each byte. Before the first one it must be longer than any prefill, so it ends only requests that hang for long:
+// routers find a frozen worker within seconds, and this frees the requests that it had already.
 func buildRetry(s Settings, p *packer) *routev3.RetryPolicy {
 	retry := &routev3.RetryPolicy{
 		RetryOn:              "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes",

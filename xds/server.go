@@ -28,7 +28,7 @@ import (
 
 // Server serves the results of Build to any number of Envoys over ADS, in both variants of the protocol.
 //
-// Invariants: the caches have the same configuration. Envoys differ in their listeners and in what their versions have; see
+// Invariants: the caches have the same configuration. Envoys differ in their listeners and in the fields of their versions; see
 // tables. Resources that did not change keep their versions, so Envoys get only differences. A change of the fleet rebuilds the
 // endpoints of the pools that it changes, and nothing else.
 type Server struct {
@@ -191,8 +191,8 @@ func (s *Server) findChanged(clusters []*clusterv3.Cluster) {
 	}
 }
 
-// push publishes what may be published at this time, and returns when there is more; zero means after the next change. Endpoints are
-// published before clusters, so that a new cluster finds its endpoints when it asks for them.
+// push publishes the changes that may be published at this time, and returns when there is more; zero means after the next
+// change. Endpoints are published before clusters, so that a new cluster finds its endpoints when it asks for them.
 func (s *Server) push(snapshot *fleet.Snapshot, now time.Time) (next time.Time) {
 	members := map[string]types.Resource{}
 	workers := byModel(snapshot)

@@ -66,7 +66,7 @@ func (s SnippetSettings) commentsOfManager() []comment {
 	}
 }
 
-// commentOnFailure explains what becomes of requests while no router answers.
+// commentOnFailure explains the fate of requests while no router answers.
 func (s SnippetSettings) commentOnFailure(filter string) comment {
 	if s.FailClosed {
 		return comment{filter + "stat_prefix", "There must be no failure_mode_allow here: routers remove members of KV transfers from " +

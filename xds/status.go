@@ -68,7 +68,7 @@ const (
 // partTables is the Part of listeners, routes and clusters.
 const partTables = "tables"
 
-// Status returns what Envoys were sent. It may be called from any goroutine.
+// Status returns the resources that Envoys were sent, accepted and refused. It may be called from any goroutine.
 func (s *Server) Status() Status { return s.status.now() }
 
 // journal is the source of Status. All methods are safe for concurrent use.

@@ -39,7 +39,7 @@ type Config struct {
 	Decisions Decisions `yaml:"decisions"`
 	// Bus configures how the processes of one cluster find each other.
 	Bus Bus `yaml:"bus"`
-	// Planner configures how many workers each model has, by what clients ask and what latencies they may see.
+	// Planner configures how many workers each model has, by the demand of clients and the latencies that they may see.
 	Planner Planner `yaml:"planner"`
 }
 
@@ -508,7 +508,7 @@ type Targets struct {
 // Planner configures how many workers each model has.
 type Planner struct {
 	// Algorithm decides. "configured" means the configured numbers. "sla" keeps the targets: it forecasts demand, and computes
-	// what serves it from a profile or an estimate. "reactive" is the rule of Kubernetes' horizontal pod autoscaler.
+	// the workers for it from a profile or an estimate. "reactive" is the rule of Kubernetes' horizontal pod autoscaler.
 	// "dynamo-classic", "dynamo-throughput", "dynamo-load" and "dynamo-hybrid" are the algorithms of NVIDIA Dynamo's planner. See
 	// docs/planning.md.
 	Algorithm string `yaml:"algorithm"`

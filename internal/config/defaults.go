@@ -113,7 +113,7 @@ func (l *Launch) setDefaults() {
 	l.StartUp = Duration(time.Minute)
 }
 
-// inherit fills what depends on other values of the file, after decoding.
+// inherit fills fields that depend on other values of the file, after decoding.
 func (l *Launch) inherit() {
 	fixed := l.Max == notSetCount
 	if fixed {
@@ -191,7 +191,7 @@ func (b *Bus) setDefaults() {
 	b.LeaseTTL = DefaultLeaseTTL
 }
 
-// inherit fills what depends on other values of the file, after decoding.
+// inherit fills fields that depend on other values of the file, after decoding.
 func (g *Gateway) inherit() {
 	if g.PassPaths == nil {
 		g.PassPaths = slices.Clone(saltedPaths)
@@ -204,7 +204,7 @@ func (g *Gateway) inherit() {
 	}
 }
 
-// inherit fills what depends on other values of the file, after decoding.
+// inherit fills fields that depend on other values of the file, after decoding.
 func (m *Model) inherit() {
 	m.Router.inherit()
 	for i := range m.Adapters {
@@ -222,7 +222,7 @@ func (m *Model) inherit() {
 	}
 }
 
-// inherit fills what depends on other values of the file, after decoding.
+// inherit fills fields that depend on other values of the file, after decoding.
 func (r *Router) inherit() {
 	if math.IsNaN(r.Busy.KVRelease) {
 		r.Busy.KVRelease = route.DefaultKVRelease * r.Busy.KVUsage

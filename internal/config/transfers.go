@@ -36,7 +36,7 @@ func (w *Worker) isHalf() bool {
 	return w.Role == fleet.Prefill.String() || w.Role == fleet.Decode.String()
 }
 
-// fillTransfer sets what follows from the worker's engine, role and address.
+// fillTransfer sets the fields that follow from the worker's engine, role and address.
 func (w *Worker) fillTransfer() {
 	if w.Transfer == notSetText {
 		w.Transfer = fleet.NoTransfer.String()

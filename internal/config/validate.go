@@ -258,7 +258,7 @@ func (v *validator) adapters(list []Adapter, path string, names map[string]strin
 	}
 }
 
-// busy checks what only the file can get wrong, and leaves the rest to the owner of the thresholds.
+// busy checks mistakes that only the file can have, and leaves the rest to the owner of the thresholds.
 func (v *validator) busy(b *Busy, path string) {
 	v.is(b.PrefillShare <= maxPrefillShare, path+".prefillShare", "must be at most %d", maxPrefillShare)
 	v.is(b.KVUsage == 0 || b.KVRelease > 0, path+".kvRelease", "must be more than 0, or a rank that is busy stays so")

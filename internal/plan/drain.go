@@ -77,8 +77,9 @@ func (p *pool) compareLoss(a, b *Worker) int {
 // often.
 const cacheMinute = 60
 
-// loss returns the loss when a worker drains, in seconds: the time of computing again what its cache spares in a minute, and a
-// second for each request, whose end must be waited for. A worker without a known load counts as idle: it may be lost already.
+// loss returns the loss when a worker drains, in seconds: the time of computing again the tokens that its cache spares in a
+// minute, and a second for each request, whose end must be waited for. A worker without a known load counts as idle: it may be
+// lost already.
 func (p *pool) loss(w *Worker) float64 {
 	if w.Load == nil {
 		return 0

@@ -224,7 +224,7 @@ func (m *dynamoMemory) classic(c *dynamo.Config, roles dynamoPools, w *Demand) d
 	return c.Classic(surface, now, c.Traffic(m.state.Series), k)
 }
 
-// decideLoad decides on what engines have to do now, and learns the steps that they report.
+// decideLoad decides by the present work of engines, and learns the steps that they report.
 func (m *dynamoMemory) decideLoad(o *Observation, c *dynamo.Config, roles dynamoPools) {
 	m.loadAt = o.At
 	prefill, _ := roles.prefill.engines(c.Limits, 0)

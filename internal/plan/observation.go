@@ -173,7 +173,7 @@ type Load struct {
 	ITL time.Duration
 	// StepTokens is the number of an answer's tokens that a decode step makes; 0 is unknown.
 	StepTokens float64
-	// Found is the prompt tokens per second that it found in its cache: what would be computed again elsewhere without it.
+	// Found is the prompt tokens per second that it found in its cache: without it they would be computed again elsewhere.
 	Found float64
 }
 

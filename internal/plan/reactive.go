@@ -57,8 +57,8 @@ func (p *pool) planReactive(o *Observation) {
 	p.memory.asked = asked{o.At, d.Replicas, fmt.Sprintf("%d by %s: %s", d.Replicas, p.model.Algorithm, d.Reason)}
 }
 
-// reactiveConfig returns the autoscaler's configuration. By default, prefill workers are counted by what waits, and others by their KV
-// caches.
+// reactiveConfig returns the autoscaler's configuration. By default, prefill workers are counted by waiting requests, and others
+// by their KV caches.
 func (p *pool) reactiveConfig() reactive.Config {
 	if p.model.Reactive != nil {
 		return *p.model.Reactive

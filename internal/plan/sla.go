@@ -15,7 +15,7 @@ import (
 // The algorithm "sla" asks for as many workers as keep the latencies within the targets.
 //
 //	known                              what counts
-//	demand                             the forecast at the time when a worker that is started now is ready, and what waits until then
+//	demand                             the forecast for when a worker started now is ready, and the requests that wait until then
 //	demand and the engines' load       the greater need of both, with Tuning.Mode both
 //	the engines' load                  the work that they have now
 //	neither                            the last plan stays, within its bounds
@@ -170,8 +170,8 @@ func (p *pool) needOfDemand(d *demand) int {
 // leastRate is the rate below which no requests are expected, in requests per second: one in a quarter of an hour.
 const leastRate = 1.0 / 900
 
-// backlog returns the rate that is needed besides the rate of arrivals, to serve in time what will be waiting when a new worker
-// is ready.
+// backlog returns the rate that is needed besides the rate of arrivals, to serve in time the requests that will be waiting when
+// a new worker is ready.
 func (p *pool) backlog(d *demand) float64 {
 	if p.configured.Role == fleet.Decode {
 		return 0 // prompts wait for prefill workers

@@ -46,10 +46,10 @@
 //
 // # Transfers
 //
-// A transfer begins [Transfer].Base after the prefill. Its rate is the smaller one of its equal shares of what its
-// prefill worker sends and its decode worker receives. Until it ends, its blocks stay in use on the prefill worker. On the
-// decode worker it takes none: blocks for the prompt are allocated when the engine admits the request, after the
-// transfer. Real engines allocate them before.
+// A transfer begins [Transfer].Base after the prefill. Its rate is the smaller one of its equal shares of its prefill
+// worker's sending rate and its decode worker's receiving rate. Until it ends, its blocks stay in use on the prefill
+// worker. On the decode worker it takes none: blocks for the prompt are allocated when the engine admits the request,
+// after the transfer. Real engines allocate them before.
 //
 // # Pulls
 //
@@ -74,7 +74,7 @@
 // no request.
 //
 // An observation has the demand of the time since the one before, and the engines' own figures without delay. The plan takes
-// effect at once. What lies between a planner and its engines in a cluster is in [Planning].StartUp.
+// effect at once. The delays between a planner and its engines in a cluster are in [Planning].StartUp.
 //
 // GPU time counts from the beginning of an engine's start-up until it leaves, because its GPUs are taken for that long.
 //

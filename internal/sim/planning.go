@@ -83,7 +83,7 @@ func (r *run) plan() error {
 }
 
 // observe returns a planner's observation of now, with the workers in order of their numbers. Its loads are kept, because they
-// order the engines that may be drained. The figures of demand and load are those since the observation before.
+// order the engines that may be drained. The figures of demand and load count since the observation before.
 func (r *run) observe() plan.Observation {
 	every := r.cfg.Planning.Every
 	o := plan.Observation{At: r.clock(), Settings: r.cfg.Planning.Settings, Demand: []plan.Demand{r.demand.take(every)}}

@@ -183,7 +183,7 @@ func (s *Sim) refusal(err error) *openai.Error {
 			Message: "The engine's queue is full: try again later, or send less at once."}
 	}
 
-	// What remains are errors of the core about an empty prompt.
+	// The remaining errors are of the core, about an empty prompt.
 	return openai.Invalid("", "", "%v", err)
 }
 

@@ -121,7 +121,7 @@ func (k *kvStore) use(c *session.Client) {
 	k.client = c
 }
 
-// computed queues blocks that the engine has computed. What there is no room for is not written.
+// computed queues blocks that the engine has computed. Blocks without room are not written.
 func (k *kvStore) computed(events []kvevent.Raw) {
 	for i := range events {
 		if events[i].Kind != kvevent.Stored || events[i].Tier != fleet.Device {

@@ -18,8 +18,8 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// connector is one way in which engines transfer KV caches: what requests and answers have for it, and what engines ask each
-// other on their side channels.
+// connector is one way in which engines transfer KV caches: the members of requests and answers for it, and the questions
+// that engines ask each other on their side channels.
 //
 //	transfer                 engine         file
 //	fleet.TransferNixl       vLLM           transfernixl.go

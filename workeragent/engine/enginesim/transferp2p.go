@@ -32,7 +32,7 @@ type p2p struct{ sim *Sim }
 type p2pSource struct {
 	id      string // of the transfer
 	address string
-	cached  bool // fetch what its cache has: no request to it computes the prompt
+	cached  bool // fetch the blocks in its cache: no request to it computes the prompt
 }
 
 // read reads "kv_transfer_params".
