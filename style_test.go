@@ -202,11 +202,15 @@ func TestPlainWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	results, err := filepath.Glob("docs/results/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	front, err := filepath.Glob("*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range slices.Concat(documents, engines, decisions, front) {
+	for _, path := range slices.Concat(documents, engines, decisions, results, front) {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -56,7 +56,7 @@ type Gateway struct {
 	// least loaded worker. Their bodies must be JSON objects in UTF-8 or forms (multipart/form-data). A path that
 	// ends in "/*" stands for all paths below it, and "/*" for all paths. Engines have paths that change or stop
 	// them, so list only what every client may use. Others get 404.
-	PassPaths []string `yaml:"passPaths" default:"those of OpenAI, vLLM and Anthropic that compute something; see docs/security.md"`
+	PassPaths []string `yaml:"passPaths" default:"the paths of OpenAI, vLLM and Anthropic that compute something; see docs/security.md"`
 	// DecisionTimeout is the time that Envoy waits for a decision before it routes a request itself. A
 	// short one costs cache hits while the router is busy. A long one costs time while the router hangs.
 	DecisionTimeout Duration `yaml:"decisionTimeout"`
@@ -319,7 +319,7 @@ type Launch struct {
 	// engines.
 	Env map[string]string `yaml:"env"`
 	// Dir is the folder in which these engines run, and to which relative paths in args and command refer.
-	Dir string `yaml:"dir" default:"that of the agent"`
+	Dir string `yaml:"dir" default:"the folder of the agent"`
 	// GPUs are the devices of these engines, as CUDA_VISIBLE_DEVICES has them: indexes in the order of the PCI bus, or UUIDs.
 	// Each of count gets as many as it needs, in this order. For vllm that is the product of the options tensor-parallel-size,
 	// pipeline-parallel-size and data-parallel-size, for sglang of tp-size, pp-size and dp-size, and for trtllm of tp_size,
@@ -349,7 +349,7 @@ type KV struct {
 	PeerListen string `yaml:"peerListen" default:"no other node is served"`
 	// PeerAddress is the address, host:port, that other nodes are given, if they cannot reach the address of peerListen: behind
 	// NAT, for example.
-	PeerAddress string `yaml:"peerAddress" default:"that of peerListen; on all addresses, the IP of --advertise-address"`
+	PeerAddress string `yaml:"peerAddress" default:"the address of peerListen; on all addresses, the IP of --advertise-address"`
 	// Peers are the addresses, host:port, of other nodes' peerListen, beside the ones that are found by the bus. This node's own
 	// address may be among them, so that all nodes can have one list.
 	Peers []string `yaml:"peers"`
@@ -496,13 +496,13 @@ type Bus struct {
 // Targets are bounds of latencies. 0s is no bound.
 type Targets struct {
 	// TTFT is the time to the first token.
-	TTFT Duration `yaml:"ttft" default:"that of planner"`
+	TTFT Duration `yaml:"ttft" default:"the value of planner"`
 	// ITL is the mean time between the tokens of a request.
-	ITL Duration `yaml:"itl" default:"that of planner"`
+	ITL Duration `yaml:"itl" default:"the value of planner"`
 	// E2E is the time of a whole request.
-	E2E Duration `yaml:"e2e" default:"that of planner"`
+	E2E Duration `yaml:"e2e" default:"the value of planner"`
 	// Quantile is the share of requests that are to be within the bounds, above 0 and below 1.
-	Quantile float64 `yaml:"quantile" default:"that of planner"`
+	Quantile float64 `yaml:"quantile" default:"the value of planner"`
 }
 
 // Planner configures how many workers each model has.
