@@ -27,7 +27,7 @@ func Disk(d *disk.Disk) Backend { return diskBackend{d} }
 
 type diskBackend struct{ *disk.Disk }
 
-// readsAtOnce is how many blocks of one fetch a disk reads at once. The disk has its bound for all of them.
+// readsAtOnce bounds the blocks of one fetch that a disk reads at once. The disk has its own bound for all fetches.
 const readsAtOnce = 32
 
 func (d diskBackend) Load(ctx context.Context, keys []block.Key, dst [][]byte) []error {

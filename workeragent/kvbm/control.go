@@ -23,7 +23,7 @@ type flusher interface {
 
 // Pin keeps blocks until a time: they leave host memory after all others, and are copied to the slower tiers before Pin returns, and
 // pinned there, so that they are somewhere even then. A zero time ends their pins. It returns how many of them are anywhere. When ctx
-// ends, blocks that are not copied yet are pinned where they are.
+// ends, blocks that are not copied yet are pinned on the tier that has them.
 func (s *Store) Pin(ctx context.Context, keys []block.Key, until time.Time) (pinned int) {
 	here := make([]bool, len(keys))
 	for k, key := range keys {
@@ -84,9 +84,9 @@ func (s *Store) Prefetch(ctx context.Context, keys []block.Key) int {
 // ErrNoFlush is the error of a flush of a tier that is not there, or keeps its blocks.
 var ErrNoFlush = errors.New("this tier cannot be flushed")
 
-// Flush drops all blocks in host memory, and those of slower tiers that can drop them, pinned ones too; or those of the given tiers alone.
-// Blocks in use leave when they are released. An object store keeps its blocks, because other nodes have them too. It returns how many
-// left each tier. The error wraps [ErrNoFlush] before anything was dropped, or is that of a tier.
+// Flush drops all blocks, pinned ones too, in host memory and in the slower tiers that can drop them; or only the blocks of the given
+// tiers. Blocks in use leave when they are released. An object store keeps its blocks, because other nodes have them too. It returns how
+// many left each tier. The error wraps [ErrNoFlush] before anything was dropped, or is the error of a tier.
 func (s *Store) Flush(only ...fleet.Tier) (blocks map[fleet.Tier]int, err error) {
 	for _, tier := range only {
 		if !s.flushes(tier) {

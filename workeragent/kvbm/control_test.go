@@ -62,8 +62,8 @@ func (p *pinning) inHost(keys []block.Key) (n int) {
 	return n
 }
 
-// TestPinnedBlocksAreDemoted: pinned blocks of host memory are on the disk and pinned there, also where the policy would not copy them.
-// Host memory can lose them, and the disk has them until their time, whatever else is written. Then they leave as others do.
+// TestPinnedBlocksAreDemoted: pinned blocks of host memory are on the disk and pinned there, even if the policy would not copy them. Host
+// memory can lose them, and the disk has them until their time, whatever else is written. Then they leave as others do.
 func TestPinnedBlocksAreDemoted(t *testing.T) {
 	p := newPinning(t, WriteImportant)
 	keys := keysFrom(0, 6)

@@ -1,9 +1,9 @@
-// Package kvbm manages the KV blocks of a node that are not on its GPUs: in host memory, in that of other nodes, on a disk, and in an
-// object store.
+// Package kvbm manages the KV blocks of a node that are not on its GPUs: in host memory, in the host memory of other nodes, on a disk,
+// and in an object store.
 //
-// A [Store] has the blocks of one layout. Engines write what they have computed into slots of host memory, which they share with the
-// store, and load from there. Behind host memory there are slower tiers ([Backend]): packages peers, disk and object. Package pool decides
-// which block is in which slot, and package onboard how much of a prefix is worth loading.
+// A [Store] has the blocks of one layout. Engines write the blocks that they have computed into slots of host memory, which they share
+// with the store, and load from there. Behind host memory there are slower tiers ([Backend]): packages peers, disk and object. Package
+// pool decides which block is in which slot, and package onboard how much of a prefix is worth loading.
 //
 // # The life of a block
 //
@@ -19,9 +19,9 @@
 //
 // # Bounds
 //
-// Engines' calls never wait for a slower tier, except Fetch, which waits until its deadline. Pin waits too: operators call it. Copies
-// to a tier wait in a queue of Config.Queue blocks, which Run's goroutines empty. What one Fetch reads, others that want it wait for.
-// A lease holds slots in host memory, and Reserve refuses what there is no room for.
+// Engines' calls never wait for a slower tier, except Fetch, which waits until its deadline. Pin waits too: operators call it. Copies to
+// a tier wait in a queue of Config.Queue blocks, which Run's goroutines empty. If one Fetch reads a block, others that want it wait for
+// that read. A lease holds slots in host memory, and Reserve refuses blocks for which there is no room.
 //
 // # Wrong bytes
 //

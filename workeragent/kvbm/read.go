@@ -11,14 +11,14 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 )
 
-// Found is what a store has of a prefix.
+// Found describes the part of a prefix that a store has.
 type Found struct {
-	// Blocks is how many of the first blocks there are, each on the fastest tier that has it.
+	// Blocks counts the first blocks that are in the store, each on the fastest tier that has it.
 	Blocks int
-	// Load is how many of them are worth loading, and Took how long that takes.
+	// Load counts the blocks worth loading, and Took is the time that loading them takes.
 	Load int
 	Took time.Duration
-	// On is how many of Blocks are in host memory, and then on each of Config.Tiers.
+	// On counts the blocks of Blocks in host memory, and then on each of Config.Tiers.
 	On []int
 }
 
@@ -66,8 +66,8 @@ func (s *Store) Copied(blocks int, took time.Duration) {
 	}
 }
 
-// Report returns how long blocks take from each kind of memory to an engine, as measured: those of slower tiers come to host memory first.
-// Where nothing was measured they take no time, as in Find, so that something will be.
+// Report returns how long blocks take from each kind of memory to an engine, as measured: blocks of slower tiers come to host memory
+// first. If nothing was measured they take no time, as in Find, so that loads happen and are measured.
 func (s *Store) Report() (out fleet.Store) {
 	tokens, now := time.Duration(s.cfg.Layout.PageTokens), s.cfg.Now()
 	host := s.host.load(tokens, now)
@@ -102,7 +102,7 @@ func (s *Store) run(keys []block.Key) (n, on int) {
 	return 0, 0
 }
 
-// used counts a use of blocks. Those that are used again are copied to tiers whose policy waits for that.
+// used counts a use of blocks. Blocks that are used again are copied to tiers whose policy waits for that.
 func (s *Store) used(keys []block.Key) {
 	waits := slices.ContainsFunc(s.tiers, func(t *tier) bool { return t.Write == WriteReused })
 	if !waits {
@@ -127,7 +127,7 @@ func (s *Store) used(keys []block.Key) {
 // Lease holds blocks in host memory, so that an engine can read them.
 type Lease struct {
 	store *Store
-	// Slots are where the blocks are, in the order of their keys.
+	// Slots are the slots of the blocks, in the order of their keys.
 	Slots []int
 	once  sync.Once
 }
@@ -246,7 +246,7 @@ func (s *Store) claim(keys []block.Key) (mine []block.Key, slots []int, other *f
 	return mine, slots, nil
 }
 
-// loadFrom reads blocks from a tier into slots, and registers those that came.
+// loadFrom reads blocks from a tier into slots, and registers the blocks that came.
 func (s *Store) loadFrom(ctx context.Context, t *tier, keys []block.Key, slots []int) {
 	dst := make([][]byte, len(keys))
 	for k, i := range slots {

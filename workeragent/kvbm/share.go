@@ -2,8 +2,8 @@ package kvbm
 
 import "github.com/stator-project/stator/workeragent/kvbm/block"
 
-// Acquire holds those of the blocks that are in host memory, and returns their bytes; data[i] is nil where keys[i] is not there. The bytes
-// stay the same until release is called, which counts once. It waits for no transfer.
+// Acquire holds the given blocks that are in host memory, and returns their bytes; data[i] is nil if keys[i] is not there. The bytes stay
+// the same until release is called, which counts once. It waits for no transfer.
 func (s *Store) Acquire(keys []block.Key) (data [][]byte, release func()) {
 	slots, release := s.AcquireSlots(keys)
 	data = make([][]byte, len(keys))
@@ -15,7 +15,7 @@ func (s *Store) Acquire(keys []block.Key) (data [][]byte, release func()) {
 	return data, release
 }
 
-// AcquireSlots is Acquire with the slots of the blocks in place of their bytes, and -1 for those that are not there.
+// AcquireSlots is Acquire with the slots of the blocks in place of their bytes, and -1 for blocks that are not there.
 func (s *Store) AcquireSlots(keys []block.Key) (slots []int, release func()) {
 	slots = make([]int, len(keys))
 	l := &Lease{store: s}
@@ -33,10 +33,10 @@ func (s *Store) AcquireSlots(keys []block.Key) (slots []int, release func()) {
 	return slots, l.Release
 }
 
-// keysAtOnce is how many slots Keys reads before it lets other calls go on.
+// keysAtOnce is the number of slots that Keys reads before it lets other calls go on.
 const keysAtOnce = 4096
 
-// Keys returns the blocks in host memory. Those that come or leave meanwhile may be missing.
+// Keys returns the blocks in host memory. Blocks that come or leave meanwhile may be missing.
 func (s *Store) Keys() (keys []block.Key) {
 	slots := s.cfg.Memory.Slots()
 	for from := 0; from < slots; from += keysAtOnce {

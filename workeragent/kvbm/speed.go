@@ -9,7 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/onboard"
 )
 
-// speed is how fast a tier loads, by what was observed: the time of a load and that of each of its blocks, and what loads now.
+// speed estimates how fast a tier loads, by observation: the time of a load, the time of each of its blocks, and the loads in progress.
 type speed struct {
 	mu      sync.Mutex
 	at      time.Time     // guarded by mu; of the last observation; zero before the first
@@ -67,13 +67,14 @@ func (s *speed) observe(blocks int, took time.Duration, now time.Time) {
 	s.latency = max(s.latency, 0)
 }
 
-// load returns how long blocks with so many tokens take now. No time is a nanosecond, because [fleet.TierLoad] has 0 for what is not known.
+// load returns how long blocks with so many tokens take now. No time is a nanosecond, because 0 in [fleet.TierLoad] means not known.
 func (s *speed) load(tokens time.Duration, now time.Time) fleet.TierLoad {
 	p := s.part(0, now)
 	return fleet.TierLoad{Wait: p.Wait + p.Latency, Token: max(p.Block/tokens, 1)}
 }
 
-// part returns what a load of blocks would take now. As long as nothing was observed, it takes no time, so that something will be.
+// part returns the time that a load of blocks would take now. As long as nothing was observed it takes no time, so that loads happen and
+// are observed.
 func (s *speed) part(blocks int, now time.Time) onboard.Part {
 	s.mu.Lock()
 	defer s.mu.Unlock()

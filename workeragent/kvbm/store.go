@@ -38,7 +38,7 @@ const (
 
 // Tier is a tier behind host memory.
 type Tier struct {
-	// Name is that of its counts. Each tier of a store has another one.
+	// Name is the tier's name in its counts. Each tier of a store has another name.
 	Name string
 	// Tier is the kind of memory as which its changes are reported. With WriteNever none are, and it has no meaning.
 	Tier fleet.Tier
@@ -48,14 +48,14 @@ type Tier struct {
 	Priority uint8
 }
 
-// Config is what a store needs. Only Layout and Memory have no default.
+// Config configures a store. Only Layout and Memory have no default.
 type Config struct {
 	Layout block.Layout
 	// Memory has slots of the layout's size, which the store uses until Run has ended.
 	Memory Memory
-	// Tiers are the tiers behind it, the fastest first. Those that are written to have rising kinds of memory.
+	// Tiers are the tiers behind it, the fastest first. Tiers that are written to have rising kinds of memory.
 	Tiers []Tier
-	// Queue is how many blocks may wait to be copied to a tier (1,024), and Writers how many are copied to it at once (4).
+	// Queue bounds the blocks that wait to be copied to a tier (1,024), and Writers the blocks that are copied to it at once (4).
 	Queue, Writers int
 	// WriteTimeout bounds the copy of one block (10 s), and FetchTimeout a fetch (5 s).
 	WriteTimeout, FetchTimeout time.Duration
@@ -110,11 +110,11 @@ type tier struct {
 	speed  speed
 	queue  chan copyJob
 	counts tierCounts
-	// pending is how many blocks are in queue, or are being copied.
+	// pending counts the blocks that are in queue, or are being copied.
 	pending atomic.Int64
 }
 
-// tierCounts are what a store has counted of a tier.
+// tierCounts are a store's counts for one tier.
 type tierCounts struct{ copied, dropped, failed, loaded atomic.Uint64 }
 
 // copyJob is a block to copy to a tier.
@@ -123,7 +123,7 @@ type copyJob struct {
 	priority uint8
 }
 
-// counts are what a store has counted, without what it has counted of its tiers.
+// counts are a store's counts, without the counts of its tiers.
 type counts struct{ committed, found, fetched, refused atomic.Uint64 }
 
 // New returns a store without blocks in host memory. Slower tiers may have some.
@@ -151,7 +151,7 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// checkTiers refuses tiers that share a name, and an order of kinds of memory that is not that of their speed.
+// checkTiers refuses tiers that share a name, and an order of kinds of memory that differs from the order of their speed.
 func checkTiers(tiers []Tier) error {
 	names := map[string]bool{"": true, fleet.Host.String(): true}
 	last := fleet.Host
@@ -191,25 +191,25 @@ func (s *Store) Run(ctx context.Context) {
 // ErrNoRoom is the error of a call that needs more host memory than is free or can be evicted.
 var ErrNoRoom = errors.New("host memory is full of blocks that are in use")
 
-// Stats is the state of a store and what it has counted since it was made.
+// Stats is the state of a store, and its counts since it was made.
 type Stats struct {
-	// Slots are those of host memory, by state.
+	// Slots counts the slots of host memory, by state.
 	Slots pool.Stats
-	// Committed counts blocks from engines, Found those that Find has found on any tier, Fetched those of leases, and Refused those for
-	// which there was no room.
+	// Committed counts blocks from engines, Found blocks that Find has found on any tier, Fetched blocks of leases, and Refused blocks
+	// for which there was no room.
 	Committed, Found, Fetched, Refused uint64
 	// Tiers are the figures of Config.Tiers, in their order.
 	Tiers []TierStats
 }
 
-// TierStats is what a store has counted of a tier.
+// TierStats are a store's counts for one tier.
 type TierStats struct {
-	// Name is that of the tier.
+	// Name is the tier's name.
 	Name string
 	// Copied, Dropped and Failed count blocks that were copied to the tier, that its queue had no room for, and whose copy failed. Loaded
-	// counts those that came from it.
+	// counts blocks that came from it.
 	Copied, Dropped, Failed, Loaded uint64
-	// Waiting is how many blocks wait to be copied to it, or are being copied.
+	// Waiting counts the blocks that wait to be copied to it, or are being copied.
 	Waiting int
 }
 

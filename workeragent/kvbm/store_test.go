@@ -447,8 +447,8 @@ func TestFindComparesWithComputing(t *testing.T) {
 	}
 }
 
-// TestReport: routers get the time of a token on each tier and at peers. Blocks of a slower tier come by way of host memory. What was not
-// measured, or long ago, takes a nanosecond.
+// TestReport: routers get the time of a token on each tier and at peers. Blocks of a slower tier come by way of host memory. A tier that
+// was not measured, or only long ago, takes a nanosecond.
 func TestReport(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	s := start(t, Config{Now: func() time.Time { return now }, Memory: newHeap(4), Tiers: []Tier{

@@ -140,7 +140,7 @@ func (s *Store) copySoon(key block.Key, priority uint8) {
 	}
 }
 
-// enqueue queues a block for a tier, or counts it where the queue is full.
+// enqueue queues a block for a tier, or counts it if the queue is full.
 func (s *Store) enqueue(t *tier, key block.Key, priority uint8) {
 	t.pending.Add(1)
 	select {

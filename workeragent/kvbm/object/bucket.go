@@ -5,7 +5,8 @@ import (
 	"errors"
 )
 
-// Bucket is what the tier needs of an object store. Its methods return when ctx ends. Failures of the store itself are a [Fault].
+// Bucket has the operations that the tier needs from an object store. Its methods return when ctx ends. Failures of the store itself are
+// a [Fault].
 type Bucket interface {
 	// PutIfAbsent writes an object, and reports whether it did: false means that an object of this name is there already. After a lost
 	// answer that can be the object of this very call.

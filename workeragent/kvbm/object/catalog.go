@@ -14,7 +14,7 @@ type pack struct {
 	entries []entry // by ascending offset
 }
 
-// place is where a block is: an entry of a pack.
+// place locates a block: it is an entry of a pack.
 type place struct {
 	pack *pack
 	at   int32
@@ -39,7 +39,7 @@ func newCatalog(most int) *catalog {
 	return &catalog{max: most, places: map[block.Key]place{}}
 }
 
-// find returns where a block is.
+// find returns the place of a block.
 func (c *catalog) find(k block.Key) (place, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -61,7 +61,7 @@ func (c *catalog) match(keys []block.Key) int {
 	return len(keys)
 }
 
-// wants reports whether the pack of a name should be read: it is neither here, nor older than what the bound has room for.
+// wants reports whether the pack of a name should be read: it is neither here, nor older than the packs that the bound has room for.
 func (c *catalog) wants(name string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

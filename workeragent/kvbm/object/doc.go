@@ -35,15 +35,15 @@
 //
 // # Authenticity
 //
-// Tags are those of [block.MAC]. Each pack has another key, by HKDF-SHA256 of [Config.Secret], the space and the pack's name. The
-// number of a block's tag is its place in the pack. So one who writes to the bucket without the secret can neither change a block nor
-// put it elsewhere, under another key, in another pack or in another layout. An index with a wrong tag is refused as a whole and counted,
-// and a block with a wrong one when it is loaded.
+// Tags are made by [block.MAC]. Each pack has another key, by HKDF-SHA256 of [Config.Secret], the space and the pack's name. The number
+// of a block's tag is its place in the pack. So one who writes to the bucket without the secret can neither change a block nor put it
+// elsewhere, under another key, in another pack or in another layout. An index with a wrong tag is refused as a whole and counted, and a
+// block with a wrong one when it is loaded.
 //
 // A node with a secret refuses what one without a secret has written, and the other way round. Without one, tags find damage alone.
 // Objects of version 1, which had checksums, are under another name and are neither read nor deleted.
 //
-// # What a node learns of the others
+// # How a node learns about others
 //
 // A node lists the index objects that are newer than the newest it has seen, less [Config.Overlap]: clocks differ, and a pack
 // gets its name before it is written. What appears later than that is found by the next sweep. At most [Config.MaxBlocks] blocks
@@ -63,14 +63,14 @@
 //	healthy                                                 calls are sent
 //	failing   a lasting fault, or three others in a row     calls fail with ErrUnavailable and the reason, at once
 //
-// A probe writes, reads and lists. It is repeated after growing pauses, and its success makes the tier healthy. Faults are those of
-// the store: no such bucket, wrong credentials, a wrong clock, no connection, deadlines that
-// pass after [Config.SlowAfter] without an answer. A missing object is no fault.
+// A probe writes, reads and lists. It is repeated after growing pauses, and its success makes the tier healthy. Faults are errors of the
+// store itself: no such bucket, wrong credentials, a wrong clock, no connection, deadlines that pass after [Config.SlowAfter] without an
+// answer. A missing object is no fault.
 //
 // A pack that could not be written stays in memory for [Config.PackLifetime], and is then dropped and counted.
 //
 // # Concurrency
 //
 // [Tier.Run] owns all goroutines. Other methods may be called at any time from any goroutine. At most [Config.Requests] requests are on
-// the way at once. Each has a deadline: that of the caller's context, and [Config.Timeout].
+// the way at once. Each has two deadlines: the deadline of the caller's context, and [Config.Timeout].
 package object

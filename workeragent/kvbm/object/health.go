@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/backoff"
 )
 
-// State is what the tier does with calls.
+// State decides whether the tier sends calls.
 type State string
 
 // The states, see the package's description.

@@ -10,10 +10,10 @@ import (
 	"github.com/stator-project/stator/internal/backoff"
 )
 
-// pageNames is how many names a list request asks for.
+// pageNames is the number of names that a list request asks for.
 const pageNames = 1000
 
-// readers is how many indexes are read at once.
+// readers is the number of indexes that are read at once.
 const readers = 4
 
 // maxBad bounds the names of unusable indexes that are remembered, so that they are not read again at every turn.
@@ -42,7 +42,7 @@ func (t *Tier) learnAlways(ctx context.Context) {
 	}
 }
 
-// learn lists the index objects that may be new, and reads those that are.
+// learn lists the index objects that may be new, and reads the new ones.
 func (t *Tier) learn(ctx context.Context, l *learner) error {
 	prefix := t.base + "i/"
 	after := ""

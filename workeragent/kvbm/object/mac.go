@@ -8,10 +8,10 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 )
 
-// macLabel begins what the key of a pack is derived for.
+// macLabel begins the info from which the key of a pack is derived.
 const macLabel = "stator kv objects 2 "
 
-// indexNumber is the number of the index's own tag, beside those of the entries.
+// indexNumber is the number of the index's own tag, beside the numbers of the entries' tags.
 const indexNumber = maxEntries
 
 // macs derives the MACs of packs.
@@ -27,7 +27,7 @@ func newMACs(secret string, space block.Space) (macs, error) {
 func (m macs) pack(name string) block.MAC {
 	key, err := hkdf.Expand(sha256.New, m.secret, macLabel+name, block.MACKeyBytes)
 	if err != nil {
-		panic(fmt.Sprintf("object: no key of %d bytes: %v", block.MACKeyBytes, err)) // the length is that of a hash
+		panic(fmt.Sprintf("object: no key of %d bytes: %v", block.MACKeyBytes, err)) // the length is a hash's length
 	}
 	return block.NewMAC([block.MACKeyBytes]byte(key))
 }

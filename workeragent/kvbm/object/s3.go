@@ -17,7 +17,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// S3Config is how a bucket of an S3 server is reached.
+// S3Config configures the access to a bucket of an S3 server.
 type S3Config struct {
 	// Endpoint is the server's URL, such as https://s3.eu-central-1.amazonaws.com or http://minio:9000.
 	Endpoint string
@@ -26,14 +26,14 @@ type S3Config struct {
 	Region string
 	// PathStyle puts the bucket into the path instead of the host's name. Most servers outside of Amazon need it.
 	PathStyle bool
-	// AccessKey, SecretKey and SessionToken are the credentials. Without them those of the environment are used: AWS_ACCESS_KEY_ID,
-	// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and without those the role of the instance or the pod.
+	// AccessKey, SecretKey and SessionToken are the credentials. Without them the credentials of the environment are used:
+	// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and without these the role of the instance or the pod.
 	AccessKey, SecretKey, SessionToken string
-	// RootCAs are the authorities of the server's certificate (those of the system).
+	// RootCAs are the authorities of the server's certificate (default: the system's).
 	RootCAs *x509.CertPool
-	// Attempts is how often a request is sent, at most, within its deadline (2).
+	// Attempts bounds how often a request is sent within its deadline (2).
 	Attempts int
-	// Connections is how many idle connections are kept (16).
+	// Connections is the number of idle connections that are kept (16).
 	Connections int
 }
 

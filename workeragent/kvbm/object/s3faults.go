@@ -14,8 +14,8 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// fault returns what an error of the client means. It is nil without an error, that of the context if that has ended, and wraps
-// ErrMissing if the object is not there. Everything else is a Fault.
+// fault translates an error of the client. It returns nil without an error, the error of the context if the context has ended, and an
+// error that wraps ErrMissing if the object is not there. Everything else is a Fault.
 func (s *S3) fault(verb string, err error) error {
 	switch {
 	case err == nil:
@@ -81,7 +81,7 @@ type heldKeys struct {
 	client *http.Client
 	turn   chan struct{} // has room for the one call that fetches
 	value  atomic.Pointer[credentials.Value]
-	taken  atomic.Pointer[credentials.Value] // what the client has
+	taken  atomic.Pointer[credentials.Value] // the client's errors
 }
 
 func newHeldKeys(cfg S3Config, client *http.Client) *heldKeys {

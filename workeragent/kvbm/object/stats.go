@@ -2,7 +2,7 @@ package object
 
 import "time"
 
-// Stats is the state of a tier and what it has counted since it was opened.
+// Stats is the state of a tier, and its counts since it was opened.
 type Stats struct {
 	State State
 	// Reason describes why the tier is not healthy, and what to change.
@@ -20,21 +20,22 @@ type Stats struct {
 	// Requests is the number of requests on the way.
 	Requests int
 
-	// Stored counts blocks that were taken, Duplicates those that were there already, and Busy those that were refused for lack of room.
+	// Stored counts blocks that were taken, Duplicates blocks that were there already, and Busy blocks that were refused for lack of
+	// room.
 	Stored, Duplicates, Busy int64
 	// PublishedPacks and PublishedBlocks are in the store. DroppedBlocks could not be written in time.
 	PublishedPacks, PublishedBlocks, DroppedBlocks int64
-	// Loaded counts blocks that were read, Missing those that were not there, and Damaged those with a wrong tag.
+	// Loaded counts blocks that were read, Missing blocks that were not there, and Damaged blocks with a wrong tag.
 	Loaded, Missing, Damaged int64
-	// Indexes counts those of other processes that were read, and BadIndexes the ones that were refused: damaged, of another format, or
-	// written without the secret of this store.
+	// Indexes counts the indexes of other processes that were read, and BadIndexes the indexes that were refused: damaged, of another
+	// format, or written without the secret of this store.
 	Indexes, BadIndexes int64
 	// DeletedPacks counts packs that sweeps have removed from the store.
 	DeletedPacks int64
 
-	// Puts, Gets, Deletes and Lists count requests without those of probes, and Failed those that failed.
+	// Puts, Gets, Deletes and Lists count requests without the requests of probes, and Failed counts requests that failed.
 	Puts, Gets, Deletes, Lists, Failed int64
-	// BytesWritten and BytesRead are those of requests that succeeded.
+	// BytesWritten and BytesRead count the bytes of requests that succeeded.
 	BytesWritten, BytesRead int64
 }
 

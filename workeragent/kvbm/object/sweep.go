@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// sweep compares the catalog with the store, and deletes what is too old or too much. An error ends it until the next sweep.
+// sweep compares the catalog with the store, and deletes packs that are too old or exceed the bound on bytes. An error ends it until the
+// next sweep.
 func (t *Tier) sweep(ctx context.Context) {
 	oldest := time.Now().Add(-t.cfg.MaxAge)
 	var kept int64

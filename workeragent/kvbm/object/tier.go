@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 )
 
-// Config is what a tier needs. Only Bucket, Space, BlockBytes and Node have no default.
+// Config configures a tier. Only Bucket, Space, BlockBytes and Node have no default.
 type Config struct {
 	// Bucket is the store. Its owner closes it after Run has ended.
 	Bucket Bucket
@@ -23,8 +23,8 @@ type Config struct {
 	// Space is the layout of the blocks, and BlockBytes the size of each.
 	Space      block.Space
 	BlockBytes int
-	// Secret authenticates blocks, so that those of others in the bucket are refused: nodes that share blocks have the same one. Without it
-	// everyone who can write to the bucket can write false blocks.
+	// Secret authenticates blocks, so that blocks that others wrote to the bucket are refused: nodes that share blocks have the same one.
+	// Without it everyone who can write to the bucket can write false blocks.
 	Secret string
 	// Node is the name under which this node's packs are deleted: 1 to 63 letters, digits, dots and underscores.
 	Node string
@@ -35,9 +35,9 @@ type Config struct {
 	FlushAfter time.Duration
 	// Packs is the number of packs in memory, each of PackBytes: one is being filled, the others wait or are being written (6).
 	Packs int
-	// Writers is how many packs are written at once (2).
+	// Writers is the number of packs that are written at once (2).
 	Writers int
-	// PackLifetime is how long a pack is tried to be written (1 min).
+	// PackLifetime bounds the attempts to write a pack (1 min).
 	PackLifetime time.Duration
 
 	// Requests is the number of requests on the way at once (16).
@@ -131,7 +131,7 @@ type Tier struct {
 	counters counters
 }
 
-// counters are what Stats reports, apart from what other parts count.
+// counters are the counts that Stats reports, apart from the counts of other parts.
 type counters struct {
 	stored, duplicates, busy              atomic.Int64
 	packs, published, dropped             atomic.Int64
@@ -168,8 +168,8 @@ func Open(cfg Config) (*Tier, error) {
 	return t, nil
 }
 
-// Run probes, writes packs, learns what others publish, and sweeps, until ctx ends. Then it writes the packs in memory for at most closing,
-// after which those that are left are dropped and counted. Call it once. When it returns, its goroutines have ended.
+// Run probes, writes packs, learns of packs that others publish, and sweeps, until ctx ends. Then it writes the packs in memory for at
+// most closing, after which the packs that are left are dropped and counted. Call it once. When it returns, its goroutines have ended.
 func (t *Tier) Run(ctx context.Context, closing time.Duration) {
 	drain, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

@@ -49,7 +49,7 @@ type call struct {
 	done   chan struct{}
 }
 
-// Call sends a message of 1 to [MostCall] bytes, and returns the answer. What is in them is the business of the packages that use calls.
+// Call sends a message of 1 to [MostCall] bytes, and returns the answer. Their content is the business of the packages that use calls.
 // The error is ErrNoCalls, ErrDeclined, the reason for which a connection was refused, an error of the network, or one of ctx. A message
 // that met the end of a connection is sent again, so the peer may get it twice.
 func (c *Client) Call(ctx context.Context, message []byte) (answer []byte, err error) {

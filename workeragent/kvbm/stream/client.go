@@ -15,7 +15,7 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 )
 
-// ClientConfig is what a client of one peer needs. Token, Node, Layout and Dial have no default.
+// ClientConfig configures a client of one peer. Token, Node, Layout and Dial have no default.
 type ClientConfig struct {
 	// Token, Node and Layout are as in [ServerConfig].
 	Token, Node string
@@ -23,17 +23,17 @@ type ClientConfig struct {
 	// Dial connects to the peer. The client runs TLS on the connection.
 	Dial func(ctx context.Context) (net.Conn, error)
 
-	// Window is how many bytes the peer may send ahead (16 MiB, and at least two blocks).
+	// Window bounds the bytes that the peer may send ahead (16 MiB, and at least two blocks).
 	Window int
-	// Requests is the number of requests on the way at once (8), and that of calls. The peer's bound must not be lower.
+	// Requests bounds the requests on the way at once (8), and likewise the calls. The peer's bound must not be lower.
 	Requests int
 	// Timeout is the longest that a transfer takes (10 s). Contexts may end it sooner.
 	Timeout time.Duration
 }
 
-// Result is what became of one block.
+// Result is the outcome of the fetch of one block.
 type Result struct {
-	// Err is nil if the block has arrived and has the checksum Sum. Generation is that of the peer's slot.
+	// Err is nil if the block has arrived and has the checksum Sum. Generation is the generation of the peer's slot.
 	Err        error
 	Sum        uint32
 	Generation uint64
@@ -98,7 +98,7 @@ func (c *Client) Drop(reason error) {
 }
 
 // Fetch fetches blocks: dst[i], with the size of a block, becomes the block keys[i]. There is a result for each. When Fetch returns, no
-// more bytes arrive in dst. The content of dst[i] is undefined where the result is an error: ErrMissing, ErrDamaged, ErrBusy, ErrStalled,
+// more bytes arrive in dst. The content of dst[i] is undefined if the result is an error: ErrMissing, ErrDamaged, ErrBusy, ErrStalled,
 // ErrProtocol, the reason for which a connection was refused, an error of the network or of ctx.
 func (c *Client) Fetch(ctx context.Context, keys []block.Key, dst [][]byte) []Result {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
@@ -120,8 +120,8 @@ func (c *Client) Fetch(ctx context.Context, keys []block.Key, dst [][]byte) []Re
 	return results
 }
 
-// Summary returns the summary of what the peer has and its version, which is 0 if the peer has none. Where has is that version already,
-// the content is nil. The error is the reason for which a connection was refused, an error of the network, or one of ctx.
+// Summary returns the summary of the peer's blocks and its version, which is 0 if the peer has no summary. If has is that version
+// already, the content is nil. The error is the reason for which a connection was refused, an error of the network, or one of ctx.
 func (c *Client) Summary(ctx context.Context, has uint64) (version uint64, content []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -151,7 +151,7 @@ func (c *Client) check(keys []block.Key, dst [][]byte) error {
 	return nil
 }
 
-// fetch does one request. Its error is that of all blocks.
+// fetch does one request. Its error applies to all blocks.
 func (c *Client) fetch(ctx context.Context, keys []block.Key, dst [][]byte, results []Result) error {
 	select {
 	case c.requests <- struct{}{}:
@@ -178,8 +178,8 @@ func (c *Client) send(ctx context.Context, request func(*connection) error) (fai
 	}
 }
 
-// endedByPeer reports whether the peer has closed a connection. It closes those that were not used for some time, perhaps while a request
-// is on the way, and the request is sent again then.
+// endedByPeer reports whether the peer has closed a connection. It closes connections that were not used for some time, perhaps while a
+// request is on the way, and the request is sent again then.
 func endedByPeer(err error) bool {
 	// A connection of TLS that ends without its last message is an unexpected end.
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// quarantine is how long a transfer that ends early waits for the rest of a block, before it closes the connection.
+	// quarantine bounds how long a transfer that ends early waits for the rest of a block, before it closes the connection.
 	quarantine = 100 * time.Millisecond
 	// writeTimeout bounds the writes of a client, which are small.
 	writeTimeout = 2 * time.Second
@@ -89,7 +89,7 @@ func (c *connection) end(err error) {
 	_ = c.conn.NetConn().Close()
 }
 
-// transfer requests blocks, and waits for them until ctx ends. The error is that of the connection, if it has ended before any block
+// transfer requests blocks, and waits for them until ctx ends. The error is the error of the connection, if it has ended before any block
 // had come.
 func (c *connection) transfer(ctx context.Context, keys []block.Key, dst [][]byte, results []Result) error {
 	t := &transfer{dst: dst, results: results, answered: make([]bool, len(keys)), left: len(keys), done: make(chan struct{})}
@@ -212,7 +212,7 @@ func (c *connection) giveUp(ctx context.Context, id uint32, t *transfer, before 
 		c.end(err)
 		<-c.ended // the reader writes nothing from here on
 	} else {
-		// The peer may stop sending. If it does not get this, what it sends is dropped.
+		// The peer may stop sending. If it does not get this, its bytes are dropped.
 		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), quarantine)
 		defer cancel()
 		_ = c.write(short, appendNumber(nil, kindCancel, id))
@@ -241,7 +241,7 @@ func (c *connection) write(ctx context.Context, b []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// The deadline is not that of ctx: the connection is also that of other calls, and one that is late must not end it.
+	// The deadline is not the deadline of ctx: other calls use the connection too, and one late call must not end it.
 	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, err := c.conn.Write(b)
 	if err != nil {

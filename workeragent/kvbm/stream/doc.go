@@ -51,10 +51,10 @@
 //
 // # When a transfer ends early
 //
-// Fetch returns at its deadline, and from then on no byte arrives in its slices. Bytes that follow for its request are read and dropped. If
-// the receiver is in the middle of a block and the rest does not come within a tenth of a second, the connection is closed, because that is
-// what keeps late bytes out. The slices are in quarantine until then, inside of Fetch. The connection is closed as well when nothing at
-// all came during a transfer that reached its deadline. Other transfers of the connection fail then, and the next one connects again.
+// Fetch returns at its deadline, and from then on no byte arrives in its slices. Bytes that follow for its request are read and dropped.
+// If the receiver is in the middle of a block and the rest does not come within a tenth of a second, the connection is closed, because
+// only that keeps late bytes out. The slices are in quarantine until then, inside of Fetch. The connection is closed as well when nothing
+// at all came during a transfer that reached its deadline. Other transfers of the connection fail then, and the next one connects again.
 //
 // # Bounds
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 )
 
-// version is that of the frames.
+// version is the version of the frames.
 const version = 2
 
 // kind is the kind of a frame.
@@ -47,7 +47,7 @@ const MostSummary = 8 << 20
 
 // Errors of a transfer or a connection.
 var (
-	// ErrProtocol is the error of a peer that sends what the protocol does not allow. The connection is closed.
+	// ErrProtocol is the error of a peer that breaks the protocol. The connection is closed.
 	ErrProtocol = errors.New("the peer does not keep to the protocol")
 	// ErrMissing is the error of a block that the peer does not have.
 	ErrMissing = errors.New("not in the peer's memory")
@@ -86,7 +86,7 @@ type frame struct {
 	length int
 }
 
-// readFrame reads a header, and checks it against what a side may send.
+// readFrame reads a header, and checks it against the frames that a side may send.
 func readFrame(r io.Reader, fromServer bool, blockBytes int) (f frame, err error) {
 	var b [frameBytes]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
@@ -179,7 +179,7 @@ func (f blockFrame) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, f.length)
 }
 
-// parseBlock reads what append has written after the header. length is that of the frame.
+// parseBlock reads the content that append has written after the header. length is the length of the frame.
 func parseBlock(b [blockHeader]byte, length int) (f blockFrame, err error) {
 	f = blockFrame{
 		id:         binary.LittleEndian.Uint32(b[:]),

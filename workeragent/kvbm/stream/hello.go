@@ -24,18 +24,18 @@ const (
 	mostNode   = 255
 )
 
-// hello is the content of the first frame of each side. That of the server has no layout, because the client has it already.
+// hello is the content of the first frame of each side. The server's hello has no layout, because the client has it already.
 type hello struct {
 	Version int    `json:"version"`
 	Node    string `json:"node"`
-	// Proof is that of the token, for this connection alone.
+	// Proof is the proof of the token, for this connection alone.
 	Proof  []byte        `json:"proof"`
 	Layout *block.Layout `json:"layout,omitempty"`
 	// Calls is set by a server that answers calls.
 	Calls bool `json:"calls,omitempty"`
 }
 
-// parseHello reads a hello. Its error wraps ErrVersion or ErrProtocol. That of a client must have a valid layout.
+// parseHello reads a hello. Its error wraps ErrVersion or ErrProtocol. A client's hello must have a valid layout.
 func parseHello(b []byte, ofClient bool) (h hello, err error) {
 	if err := json.Unmarshal(b, &h); err != nil {
 		return h, fmt.Errorf("%w: its hello: %w", ErrProtocol, err)
@@ -54,7 +54,7 @@ func parseHello(b []byte, ofClient bool) (h hello, err error) {
 	return h, nil
 }
 
-// newCertificate returns a certificate that is signed by itself. TLS needs one; the proofs of the token are what peers check.
+// newCertificate returns a certificate that is signed by itself. TLS needs one; peers check the proofs of the token instead.
 func newCertificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -159,7 +159,7 @@ func greetServer(conn *tls.Conn, token, node string, layout *block.Layout) (call
 	return server.Calls, nil
 }
 
-// tlsFailed returns the error of a handshake of TLS, with the likely cause where the peer has ended it or does not speak TLS.
+// tlsFailed returns the error of a handshake of TLS, with the likely cause if the peer has ended it or does not speak TLS.
 func tlsFailed(err error) error {
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, net.ErrClosed) {
@@ -168,8 +168,8 @@ func tlsFailed(err error) error {
 	return fmt.Errorf("%w: %w", ErrHandshake, err)
 }
 
-// greetClient does the server's part of the handshake. A client that has the token is given to admit, whose error refuses it. The
-// refusal is sent where the error is one of those that have a code.
+// greetClient does the server's part of the handshake. A client that has the token is given to admit, whose error refuses it. The refusal
+// is sent if the error has a code.
 func greetClient(conn *tls.Conn, token, node string, calls bool, admit func(client *hello) error) error {
 	prover, err := newProver(conn, token)
 	if err != nil {

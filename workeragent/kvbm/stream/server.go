@@ -24,7 +24,7 @@ import (
 type Block struct {
 	// Data is nil if the block is missing.
 	Data []byte
-	// Sum is the CRC32C of Data, and Generation that of the slot.
+	// Sum is the CRC32C of Data, and Generation the generation of the slot.
 	Sum        uint32
 	Generation uint64
 }
@@ -35,13 +35,13 @@ type Source interface {
 	Acquire(keys []block.Key) (blocks []Block, release func())
 }
 
-// ServerConfig is what a server needs. Token, Node, Layout and Source have no default.
+// ServerConfig configures a server. Token, Node, Layout and Source have no default.
 type ServerConfig struct {
 	// Token is the secret that all nodes share, with at least 16 characters.
 	Token string
 	// Node is this node's name, with at most 255 bytes.
 	Node string
-	// Layout is that of the blocks. Clients must have the same.
+	// Layout is the layout of the blocks. Clients must have the same.
 	Layout block.Layout
 	Source Source
 	// Summary returns the summary of the source, of at most [MostSummary] bytes, unless the client has that version already: then content
@@ -93,11 +93,11 @@ type serverCounters struct {
 	acceptErrors, accepted, refused, requests, blocks, missing, busy atomic.Int64
 }
 
-// ServerStats counts what a server has done since it was made.
+// ServerStats are a server's counts since it was made.
 type ServerStats struct {
 	// Open is the number of connections now.
 	Open int64
-	// Accepted counts connections after their handshake, and Refused those that ended before.
+	// Accepted counts connections after their handshake, and Refused connections that ended before it.
 	Accepted, Refused int64
 	// AcceptErrors counts failures to accept a connection, such as for lack of file descriptors.
 	AcceptErrors int64
@@ -140,8 +140,8 @@ func (s *Server) Stats() ServerStats {
 		Busy: c.busy.Load()}
 }
 
-// Serve accepts connections until ctx ends, and returns when all have ended. It closes the listener. The error is that of a listener that
-// someone else has closed. Other failures to accept are counted, and Serve goes on; it logs the first of several in a row.
+// Serve accepts connections until ctx ends, and returns when all have ended. It closes the listener. The error is non-nil only if someone
+// else has closed the listener. Other failures to accept are counted, and Serve goes on; it logs the first of several in a row.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -180,8 +180,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 }
 
-// greet enters a connection whose handshake begins. If there are too many, it closes another one, so that those of one address do not keep
-// others out.
+// greet enters a connection whose handshake begins. If there are too many, it closes another one, so that the connections of one address
+// do not keep others out.
 func (s *Server) greet(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -419,7 +419,7 @@ func (s *session) take() (busy []byte, id uint32, first int, keys []block.Key) {
 	return nil, r.id, first, keys
 }
 
-// sendBlocks sends blocks out of the source's memory by one system call, where the connection can do that.
+// sendBlocks sends blocks out of the source's memory by one system call, if the connection can do that.
 func (s *session) sendBlocks(id uint32, first int, keys []block.Key) error {
 	blocks, release := s.server.cfg.Source.Acquire(keys)
 	defer release()
