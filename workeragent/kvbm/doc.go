@@ -14,7 +14,7 @@
 //	Find                          its use is counted                  a block that is used again is queued, as the policy has it
 //	Fetch                         it is held until Lease.Release      a block that is here alone is read into a slot first
 //	  damaged, late, missing      the lease ends before it            -
-//	room is needed                the least valuable one leaves       it stays where it is
+//	room is needed                the least valuable one leaves       it stays there
 //	Pin                           it leaves after all others          it is copied to every tier at once, and pinned there
 //
 // # Bounds
@@ -25,7 +25,7 @@
 //
 // # Wrong bytes
 //
-// Tiers verify what they return by checksums, and a block is registered only after all its bytes are there. A slot to which a given up
+// Tiers verify by checksums the blocks that they return, and a block is registered only after all its bytes are there. A slot to which a given up
 // transfer may still write is quarantined: see [Store.Quarantine].
 //
 // # Concurrency

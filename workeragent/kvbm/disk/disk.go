@@ -21,10 +21,11 @@ type Config struct {
 	Bytes int64
 	// BlockBytes is the size of the largest block.
 	BlockBytes int
-	// Space is that of the keys. Open drops blocks of another space or size.
+	// Space is the space of the keys. Open drops blocks of another space or size.
 	Space block.Space
-	// Workers is the number of goroutines that read, and of those that write. Each has a buffer for a block. The default is 32
-	// for blocks of up to 4 MiB, of which some are verified or copied while the disk is busy with the others, and 16 for larger ones.
+	// Workers is the number of goroutines that read, and likewise of the goroutines that write. Each has a buffer for a block. The
+	// default is 32 for blocks of up to 4 MiB, of which some are verified or copied while the disk is busy with the others, and 16 for
+	// larger ones.
 	Workers int
 	// Queue is the number of requests that may wait beside those in progress, for reads and for writes. The default is 64.
 	Queue int
@@ -35,7 +36,7 @@ type Config struct {
 	// Now returns the time. The default is time.Now.
 	Now func() time.Time
 
-	files files // those of the system, unless a test has others
+	files files // the system's functions, unless a test has others
 }
 
 // The defaults, and the bounds of the values.
@@ -67,7 +68,7 @@ type Disk struct {
 	closed     bool
 	pool       *pool.Pool
 	entries    []entry // of the registered slots
-	generation uint64  // that of the newest write
+	generation uint64  // the generation of the newest write
 	epoch      uint64  // the number of flushes
 	pending    []byte  // a batch of records for the log
 	spare      []byte  // the batch that is written, or an empty one
@@ -86,7 +87,7 @@ type health struct {
 	lastError time.Time
 }
 
-// degradedTime is how long an error of the disk shows.
+// degradedTime is the time for which an error of the disk shows.
 const degradedTime = time.Minute
 
 // Stats counts blocks and operations since Open.
@@ -102,7 +103,7 @@ type Stats struct {
 	LogDamaged bool
 	// Loads and Stores count successes. A Store whose caller returned early counts if the block was written.
 	Loads, Stores uint64
-	// Torn and Stale count blocks that Load dropped, and ReadErrors those that it could not read and dropped as well.
+	// Torn and Stale count blocks that Load dropped, and ReadErrors blocks that it could not read and dropped as well.
 	Torn, Stale, ReadErrors uint64
 	// WriteErrors counts writes of blocks that failed. While Failing, the tier refuses blocks for a time after each.
 	WriteErrors uint64
@@ -151,9 +152,9 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// Store writes a block. It returns nil without writing if the tier has the block. When the context ends first, the block may still
-// be written, and data is no longer used. Other errors are ErrBusy, ErrFailing, ErrFlushed, ErrSize, ErrClosed, pool.ErrFull and
-// those of the disk.
+// Store writes a block. It returns nil without writing if the tier has the block. When the context ends first, the block may still be
+// written, and data is no longer used. Other errors are ErrBusy, ErrFailing, ErrFlushed, ErrSize, ErrClosed, pool.ErrFull and errors of
+// the disk.
 func (d *Disk) Store(ctx context.Context, key block.Key, data []byte, priority uint8) error {
 	if len(data) == 0 || len(data) > d.cfg.BlockBytes {
 		return fmt.Errorf("%w: %d bytes, of at most %d", ErrSize, len(data), d.cfg.BlockBytes)
@@ -246,7 +247,7 @@ func (d *Disk) take(length int, buf []byte) (i int, e entry, err error) {
 		var data []byte
 		if !evicted.Until.IsZero() && d.readSlot(i, old, buf) == nil {
 			data = buf[headerBytes : headerBytes+int(old.length)]
-			if _, err := verify(data, buf, evicted.Key, old); err != nil { // copies the bytes to where they are
+			if _, err := verify(data, buf, evicted.Key, old); err != nil { // copies the bytes onto themselves
 				data = nil
 			}
 		}
@@ -309,8 +310,8 @@ func (d *Disk) noteError(err error) {
 	d.health.lastError = d.cfg.Now()
 }
 
-// Load reads a block into dst, whose length is that of the block. After an error dst has no defined content, and nothing writes to
-// it later. Errors are ErrNotFound, ErrTorn, ErrStale, ErrBusy, ErrSize, ErrClosed, that of the context and those of the disk.
+// Load reads a block into dst, whose length is the block's length. After an error dst has no defined content, and nothing writes to it
+// later. Errors are ErrNotFound, ErrTorn, ErrStale, ErrBusy, ErrSize, ErrClosed, the error of the context and errors of the disk.
 func (d *Disk) Load(ctx context.Context, key block.Key, dst []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -373,7 +374,7 @@ func (d *Disk) read(r *request, buf []byte) error {
 	return d.loaded(r)
 }
 
-// readSlot reads a slot into the buffer, without its header where the checksum is known, and does not verify it.
+// readSlot reads a slot into the buffer, without its header if the checksum is known, and does not verify it.
 func (d *Disk) readSlot(i int, e entry, buf []byte) error {
 	from := 0
 	if e.known {

@@ -19,14 +19,14 @@
 //	Open             blocks of the log are adopted   -                             a new log
 //
 // The index can name a block that its slot no longer has, after a crash or after damage. So the first Load of a block after Open compares
-// the slot's header with the key and the generation that the index has, and the CRC32C of the bytes with that of the header. The
-// generation is a number that no two writes share. Later ones, and those of blocks that this process has written, know the CRC32C and read
-// the bytes alone. What does not verify is dropped with [ErrTorn] or [ErrStale].
+// the slot's header with the key and the generation that the index has, and the CRC32C of the bytes with the CRC32C of the header. The
+// generation is a number that no two writes share. Later loads, and loads of blocks that this process has written, know the CRC32C and
+// read the bytes alone. A block that does not verify is dropped with [ErrTorn] or [ErrStale].
 //
 // At Open, the log is read up to the first batch that does not verify. A new log takes its place, as when the log becomes too
 // long: it is written beside the old one and renamed.
 //
-// Blocks are read and written by a bounded number of goroutines, with O_DIRECT and asynchronous I/O of the kernel where they are there.
+// Blocks are read and written by a bounded number of goroutines, with O_DIRECT and asynchronous I/O of the kernel if these are available.
 // Their requests wait in bounded queues, of which a full one answers [ErrBusy]. The goroutines copy between their own buffers and the
 // memory of the callers. So a caller whose context ends returns at once, even when the disk does not answer, and nothing writes to its
 // memory later. When writes fail, the tier refuses others for a time that grows up to a minute, and reads go on.

@@ -2,7 +2,7 @@ package disk
 
 import "errors"
 
-// Errors of the operations. Those of the file system are wrapped.
+// Errors of the operations. Errors of the file system are wrapped.
 var (
 	// ErrNotFound is the error of Load when the tier does not have the block.
 	ErrNotFound = errors.New("the tier does not have the block")
@@ -16,7 +16,7 @@ var (
 	ErrFailing = errors.New("the tier takes no blocks for a time, because a write failed")
 	// ErrFlushed is the error of Store when Flush was called before the block was written.
 	ErrFlushed = errors.New("the tier was flushed meanwhile")
-	// ErrSize is the error of Load and Store when the length of the bytes is not that of the block, or not possible.
+	// ErrSize is the error of Load and Store when the length of the bytes differs from the block's length, or is not possible.
 	ErrSize = errors.New("the length of the block does not fit")
 	// ErrClosed is the error of all operations after Close.
 	ErrClosed = errors.New("the tier is closed")

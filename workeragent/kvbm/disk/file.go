@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// file is what the tier needs of an open file. Tests have others.
+// file has the methods that the tier needs of an open file. Tests have others.
 type file interface {
 	io.ReaderAt
 	io.WriterAt
@@ -70,8 +70,8 @@ func probe(f *os.File) error {
 	return err
 }
 
-// reserve makes a file exactly that long, with all its bytes on the disk where the file system can reserve them. The error states
-// how many are needed and available, and leaves the file as long as it was.
+// reserve makes a file exactly that long, with all its bytes on the disk if the file system can reserve them. The error states how many
+// are needed and available, and leaves the file as long as it was.
 func reserve(f *os.File, size int64) error {
 	before, err := f.Stat()
 	if err != nil {

@@ -146,8 +146,8 @@ func (d *Disk) writeSlots(w *logWriter) error {
 	return nil
 }
 
-// Flush drops all blocks, also those that are being stored, and returns when they cannot come back: not even after a power
-// failure, and how many there were. It waits for a log write in progress.
+// Flush drops all blocks, also blocks that are being stored, and returns when they cannot come back: not even after a power failure, and
+// how many there were. It waits for a log write in progress.
 func (d *Disk) Flush() (blocks int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -122,7 +122,7 @@ func (r *request) withData(use func(data []byte)) bool {
 	return !r.abandoned
 }
 
-// stop waits for the goroutines, which finish what is in the queue. No caller may use the lane any more.
+// stop waits for the goroutines, which finish the requests in the queue. No caller may use the lane any more.
 func (l *lane) stop() {
 	close(l.queue)
 	l.workers.Wait()

@@ -74,7 +74,7 @@ func readRecord(b []byte) record {
 	return r
 }
 
-// layout is what a log must have in common with the tier that reads it.
+// layout has the values that a log must share with the tier that reads it.
 type layout struct {
 	space      block.Space
 	blockBytes int

@@ -8,8 +8,8 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/pool"
 )
 
-// Open opens the tier in a folder, with the blocks that it had. Errors are ErrLocked, ErrNoSpace, those of the configuration and
-// those of the file system. Call Close.
+// Open opens the tier in a folder, with the blocks that it had. Errors are ErrLocked, ErrNoSpace, errors of the configuration and errors
+// of the file system. Call Close.
 func Open(cfg Config) (*Disk, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, fmt.Errorf("open the disk tier: %w", err)
@@ -99,7 +99,7 @@ func (d *Disk) Close() error {
 	return d.closeFiles()
 }
 
-// closeFiles closes what is open. The lock is the last.
+// closeFiles closes the open files. The lock is the last.
 func (d *Disk) closeFiles() error {
 	for _, buf := range d.memory {
 		unmapBuffer(buf)

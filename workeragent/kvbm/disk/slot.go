@@ -31,7 +31,7 @@ const (
 	formatVersion = 1
 )
 
-// entry is what the index has about the block of a slot.
+// entry is the entry of the index for the block of a slot.
 type entry struct {
 	generation uint64
 	length     uint32
@@ -76,7 +76,7 @@ func putHeader(buf []byte, key block.Key, e entry) []byte {
 	return buf[:end]
 }
 
-// verify copies the bytes of a block to dst, which has their length, if they are those of the key and entry, and returns their CRC32C. The
+// verify copies the bytes of a block to dst, which has their length, if they match the key and the entry, and returns their CRC32C. The
 // error wraps ErrTorn or ErrStale.
 func verify(dst, buf []byte, key block.Key, e entry) (sum uint32, err error) {
 	sum = e.sum

@@ -1,8 +1,8 @@
 // Package peers is the host memory of other nodes as a tier of KV blocks.
 //
-// A [Source] sends what a node's store has in host memory to others, by package stream. [Peers] fetches from them.
+// A [Source] sends the blocks in the host memory of a node's store to other nodes, by package stream. [Peers] fetches from them.
 //
-// # What peers have
+// # Summaries of peers
 //
 // Each node asks each of its peers every two seconds for a summary, over the connection that blocks come by: a Bloom filter of the peer's
 // blocks with 12 bits for each, so 1.5 bytes, and at most 8 MiB. A summary that has not changed is not sent again. Lookups do no I/O.
@@ -17,23 +17,23 @@
 //	the peer is this node itself            it is not used
 //	the peer is removed                     it is not used, and the rest of its fetches comes from another one
 //
-// A lookup is wrong for 3 in 1,000 blocks that a peer does not have, and for those that came or left within the last seconds. That costs a
-// failed fetch, or a block that is computed again. It never gives wrong bytes: a peer sends blocks by their keys, which cover model, layout
-// and tokens, over a connection that only nodes with the token have.
+// A lookup is wrong for 3 in 1,000 blocks that a peer does not have, and for blocks that came or left within the last seconds. That costs
+// a failed fetch, or a block that is computed again. It never gives wrong bytes: a peer sends blocks by their keys, which cover model,
+// layout and tokens, over a connection that only nodes with the token have.
 //
-// A summary is refused unless its size is that of its number of blocks, and no more bits are set than so many blocks can set. So no node
-// claims to have everything.
+// A summary is refused unless its size fits its number of blocks, and no more bits are set than so many blocks can set. So no node claims
+// to have everything.
 //
 // # Peers that come and go
 //
-// Peers are the addresses of the configuration, and those of [Peers.Set], which replaces the nodes that were found. One that is in neither
-// any more is not asked again, its connection ends, and its filter is dropped. Fetches from it end, and their blocks come from another peer
-// where one has them.
+// Peers are the addresses of the configuration, and the addresses of [Peers.Set], which replaces the nodes that were found. One that is
+// in neither any more is not asked again, its connection ends, and its filter is dropped. Fetches from it end, and their blocks come from
+// another peer if one has them.
 //
 // # Fetching
 //
-// Blocks come from the peer that has most of the prefix. Those that it does not send come from one other peer, if that has them. As long
-// as there is another one, the first gets half of the time until the deadline.
+// Blocks come from the peer that has most of the prefix. Blocks that it does not send come from one other peer, if that peer has them. As
+// long as there is another one, the first gets half of the time until the deadline.
 //
 // # Bounds
 //

@@ -38,7 +38,7 @@ func newFilter(keys []block.Key, most int) filter {
 
 var errFilter = errors.New("the peer's summary is no filter of its blocks")
 
-// parseFilter checks what a peer has sent.
+// parseFilter checks and decodes the filter that a peer has sent.
 func parseFilter(b []byte) (filter, error) {
 	if len(b) < filterHeader || binary.LittleEndian.Uint32(b[4:]) != 0 {
 		return nil, fmt.Errorf("%w: it begins with %x", errFilter, b[:min(len(b), filterHeader)])
@@ -70,7 +70,7 @@ func (f filter) mostBits() int {
 // blocks returns the number of blocks.
 func (f filter) blocks() int { return int(binary.LittleEndian.Uint32(f)) }
 
-// has reports whether the filter has a block. It may be wrong where it has not.
+// has reports whether the filter has a block. It may be wrong about blocks that the filter does not have.
 func (f filter) has(key block.Key) bool {
 	if len(f) == filterHeader {
 		return false

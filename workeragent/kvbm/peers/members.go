@@ -8,14 +8,14 @@ import (
 
 // Found is another node that was found while Run runs.
 type Found struct {
-	// Node is its name, and Address, host:port, where it serves its blocks.
+	// Node is its name, and Address the host:port at which it serves its blocks.
 	Node, Address string
 }
 
-// Set replaces the peers that were found. Those of [Config.Addresses] stay, and one that is in both is one peer. The connection of a peer
-// that is in neither any more ends, and with it the fetches from it, whose blocks then come from another peer if that has them.
+// Set replaces the peers that were found. The addresses of [Config.Addresses] stay, and an address in both is one peer. The connection of
+// a peer that is in neither any more ends, and with it the fetches from it, whose blocks then come from another peer if it has them.
 //
-// Above [Most], the addresses of Config come first, and then those that were found in the order of their nodes. The rest is not used.
+// Above [Most], the addresses of Config come first, and then the found peers in the order of their nodes. The rest is not used.
 func (p *Peers) Set(found []Found) {
 	wanted := p.wanted(found)
 	p.mu.Lock()
@@ -53,7 +53,7 @@ func (p *Peers) Set(found []Found) {
 	p.all = all
 }
 
-// wanted returns the addresses of Config and those that were found, each once.
+// wanted returns the addresses of Config and the addresses that were found, each once.
 func (p *Peers) wanted(found []Found) (all []Found) {
 	found = slices.Clone(found)
 	slices.SortFunc(found, func(a, b Found) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Address, b.Address)) })
@@ -95,7 +95,7 @@ func (p *Peers) add(address string) *peer {
 	return x
 }
 
-// follow asks a peer what it has until it is stopped, or Run ends.
+// follow asks a peer for its summary until it is stopped, or Run ends.
 //
 // Requires: mu.
 func (p *Peers) follow(x *peer) {
@@ -107,7 +107,7 @@ func (p *Peers) follow(x *peer) {
 	})
 }
 
-// Run asks the peers what they have until ctx ends. Then it closes all connections, and no block can be fetched. It is called once.
+// Run asks the peers for their summaries until ctx ends. Then it closes all connections, and no block can be fetched. It is called once.
 func (p *Peers) Run(ctx context.Context) {
 	p.mu.Lock()
 	p.ctx = ctx
@@ -130,12 +130,12 @@ func (p *Peers) current() []*peer {
 	return p.all
 }
 
-// State is what one peer is used for.
+// State is the state of one peer, and decides its use.
 type State string
 
 // The states of peers.
 const (
-	// Usable is the state of a peer of which it is known what it has.
+	// Usable is the state of a peer whose blocks are known.
 	Usable State = "usable"
 	// Waiting is the state before the first answer.
 	Waiting State = "waiting"
@@ -152,11 +152,11 @@ type Status struct {
 	State         State
 	// Reason is why a peer is Failing.
 	Reason string
-	// Blocks is how many the peer has.
+	// Blocks counts the peer's blocks.
 	Blocks int
 }
 
-// Status returns the states of all peers: first those of [Config.Addresses], and then the others by the names of their nodes.
+// Status returns the states of all peers: first the peers of [Config.Addresses], and then the others by the names of their nodes.
 func (p *Peers) Status() []Status {
 	all := p.current()
 	out := make([]Status, len(all))

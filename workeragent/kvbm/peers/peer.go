@@ -32,7 +32,7 @@ type peer struct {
 	node    string                 // guarded by mu; its name, if it is known
 	askErr  error                  // guarded by mu; of the last summary; nil before the first
 	getErr  error                  // guarded by mu; of the last fetch that failed
-	blocks  filter                 // guarded by mu; nil while it is not known what the peer has
+	blocks  filter                 // guarded by mu; nil while the peer's blocks are not known
 	version uint64                 // guarded by mu; of blocks
 	absent  map[block.Key]struct{} // guarded by mu; blocks of the filter that the peer did not send
 	self    bool                   // guarded by mu; the peer is this node
@@ -200,7 +200,7 @@ func (x *peer) ask(ctx context.Context, timeout time.Duration) error {
 	return nil
 }
 
-// forget drops what is known of the peer's blocks.
+// forget drops the filter of the peer's blocks.
 func (x *peer) forget() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

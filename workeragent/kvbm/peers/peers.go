@@ -14,9 +14,10 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/stream"
 )
 
-// Config is what fetching from peers needs. Addresses, Token, Node and Layout have no default.
+// Config configures the fetching from peers. Addresses, Token, Node and Layout have no default.
 type Config struct {
-	// Addresses are those of peers that are there without being found, host:port, at most [Most]. The node's own may be among them.
+	// Addresses are the addresses of peers that are there without being found, host:port, at most [Most]. The node's own may be among
+	// them.
 	Addresses []string
 	// Token is the secret that all nodes share. Node is this node's name, which no other has.
 	Token, Node string
@@ -25,7 +26,7 @@ type Config struct {
 	// Direct returns what fetches the blocks of a peer in place of its client. Nil is the client itself.
 	Direct func(address string, client *stream.Client) Direct
 
-	// Every is how often a peer is asked what it has (2 s), and AskTimeout how long it may take to answer (5 s).
+	// Every is the interval at which a peer is asked for its summary (2 s), and AskTimeout bounds its answer (5 s).
 	Every, AskTimeout time.Duration
 	Log               *slog.Logger
 }
@@ -63,7 +64,7 @@ type Peers struct {
 	ended  bool            // guarded by mu; the context of Run has ended
 }
 
-// counts are what was counted of all peers, those included that are no more.
+// counts are the counts of all peers, including removed ones.
 type counts struct{ missing, damaged, failed atomic.Uint64 }
 
 // New returns peers of which nothing is known before Run.
@@ -138,7 +139,7 @@ func (p *Peers) Load(ctx context.Context, keys []block.Key, dst [][]byte) []erro
 		cancel()
 	}
 
-	// What has not come is wanted from one other peer.
+	// Blocks that have not come are wanted from one other peer.
 	var left []int
 	var leftKeys []block.Key
 	var leftDst [][]byte
@@ -174,14 +175,14 @@ func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
 // Store returns an error.
 func (p *Peers) Store(context.Context, block.Key, []byte, uint8) error { return errReadOnly }
 
-// Stats is the state of all peers, and what was counted since New.
+// Stats is the state of all peers, and the counts since New.
 type Stats struct {
-	// Peers is how many there are without this node itself, and Reachable of how many it is known what they have. Unused is how many there
-	// are above [Most].
+	// Peers counts the peers without this node itself, and Reachable the peers whose blocks are known. Unused counts the peers above
+	// [Most].
 	Peers, Reachable, Unused int
 	// Blocks is the sum of the blocks that they have, of which several may have the same.
 	Blocks int
-	// Missing counts blocks that a peer did not have after all, Damaged those that came with other bytes, and Failed fetches that a peer
+	// Missing counts blocks that a peer did not have after all, Damaged blocks that came with other bytes, and Failed fetches that a peer
 	// or the network has ended.
 	Missing, Damaged, Failed uint64
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/stream"
 )
 
-// Store is what a source needs of a [github.com/stator-project/stator/workeragent/kvbm.Store].
+// Store has the methods that a source needs of a [github.com/stator-project/stator/workeragent/kvbm.Store].
 type Store interface {
 	// Acquire returns the bytes of blocks, or nil, which stay the same until release.
 	Acquire(keys []block.Key) (data [][]byte, release func())
@@ -18,8 +18,8 @@ type Store interface {
 	Keys() []block.Key
 }
 
-// summaryEvery is how long a summary is used before another one is made. BenchmarkFilter measures how
-// long that takes: some 50 ms for a million blocks.
+// summaryEvery is the time for which a summary is used before another one is made. BenchmarkFilter measures how long making one takes:
+// some 50 ms for a million blocks.
 const summaryEvery = time.Second
 
 // Source gives the blocks of a store in host memory to peers, without a copy. Create it with [NewSource].

@@ -50,10 +50,10 @@ var ErrEnded = errors.New("the session with the KV store has ended")
 
 // User is an engine that uses a store.
 type User struct {
-	// Name is that of the engine, for people.
+	// Name is the engine's name, for people.
 	Name   string
 	Layout block.Layout
-	// Speed is how fast it computes; nil if that is not known: then it gets all that the store has.
+	// Speed is the speed at which the engine computes; nil if not known: then the engine gets all blocks that the store has.
 	Speed *Speed
 	// Changed is called for changes of blocks that were named before, with no keys where all blocks of a tier have left. It may be nil.
 	Changed func(tier fleet.Tier, stored bool, keys []block.Key)
@@ -161,7 +161,7 @@ func (c *Client) Find(ctx context.Context, keys []block.Key, prefix int) (blocks
 type Lease struct {
 	client *Client
 	number uint32
-	// Slots are where the blocks are, in the order of their keys. There may be fewer than were wanted.
+	// Slots are the slots of the blocks, in the order of their keys. There may be fewer than were wanted.
 	Slots []int
 }
 
@@ -177,7 +177,7 @@ func (c *Client) Fetch(ctx context.Context, keys []block.Key) (*Lease, error) {
 	return l, r.end()
 }
 
-// Release gives the blocks back. took is how long the copy to the engine took, or 0.
+// Release gives the blocks back. took is the time that the copy to the engine took, or 0.
 func (l *Lease) Release(took time.Duration) error {
 	body := binary.LittleEndian.AppendUint64(leaseBytes(l.number), uint64(took.Microseconds()))
 	return l.client.send(kindRelease, 0, body)
@@ -233,7 +233,7 @@ func (c *Client) call(ctx context.Context, kind byte, body []byte) ([]byte, erro
 	}
 }
 
-// abandon waits for an answer whose caller has left, and gives back what is in it. It ends with the session at the latest.
+// abandon waits for an answer whose caller has left, and gives back the slots or the lease in it. It ends with the session at the latest.
 func (c *Client) abandon(kind byte, ch chan answer) {
 	a := <-ch
 	if a.err != nil {

@@ -14,7 +14,7 @@
 //	6 commit      1 priority, 4 count, 4 slot and 16 key for each      empty
 //	7 drop        4 count, 4 for each slot                             no answer
 //	64 changed    -                                                    from the server: 1 tier, 1 stored, 4 count, keys
-//	127 failed    -                                                    text: what is wrong with the request
+//	127 failed    -                                                    text: the error in the request
 //
 // The first frame is hello. The descriptor comes with the first byte of its answer, by SCM_RIGHTS, and is opened as package host
 // describes. Layouts that differ are refused by the field in which they do.

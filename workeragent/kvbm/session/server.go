@@ -30,15 +30,16 @@ type Opened struct {
 	Arena *host.Arena
 }
 
-// Config is what a server needs. Only Open has no default.
+// Config configures a server. Only Open has no default.
 type Config struct {
 	// Open returns the store for a layout. It is called when the first engine comes, until it succeeds.
 	Open func(layout block.Layout) (Opened, error)
-	// Sessions is how many there may be (256), and Leases and Fetches how many of these a session may have at once (4,096 and 64).
+	// Sessions bounds the sessions (256), and Leases and Fetches bound the leases and fetches that a session may have at once (4,096 and
+	// 64).
 	Sessions, Leases, Fetches int
 	// Share is the part of the slots that one session may have reserved (0.5).
 	Share float64
-	// Names is how many blocks a session gets changes of (1 << 20). Those that it named first are forgotten first.
+	// Names bounds the blocks of which a session gets changes (1 << 20). Blocks that it named first are forgotten first.
 	Names int
 	Log   *slog.Logger
 }
@@ -78,7 +79,7 @@ func New() *Server { return &Server{sessions: map[*session]bool{}} }
 
 // Stats is the state of a server.
 type Stats struct {
-	// Sessions is how many there are. Quarantined is how many slots wait for the end of a process.
+	// Sessions counts the open sessions. Quarantined counts the slots that wait for the end of a process.
 	Sessions, Quarantined int
 	// Refused counts connections that were not accepted, and sessions that broke a rule.
 	Refused uint64
@@ -93,10 +94,10 @@ func (s *Server) Stats() Stats {
 
 // Engine is a session of an engine.
 type Engine struct {
-	// Name is what the engine calls itself, of at most 100 bytes, and PID its process.
+	// Name is the name that the engine gives itself, of at most 100 bytes, and PID its process.
 	Name string
 	PID  int
-	// Leases is how many fetches it has not released.
+	// Leases counts the fetches that it has not released.
 	Leases int
 }
 
@@ -131,9 +132,9 @@ type Listener interface {
 // acceptPause is the pause after a failure to accept a connection.
 const acceptPause = 100 * time.Millisecond
 
-// Serve serves the connections of a listener until ctx ends, and closes it. When it returns all sessions have ended. The error is that of
-// a listener that was closed elsewhere. After other failures to accept, such as for lack of file descriptors, Serve goes on; it logs the
-// first of several in a row.
+// Serve serves the connections of a listener until ctx ends, and closes it. When it returns all sessions have ended. The error is non-nil
+// only if the listener was closed elsewhere. After other failures to accept, such as for lack of file descriptors, Serve goes on; it logs
+// the first of several in a row.
 func (s *Server) Serve(ctx context.Context, listener Listener, cfg Config) error {
 	s.cfg = cfg.withDefaults()
 	ctx, cancel := context.WithCancel(ctx)
@@ -225,7 +226,7 @@ func (s *Server) remove(x *session) {
 	delete(s.sessions, x)
 }
 
-// greetWithin is how long a client may take for its first frame.
+// greetWithin bounds the time that a client may take for its first frame.
 const greetWithin = 10 * time.Second
 
 // open checks the peer, and exchanges the first frames.
@@ -301,10 +302,10 @@ func (x *session) send(kind byte, number uint32, body []byte) error {
 	return err
 }
 
-// writeWithin is how long a client may leave an answer unread.
+// writeWithin bounds the time for which a client may leave an answer unread.
 const writeWithin = 10 * time.Second
 
-// sendSlots answers with slots, after a lease where there is one.
+// sendSlots answers with slots, after a lease if there is one.
 func (x *session) sendSlots(kind byte, number uint32, lease []byte, slots []int) error {
 	return x.send(kind, number, appendSlots(lease, slots))
 }

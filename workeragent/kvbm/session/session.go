@@ -25,7 +25,7 @@ type session struct {
 	cfg    *Config
 	conn   *net.UnixConn
 	engine string
-	// compute is by what the engine has reported; nil if it has not.
+	// compute follows the speed that the engine has reported; nil if it has reported none.
 	compute kvbm.Compute
 	pid     int
 	cancel  func()
@@ -196,7 +196,7 @@ func (x *session) commit(number uint32, r *reader) error {
 	return x.send(kindCommit, number, nil)
 }
 
-// give takes slots from those that the session has reserved.
+// give takes slots from the slots that the session has reserved.
 func (x *session) give(slots []int) error {
 	for _, i := range slots {
 		if !x.reserved[i] {
@@ -216,7 +216,7 @@ func (x *session) name(keys []block.Key) {
 	}
 }
 
-// changed queues a change of blocks for the client, of those that it has named. A client that is too far behind is cut off.
+// changed queues a change of blocks for the client, limited to blocks that it has named. A client that is too far behind is cut off.
 func (x *session) changed(tier fleet.Tier, stored bool, keys []block.Key) {
 	x.mu.Lock()
 	known := slices.DeleteFunc(slices.Clone(keys), func(k block.Key) bool { return !x.names.has(k) })
@@ -294,7 +294,7 @@ func awaitEnd(ctx context.Context, process int) bool {
 	return false
 }
 
-// names are the keys that a session has named, up to a number. Those of earlier generations are forgotten first.
+// names are the keys that a session has named, up to a number. Keys of earlier generations are forgotten first.
 type names struct {
 	most       int // of both generations
 	young, old map[block.Key]bool

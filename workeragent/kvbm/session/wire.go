@@ -23,7 +23,8 @@ const (
 	kindFailed  = 127
 )
 
-// version is that of the protocol. Clients of version 1 do not send what distinguishes weights, so their blocks cannot be used.
+// version is the version of the protocol. Clients of version 1 do not send the field that distinguishes weights, so their blocks cannot
+// be used.
 const version = 2
 
 // maxFrame bounds a frame without its length, in bytes: 65,000 keys.
@@ -32,7 +33,7 @@ const maxFrame = 1 << 20
 // maxKeys bounds the keys and slots of a frame.
 const maxKeys = 1 << 15
 
-// hello is the body of the first frame, and welcome that of its answer.
+// hello is the body of the first frame, and welcome the body of its answer.
 type hello struct {
 	Version int          `json:"version"`
 	Engine  string       `json:"engine"`
@@ -40,14 +41,14 @@ type hello struct {
 	Speed   *Speed       `json:"speed,omitempty"`
 }
 
-// Speed is how fast an engine computes prompts, by which the store decides what is worth loading.
+// Speed is the speed at which an engine computes prompts. By it the store decides which blocks are worth loading.
 type Speed struct {
-	// Token is the nanoseconds of a token, and Pair those of a token for each one before it.
+	// Token is the time of a token in nanoseconds, and Pair the time of a token for each one before it.
 	Token float64 `json:"tokenNanoseconds"`
 	Pair  float64 `json:"pairNanoseconds"`
 }
 
-// maxNanoseconds bounds both figures, far above those of any engine.
+// maxNanoseconds bounds both figures, far above the figures of any engine.
 const maxNanoseconds = 1e10
 
 // validate returns an error for figures that no engine has.
