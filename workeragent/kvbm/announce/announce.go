@@ -15,13 +15,14 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/peers"
 )
 
-// Store is what an announcer needs of the store of a model: a [github.com/stator-project/stator/workeragent/kvbm/node.Node].
+// Store has the methods that an announcer needs of the store of a model: a [github.com/stator-project/stator/workeragent/kvbm/node.Node].
 type Store interface {
 	// Found replaces the other nodes from which blocks are fetched.
 	Found(others []peers.Found)
 }
 
-// Announcer publishes the addresses of this node's stores, and finds those of others. Create it with [New], and run it once.
+// Announcer publishes the addresses of this node's stores, and finds the addresses of other nodes' stores. Create it with [New], and run
+// it once.
 type Announcer struct {
 	bus     *bus.Bus
 	node    string
@@ -33,7 +34,7 @@ type Announcer struct {
 	followed map[string]*followed // by model; not changed while Run runs, and its values are of the one callback of the watch
 }
 
-// followed is the store of one model and what was found for it.
+// followed is the store of one model and the nodes found for it.
 type followed struct {
 	store Store
 	found map[string]string // addresses by node
@@ -114,7 +115,7 @@ func (a *Announcer) apply(s bus.KVStores) {
 	}
 }
 
-// list returns what was found, by node.
+// list returns the addresses that were found, by node.
 func (f *followed) list() (all []peers.Found) {
 	for node, address := range f.found {
 		all = append(all, peers.Found{Node: node, Address: address})

@@ -45,8 +45,8 @@ func (s Space) Key(content []byte) (k Key) {
 // KeyOfHash returns the key of the block with a content hash of 64 bits, as engines have it in KV events: its 8 bytes are little-endian.
 func (s Space) KeyOfHash(hash uint64) Key { return s.Key(binary.LittleEndian.AppendUint64(nil, hash)) }
 
-// Layout is what the bytes of a block depend on. The bytes are layers, each with Outer parts (keys and values), each with PageTokens
-// tokens of Inner numbers of type DType, without gaps.
+// Layout has the parameters on which the bytes of a block depend. The bytes are layers, each with Outer parts (keys and values), each
+// with PageTokens tokens of Inner numbers of type DType, without gaps.
 type Layout struct {
 	// Model is the name that engines have to share.
 	Model string `json:"model"`
@@ -65,11 +65,11 @@ type Layout struct {
 	// TPSize and TPRank are the number of tensor-parallel ranks, and which of them has these bytes, from 0.
 	TPSize int `json:"tpSize"`
 	TPRank int `json:"tpRank"`
-	// Hashing is what distinguishes content hashes of different engines: algorithm and seed.
+	// Hashing has the parameters that distinguish content hashes of different engines: algorithm and seed.
 	Hashing string `json:"hashing"`
 }
 
-// The bounds of a layout. They are far above those of today's models.
+// The bounds of a layout. They are far above the values of today's models.
 const (
 	maxText  = 1024
 	maxCount = 1 << 20

@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 )
 
-// TagBytes is the size of a tag, and MACKeyBytes that of a key of a [MAC].
+// TagBytes is the size of a tag, and MACKeyBytes the size of a key of a [MAC].
 const (
 	TagBytes    = 16
 	MACKeyBytes = 32

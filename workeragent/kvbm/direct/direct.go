@@ -20,11 +20,11 @@ import (
 	"github.com/stator-project/stator/workeragent/nixl/wire"
 )
 
-// Config is what copies by NIXL need. Layout and Arena have no default.
+// Config configures copies by NIXL. Layout and Arena have no default.
 type Config struct {
 	// Program and Library are looked for as by transfer.FindProgram and transfer.FindLibrary, each time that the child is started.
 	Program, Library string
-	// Layout is that of the blocks, and Arena the memory of the store. It must not be closed before Run has returned.
+	// Layout is the layout of the blocks, and Arena the memory of the store. It must not be closed before Run has returned.
 	Layout block.Layout
 	Arena  *host.Arena
 	// Timeout bounds the reads of one fetch by NIXL, which get half of its time at most (5 s). LeaseTime is how long a server holds
@@ -36,7 +36,7 @@ type Config struct {
 	start func(ctx context.Context, cfg transfer.Config) (helper, error)
 }
 
-// helper is what this package needs of a transfer.Helper.
+// helper has the methods that this package needs of a transfer.Helper.
 type helper interface {
 	AddPeer(ctx context.Context, endpoint []byte) (name string, err error)
 	RemovePeer(ctx context.Context, name string) error
@@ -80,7 +80,7 @@ type Direct struct {
 	counts counts
 }
 
-// counts are what was counted of all peers.
+// counts are the counts of all peers.
 type counts struct{ nixlOK, nixlFailed, tcpOK, tcpFailed, fences atomic.Uint64 }
 
 // New returns a Direct that does nothing before Run.
@@ -172,13 +172,13 @@ func (d *Direct) settle(h helper, f *transfer.Failure) {
 
 // Stats is the state of copies by NIXL.
 type Stats struct {
-	// PID is that of the child. It is 0 while none runs, and Reason is why.
+	// PID is that of the child. It is 0 while none runs, and Reason has the cause.
 	PID    int
 	Reason string
-	// Restarts counts children after the first, and Fences those that were killed to keep late bytes out of the store.
+	// Restarts counts children after the first, and Fences children that were killed to keep late bytes out of the store.
 	Restarts int
 	Fences   uint64
-	// Held is how many blocks are held for clients that read them.
+	// Held counts the blocks that are held for clients that read them.
 	Held int
 	// NIXLOK, NIXLFailed, TCPOK and TCPFailed count fetches by the way that blocks came and by success. A fetch by both counts twice.
 	NIXLOK, NIXLFailed, TCPOK, TCPFailed uint64

@@ -21,14 +21,14 @@ const (
 // request is a call of a client.
 type request struct {
 	Op string `json:"op"`
-	// Has is the agent whose endpoint the client has; empty is none. Keys are those of the blocks, one after the other.
+	// Has is the agent whose endpoint the client has; empty is none. Keys are the keys of the blocks, one after the other.
 	Has  string `json:"has,omitempty"`
 	Keys []byte `json:"keys,omitempty"`
 	// Lease is one that is done.
 	Lease uint64 `json:"lease,omitempty"`
 }
 
-// answer is that of a read. That of a lease that is done is empty, and that about the agent has Agent alone.
+// answer is the answer to a read. The answer to a lease that is done is empty, and the answer about the agent has Agent alone.
 type answer struct {
 	// Node is the process that runs the agent, and starts another one when it has ended.
 	Node string `json:"node"`
@@ -36,8 +36,8 @@ type answer struct {
 	Agent    string          `json:"agent"`
 	Endpoint json.RawMessage `json:"endpoint,omitempty"`
 	Lease    uint64          `json:"lease"`
-	// Slots are those of the first keys, or -1 where the block is missing. Tags has the tag of each by [block.MAC], one after the other,
-	// and Key is that of these tags.
+	// Slots are the slots of the first keys, or -1 if the block is missing. Tags has the tag of each by [block.MAC], one after the other,
+	// and Key is the key of these tags.
 	Slots []int32 `json:"slots"`
 	Key   []byte  `json:"key,omitempty"`
 	Tags  []byte  `json:"tags,omitempty"`

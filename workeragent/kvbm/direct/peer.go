@@ -363,7 +363,7 @@ func (p *Peer) free(h helper, agent string, f *transfer.Failure) {
 	}
 }
 
-// compare compares what has come with the tags of the answer. Its error is that of a block with other bytes.
+// compare compares the blocks that have come with the tags of the answer. Its error reports a block with other bytes.
 func compare(a *answer, dst [][]byte, results []stream.Result) (err error) {
 	mac := block.NewMAC([block.MACKeyBytes]byte(a.Key))
 	for i, slot := range a.Slots {
@@ -389,7 +389,7 @@ var kinds = []error{
 	stream.ErrNoCalls, stream.ErrDeclined, stream.ErrDamaged, errAnswer, transfer.ErrDeadline, transfer.ErrBackend, block.ErrLayout,
 }
 
-// ended notes the end of a read, and logs a reason of another kind than that of before.
+// ended notes the end of a read, and logs a reason if its kind differs from the kind before.
 func (p *Peer) ended(ctx context.Context, err error) {
 	if errors.Is(err, errPausing) || err != nil && ctx.Err() != nil {
 		return
@@ -422,7 +422,7 @@ func (p *Peer) ended(ctx context.Context, err error) {
 	p.log(kind, err)
 }
 
-// log logs a kind of result that is not that of before.
+// log logs a kind of result that differs from the kind before.
 //
 // Requires: mu.
 func (p *Peer) log(kind string, err error) {

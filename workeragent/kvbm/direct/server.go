@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/stream"
 )
 
-// Store is what a server needs of a [github.com/stator-project/stator/workeragent/kvbm.Store].
+// Store has the methods that a server needs of a [github.com/stator-project/stator/workeragent/kvbm.Store].
 type Store interface {
 	// AcquireSlots returns the slots of blocks, or -1, whose bytes stay the same until release.
 	AcquireSlots(keys []block.Key) (slots []int, release func())

@@ -13,11 +13,11 @@ import (
 var (
 	// ErrSeals is the error of a file whose size could change.
 	ErrSeals = errors.New("the size of the file is not sealed")
-	// ErrSize is the error of a file whose size is not that of the slots.
+	// ErrSize is the error of a file whose size does not match the slots.
 	ErrSize = errors.New("the size of the file does not fit")
 )
 
-// slotAlign is what the distance of two slots is a multiple of, so that disks and devices can transfer whole pages.
+// slotAlign divides the distance of two slots, so that disks and devices can transfer whole pages.
 const slotAlign = 4096
 
 // The bounds of an arena.
@@ -89,8 +89,8 @@ func New(cfg Config) (*Arena, error) {
 	return a, nil
 }
 
-// Open maps the arena of another process, whose file was received from it. The errors ErrSeals and ErrSize are those of a file that
-// is none of New with this configuration. The arena has its own descriptor: the given one stays the caller's.
+// Open maps the arena of another process, whose file was received from it. The errors ErrSeals and ErrSize mean that New did not make the
+// file with this configuration. The arena has its own descriptor: the given one stays the caller's.
 func Open(file *os.File, cfg Config) (*Arena, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("open host memory: %w", err)

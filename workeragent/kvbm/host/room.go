@@ -14,7 +14,7 @@ import (
 // the kernel would end processes when the arena is used.
 var ErrRoom = errors.New("too little memory is left")
 
-// checkRoom returns ErrRoom, with both sizes, if there is less memory than size. What is not known is no bound. root is the file system.
+// checkRoom returns ErrRoom, with both sizes, if there is less memory than size. Unknown memory is no bound. root is the file system.
 func checkRoom(root fs.FS, size int64) error {
 	if left := min(nodeMemory(root), groupMemory(root)); left < size {
 		return fmt.Errorf("%w: %d bytes, and %d are needed: make the host tier smaller", ErrRoom, left, size)
@@ -41,7 +41,7 @@ func nodeMemory(root fs.FS) int64 {
 	return math.MaxInt64
 }
 
-// groupMemory returns what the process's control group has left, of version 2 or 1.
+// groupMemory returns the memory that the process's control group has left, of version 2 or 1.
 func groupMemory(root fs.FS) int64 {
 	text, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
@@ -61,8 +61,8 @@ func groupMemory(root fs.FS) int64 {
 	return left
 }
 
-// groupLeft returns the difference of two files of a control group. In a container the path is that of the host, and the files are those
-// of the root.
+// groupLeft returns the difference of two files of a control group. In a container the path is the host's path, and the files are the
+// files of the root.
 func groupLeft(root fs.FS, dir, limit, used string) int64 {
 	for _, d := range []string{strings.TrimSuffix(dir, "/"), "sys/fs/cgroup", "sys/fs/cgroup/memory"} {
 		most, err := readNumber(root, d+"/"+limit)

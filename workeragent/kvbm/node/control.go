@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 )
 
-// Blocks names blocks: by their keys, followed by those of engines' hashes.
+// Blocks names blocks: by their keys, followed by the keys of engines' hashes.
 type Blocks struct {
 	Keys []block.Key
 	// Hashes are hashes of 64 bits as engines have them in their KV events.
@@ -70,8 +70,8 @@ func (n *Node) Prefetch(ctx context.Context, blocks Blocks) (there int, err erro
 	return there, err
 }
 
-// Flush drops the blocks of a tier, or those of all tiers that can drop them where tier is empty, and returns how many left each.
-// The error wraps ErrClosed, ErrBusy or [kvbm.ErrNoFlush], or is that of a tier.
+// Flush drops the blocks of a tier, or if tier is empty the blocks of all tiers that can drop them, and returns how many left each. The
+// error wraps ErrClosed, ErrBusy or [kvbm.ErrNoFlush], or is that of a tier.
 func (n *Node) Flush(ctx context.Context, tier string) (blocks map[fleet.Tier]int, err error) {
 	var only []fleet.Tier
 	switch tier {

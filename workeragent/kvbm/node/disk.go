@@ -103,7 +103,7 @@ func (t *diskTier) Pin(key block.Key, until time.Time) bool {
 	return err == nil && d.Pin(key, until)
 }
 
-// Flush drops all blocks. A disk that is not open has none to drop now, and keeps those that it had.
+// Flush drops all blocks. A disk that is not open has none to drop now, and keeps the blocks that it had.
 func (t *diskTier) Flush() (blocks int, err error) {
 	d, err := t.current()
 	if err != nil {

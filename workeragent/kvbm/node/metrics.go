@@ -75,7 +75,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect reads the figures. Before the first engine there are those of sessions alone.
+// Collect reads the figures. Before the first engine there are only the figures of sessions.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	n := c.node
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {

@@ -1,6 +1,6 @@
 // Package node runs the store of KV blocks of one model on a node: its memory, its slower tiers, and the socket that engines connect to.
 //
-// The layout of the blocks is that of the first engine. Then memory is reserved and the tiers are opened; until that succeeds engines get
+// The first engine decides the layout of the blocks. Then memory is reserved and the tiers are opened; until that succeeds engines get
 // the error, and try again. A disk that cannot be opened is tried again in the background, and the other tiers are used meanwhile.
 package node
 
@@ -52,13 +52,13 @@ type Config struct {
 	// PeerToken is the secret of all nodes whose host memory is a tier. Without it there is no such tier and no server. It authenticates
 	// objects too.
 	PeerToken string
-	// Peers are the addresses of other nodes, beside those of [Node.Found]. PeerListen is the address on which this node serves its own
-	// blocks; empty means that it does not.
+	// Peers are the addresses of other nodes, beside the nodes of [Node.Found]. PeerListen is the address on which this node serves its
+	// own blocks; empty means that it does not.
 	Peers      []string
 	PeerListen string
-	// Host is the IP at which others reach this node where PeerListen is on all addresses, and PeerAddress, host:port, what they use
-	// instead of PeerListen. Served is called with the address that others are given when they are served, and with "" when they are
-	// no more. It must not call the node. Nil is not called.
+	// Host is the IP at which others reach this node if PeerListen is on all addresses, and PeerAddress the host:port that they use
+	// instead of PeerListen. Served is called with the address that others are given when they are served, and with "" when they are no
+	// more. It must not call the node. Nil is not called.
 	Host        string
 	PeerAddress string
 	Served      func(address string)
@@ -69,13 +69,13 @@ type Config struct {
 	Metrics prometheus.Registerer
 }
 
-// NIXL is where copies by NIXL find their programs. What is empty is looked for, see package transfer.
+// NIXL has the paths of the programs for copies by NIXL. Empty paths are searched for, see package transfer.
 type NIXL struct {
-	// Program is the path of stator-transfer, and Library that of NIXL's C library or of its folder.
+	// Program is the path of stator-transfer, and Library the path of NIXL's C library or of its folder.
 	Program, Library string
 }
 
-// closing is how long packs may take to be written when the node stops.
+// closing bounds the time for writing packs when the node stops.
 const closing = 10 * time.Second
 
 // Node runs the store of one model. Create it with [New], and run it once.
@@ -124,9 +124,9 @@ const (
 	mostPause  = 10 * time.Second
 )
 
-// Run serves engines until ctx ends. Where their socket cannot be opened, or ends, it is opened again after a pause, because engines serve
-// without the store, and the agent goes on. Of several failures in a row with one reason, the first is logged. The error is that of closing
-// the tiers.
+// Run serves engines until ctx ends. If their socket cannot be opened, or ends, it is opened again after a pause, because engines serve
+// without the store, and the agent goes on. Of several failures in a row with one reason, the first is logged. The error is that of
+// closing the tiers.
 func (n *Node) Run(ctx context.Context) error {
 	// The tiers go on until no engine uses them.
 	tiers, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -274,7 +274,7 @@ func (n *Node) openObject(layout *block.Layout) (err error) {
 	return err
 }
 
-// undo closes what a failed open has opened.
+// undo closes all that a failed open has opened.
 //
 // Requires: mu.
 func (n *Node) undo() {

@@ -37,7 +37,7 @@ func (n *Node) openPeers(layout *block.Layout) (err error) {
 	return err
 }
 
-// Found replaces the other nodes from which blocks are fetched, beside those of Config.Peers.
+// Found replaces the other nodes from which blocks are fetched, beside the nodes of Config.Peers.
 func (n *Node) Found(others []peers.Found) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

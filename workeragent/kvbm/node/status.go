@@ -22,7 +22,7 @@ const (
 	Serving = "serving"
 )
 
-// Status is the state of a node's store. Before Serving, only Model, State, Reason and what is about sessions is set.
+// Status is the state of a node's store. Before Serving, only Model, State, Reason and the fields about sessions are set.
 type Status struct {
 	Model string
 	// State is one of the above, and Reason why it is Failed.
@@ -35,8 +35,8 @@ type Status struct {
 	HostBytes, ReadyBytes int64
 	HugePages             bool
 	Tiers                 []TierStatus
-	// PeerAddress is where other nodes fetch blocks; empty if they do not. Peers are those from which this node does, and UnusedPeers how
-	// many more there are than it uses.
+	// PeerAddress is the address at which other nodes fetch blocks; empty if they do not. Peers are the nodes from which this node
+	// fetches, and UnusedPeers counts the peers beyond the ones that it uses.
 	PeerAddress string
 	Peers       []peers.Status
 	UnusedPeers int
@@ -44,12 +44,12 @@ type Status struct {
 	NIXL *direct.Stats
 
 	Engines []session.Engine
-	// Quarantined is how many slots wait for the end of a process, and Refused counts sessions that were refused or broke a rule.
+	// Quarantined counts the slots that wait for the end of a process, and Refused counts sessions that were refused or broke a rule.
 	Quarantined int
 	Refused     uint64
 }
 
-// Health is what a tier does.
+// Health is the state of a tier.
 type Health string
 
 // The healths of tiers.
@@ -71,10 +71,10 @@ type TierStatus struct {
 	// Reason describes why the tier is not Healthy. A healthy one may have the error of its last read or write that failed.
 	Health Health
 	Reason string
-	// Blocks are those that are there, Room how many the tier has room for (0 for a bucket and other nodes), and Pinned those of Blocks
-	// with a pin.
+	// Blocks counts the blocks that are there, Room the blocks that the tier has room for (0 for a bucket and other nodes), and Pinned
+	// the blocks of Blocks that have a pin.
 	Blocks, Room, Pinned int
-	// Damaged counts blocks whose bytes were wrong and were dropped, and Errors reads and writes that failed, those of the log too.
+	// Damaged counts blocks whose bytes were wrong and were dropped, and Errors reads and writes that failed, including the log's.
 	Damaged, Errors uint64
 }
 

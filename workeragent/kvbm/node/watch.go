@@ -28,7 +28,7 @@ func (n *Node) watch(ctx context.Context) {
 	}
 }
 
-// logHealth logs the health of a tier that is not that of before; empty is the first.
+// logHealth logs the health of a tier if it differs from the health before; empty is the first.
 func (n *Node) logHealth(t *TierStatus, before Health) {
 	log := n.cfg.Log.With("model", n.cfg.Model, "tier", t.Tier)
 	switch {

@@ -20,7 +20,7 @@ func newIndex(slots int) index {
 	return index{table: make([]int32, size)}
 }
 
-// home is where the search for a key begins.
+// home is the position at which the search for a key begins.
 func (x *index) home(key *block.Key) int {
 	return int(binary.LittleEndian.Uint64(key[:]) & uint64(len(x.table)-1))
 }

@@ -100,9 +100,9 @@ type Evicted struct {
 	Until time.Time
 }
 
-// Take returns a slot for its caller to write to, which then calls Complete, Drop or Quarantine. Where no slot is reset it evicts a
-// block, whose bytes stay in the slot until the caller overwrites them: time to move them to another tier. Pinned blocks are
-// evicted only if demote is set, after all others, and the pin that ends first goes first. The error is ErrFull.
+// Take returns a slot for its caller to write to, which then calls Complete, Drop or Quarantine. If no slot is reset it evicts a block,
+// whose bytes stay in the slot until the caller overwrites them: time to move them to another tier. Pinned blocks are evicted only if
+// demote is set, after all others, and the pin that ends first goes first. The error is ErrFull.
 func (p *Pool) Take(now time.Time, demote bool) (i int, evicted Evicted, err error) {
 	if len(p.free) == 0 {
 		p.endPins(now)
@@ -160,7 +160,7 @@ func (p *Pool) Register(i int, key block.Key, priority uint8) (registered int, e
 	return i, nil
 }
 
-// Adopt registers a block whose bytes were in a slot before the pool was made, such as those of a file, as the most recently used
+// Adopt registers a block whose bytes were in a slot before the pool was made, such as the blocks of a file, as the most recently used
 // one. It returns an error if the key is there already.
 func (p *Pool) Adopt(i int, key block.Key, priority uint8, until time.Time) error {
 	if err := p.check(i, "adopt", Reset, Reset); err != nil {
@@ -317,11 +317,11 @@ func (p *Pool) Flush() (blocks int) {
 // Info describes a slot.
 type Info struct {
 	State State
-	// Key, Priority and Until are those of an active or inactive slot. Until is the end of its pin, and zero without one.
+	// Key, Priority and Until belong to an active or inactive slot. Until is the end of its pin, and zero without one.
 	Key      block.Key
 	Priority uint8
 	Until    time.Time
-	// References is how often the slot is acquired.
+	// References counts how often the slot is acquired.
 	References int
 }
 
@@ -356,7 +356,7 @@ func (p *Pool) AppendKeys(keys []block.Key, from, to int) []block.Key {
 type Stats struct {
 	// Slots by state. Their sum is the size of the pool.
 	Reset, Partial, Complete, Active, Inactive, Leaving, Quarantined int
-	// Pinned is how many of the inactive slots have a pin. A pin that has ended counts until Take needs a slot.
+	// Pinned counts the inactive slots that have a pin. A pin that has ended counts until Take needs a slot.
 	Pinned int
 	// Taken and Evicted count slots taken and blocks evicted, and Demoted those evicted by Take in spite of a pin.
 	Taken, Evicted, Demoted uint64

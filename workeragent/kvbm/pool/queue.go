@@ -2,7 +2,7 @@ package pool
 
 // queue is a binary heap of slots, whose positions are in the slots: so any of them can be removed.
 type queue struct {
-	slots []slot // those of the pool
+	slots []slot // the pool's slots
 	heap  []int32
 	less  func(a, b *slot) bool
 }

@@ -11,7 +11,7 @@ import (
 // Counters are halved after ten samples for each key of its capacity, so that old popularity fades.
 type Sketch struct {
 	rows    [sketchRows][]uint64 // 16 counters in each number
-	samples int                  // since the last halving, without what was halved
+	samples int                  // since the last halving, without the halved counts
 	limit   int
 }
 
@@ -67,7 +67,7 @@ func (s *Sketch) Seen(key block.Key) int {
 	return int(lowest)
 }
 
-// at returns where the counter of a key is in a row. Both halves of the key are hashes.
+// at returns the position of a key's counter in a row. Both halves of the key are hashes.
 func (s *Sketch) at(row int, key *block.Key) (word *uint64, shift uint) {
 	hash := binary.LittleEndian.Uint64(key[:8]) + uint64(row)*(binary.LittleEndian.Uint64(key[8:])|1)
 	hash ^= hash >> 32
