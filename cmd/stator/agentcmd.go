@@ -88,7 +88,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	return p.run(ctx, admin.Sources{Ready: p.bus.Err, Agent: a.Status, KV: kvSources(stores)})
 }
 
-// agentFolder returns the folder of the engines' sockets: that of the state, or else a private one.
+// agentFolder returns the folder of the engines' sockets: the folder of the state, or else a private one.
 func agentFolder(p *process, stateDir string) (state *workeragent.State, sockets string, err error) {
 	if stateDir == "" {
 		sockets, err = makeRunFolder(p.log)

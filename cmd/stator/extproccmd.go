@@ -95,7 +95,7 @@ func addDecisionLogFlag(f *cli.Flags, path *string) {
 		"`file` to which decisions are appended as JSON lines, instead of decisions.log of the configuration")
 }
 
-// tenantKey returns the key of tenants' cache salts, by the file of the configuration; nil where it names none.
+// tenantKey returns the key of tenants' cache salts, by the file of the configuration; nil if it names none.
 func tenantKey(g *config.Gateway, log *slog.Logger) (func() []byte, error) {
 	if g.TenantSecretFile == "" {
 		return nil, nil

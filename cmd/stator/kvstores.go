@@ -21,7 +21,8 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/object"
 )
 
-// kvStores returns the stores of KV blocks of the models whose engines a node launches, and what has them find those of other nodes.
+// kvStores returns the stores of KV blocks of the models whose engines a node launches, and the announcer by which they find the stores
+// of other nodes.
 func kvStores(cfg *config.Config, launches []engine.Launch, name string, site *engine.Site, b *bus.Bus, log *slog.Logger,
 	reg prometheus.Registerer) (all []*node.Node, found *announce.Announcer, err error) {
 	found = announce.New(b, name)
@@ -105,7 +106,7 @@ func writePolicy(name string) kvbm.Policy {
 	return kvbm.WriteAll
 }
 
-// nodeName returns the name under which a node writes objects: its own, or that of the host. Other characters than those of object names
+// nodeName returns the name under which a node writes objects: its own name, or the host's. Characters that object names cannot have
 // become underscores.
 func nodeName(name string) string {
 	hostname, _ := os.Hostname() // without one the name below serves

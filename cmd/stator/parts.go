@@ -32,12 +32,12 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
-// adminPort serves the operators' pages. What they show can be replaced, so that they answer while a part waits.
+// adminPort serves the operators' pages. Their content can be replaced, so that they answer while a part waits.
 type adminPort struct {
 	ln      net.Listener
 	scheme  string // of its address; empty for HTTP
 	srv     *http.Server
-	token   *listen.Token // nil where the pages are open
+	token   *listen.Token // nil if the pages are open
 	handler atomic.Pointer[http.Handler]
 	done    chan struct{} // closed when the server has ended
 	err     error         // valid once done is closed
@@ -47,8 +47,7 @@ type adminPort struct {
 // wait until one ends; those without a request end after ten seconds.
 const adminConnections = 256
 
-// openAdmin listens as the flags want it, and serves the pages until close. Before show they are those of a part that
-// starts.
+// openAdmin listens as the flags want it, and serves the pages until close. Before show they are the pages of a part that starts.
 func openAdmin(address string, doors *listen.Doors, log *slog.Logger, metrics prometheus.Gatherer) (*adminPort, error) {
 	if err := doors.Check(); err != nil {
 		return nil, err
@@ -82,7 +81,7 @@ func openAdmin(address string, doors *listen.Doors, log *slog.Logger, metrics pr
 	return a, nil
 }
 
-// show replaces what the pages show.
+// show replaces the content of the pages.
 func (a *adminPort) show(s admin.Sources) {
 	h := admin.OwnPages(admin.Handler(s))
 	if a.token != nil {
@@ -91,7 +90,7 @@ func (a *adminPort) show(s admin.Sources) {
 	a.handler.Store(&h)
 }
 
-// address is what other commands get as --admin-address.
+// address is the value that other commands get as --admin-address.
 func (a *adminPort) address() string { return a.scheme + a.ln.Addr().String() }
 
 // url is the address for a browser.

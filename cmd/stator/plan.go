@@ -110,7 +110,7 @@ func addPlanFlags(f *cli.Flags) *planFlags {
 	return p
 }
 
-// The bounds of what is asked.
+// The bounds of the question.
 const (
 	maxPlanGPUs   = 4096
 	maxPlanTokens = 1 << 22

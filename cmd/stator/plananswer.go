@@ -27,7 +27,7 @@ type planAnswer struct {
 	// note is about a proposal that the simulation moved to the front. speedup divides the times between a trace's arrivals.
 	note    string
 	speedup float64
-	// beside is what the simulation has for the best proposal of the other kind; empty where it was not played.
+	// beside is the simulation's result for the best proposal of the other kind; empty if it was not played.
 	beside string
 }
 
@@ -152,7 +152,7 @@ func (a *planAnswer) propose() error {
 	return nil
 }
 
-// question returns what the flags and the trace ask for.
+// question returns the question that the flags and the trace ask.
 func (p *planFlags) question(traced *tracedDemand) propose.Question {
 	spread := p.spread / math.Sqrt(3) // of lengths that are drawn evenly
 	q := propose.Question{
@@ -167,7 +167,7 @@ func (p *planFlags) question(traced *tracedDemand) propose.Question {
 	return q
 }
 
-// deployment returns what a configuration needs besides the fleet.
+// deployment returns the parts of a configuration besides the fleet.
 func (p *planFlags) deployment(m *planModel) propose.Deployment {
 	d := propose.Deployment{
 		Model: p.model, Path: p.model, Engine: p.engine, GPU: m.gpu.Name, Quantization: m.quantize, Context: m.weights.Context,
@@ -192,7 +192,7 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// runnersUp is how many proposals are printed.
+// runnersUp is the number of proposals that are printed.
 const runnersUp = 8
 
 // print writes the answer as text.

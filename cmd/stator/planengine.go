@@ -20,15 +20,15 @@ const (
 // The KV cache of a simulated engine in blocks, without args.blocks.
 const simulatedBlocks = 16384
 
-// planEngine is what a plan assumes of the engines of a launch.
+// planEngine has the assumptions of a plan about the engines of a launch.
 type planEngine struct {
 	capacity.Engine
 	doubt float64
 	watts float64 // of one engine; 0 is unknown
 }
 
-// newPlanEngine returns what is known of a launch's engines: from the model's profile, else from the data sheet of the GPU and the size
-// of the model, else from the timing of simulated engines.
+// newPlanEngine returns the known properties of a launch's engines: from the model's profile, else from the data sheet of the GPU and the
+// size of the model, else from the timing of simulated engines.
 func newPlanEngine(m *config.Model, l *config.Launch, gpus int) (planEngine, error) {
 	options, err := engineOptions(l)
 	if err != nil {
@@ -68,7 +68,7 @@ func newPlanEngine(m *config.Model, l *config.Launch, gpus int) (planEngine, err
 	return e, nil
 }
 
-// simulate sets what a simulated engine is known to do.
+// simulate sets the known properties of a simulated engine.
 func (e *planEngine) simulate(m *config.Model, o launchOptions) {
 	blocks := simulatedBlocks
 	if o.blocks > 0 {
@@ -112,7 +112,7 @@ type launchOptions struct {
 	quantization, kvType         string
 }
 
-// The names of options that bound an engine, with those of vLLM, SGLang, TensorRT-LLM and simulated engines.
+// The names of options that bound an engine, with the names in vLLM, SGLang, TensorRT-LLM and simulated engines.
 var (
 	seqsOptions         = []string{"max-num-seqs", "max-running-requests", "max-batch-size", "maxNumSeqs"}
 	batchedOptions      = []string{"max-num-batched-tokens", "chunked-prefill-size", "max-num-tokens", "maxNumBatchedTokens"}

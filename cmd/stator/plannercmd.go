@@ -107,7 +107,7 @@ func newPlanner(cfg *config.Config, members *fleet.Fleet, b *bus.Bus, log *slog.
 	return planner.New(out), nil
 }
 
-// plannerText describes what a planner does, for people.
+// plannerText describes the configuration of a planner, for people.
 func plannerText(p *config.Planner) string {
 	switch {
 	case p.Algorithm == plan.AlgorithmConfigured:
@@ -120,7 +120,7 @@ func plannerText(p *config.Planner) string {
 	return p.Algorithm + ", connector " + p.Connector
 }
 
-// openPlannerFiles opens what the planner reads and writes besides the bus: earlier rates, its log, and Prometheus.
+// openPlannerFiles opens the planner's inputs and outputs besides the bus: earlier rates, its log, and Prometheus.
 func openPlannerFiles(cfg *config.Config, out *planner.Config) error {
 	p := &cfg.Planner
 	rates := map[string][]float64{}

@@ -17,7 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/tracefile"
 )
 
-// tracedDemand is what a trace asks for.
+// tracedDemand is the demand of a trace.
 type tracedDemand struct {
 	shape capacity.Shape
 	peak  float64 // requests per second
@@ -103,7 +103,7 @@ const (
 	planWarmup   = 0.2 // share of the time
 )
 
-// planPlayed is what the simulator had for a proposal. Latencies are in milliseconds, at the quantile of the targets; the ITL is the mean
+// planPlayed is the simulator's result for a proposal. Latencies are in milliseconds, at the quantile of the targets; the ITL is the mean
 // of each request.
 type planPlayed struct {
 	Requests int     `json:"requests"`
@@ -116,7 +116,7 @@ type planPlayed struct {
 	Reuse  float64 `json:"prefix_reuse"`
 }
 
-// play plays the proposal in the simulator, with the arrivals of the trace or with generated ones. Where the rate is not asked for, it is
+// play plays the proposal in the simulator, with the arrivals of the trace or with generated ones. If the rate is not asked for, it is
 // lowered until as many requests are within the targets as should be.
 func (p *planFlags) play(ctx context.Context, a *planAnswer, f *propose.Proposal) (out *planPlayed, err error) {
 	rate := cmp.Or(a.question.Rate, f.Rate)
@@ -152,7 +152,7 @@ func (p *planFlags) playAt(ctx context.Context, a *planAnswer, f *propose.Propos
 	return a.summarize(r, ended, cfg.Warmup), nil
 }
 
-// arrivals returns what is played, and sets the warm-up of generated arrivals.
+// arrivals returns the arrivals to play, and sets the warm-up of generated arrivals.
 func (p *planFlags) arrivals(cfg *sim.Config, rate float64) (next trace.Source, end func(), err error) {
 	if p.isTraced {
 		return p.openTrace()

@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// planSettings returns what the configuration sets for plans. It reads the profiles and the models' config.json that the configuration
+// planSettings returns the configuration's settings for plans. It reads the profiles and the models' config.json that the configuration
 // names.
 func planSettings(cfg *config.Config) (*plan.Settings, error) {
 	p := &cfg.Planner

@@ -28,7 +28,7 @@ const (
 // calibratedDoubt is the doubt of a roofline that a profile of another size of engine corrects.
 const calibratedDoubt = 0.2
 
-// planModel is what is known of the model and the GPU.
+// planModel has the known properties of the model and the GPU.
 type planModel struct {
 	weights perfmodel.Weights // zero if they are unknown
 	gpu     perfmodel.GPU     // zero if it is unknown

@@ -13,7 +13,7 @@ type planSummary struct {
 	Request   planSummaryDemand `json:"requests"`
 }
 
-// planSummaryDemand is what the fleet is for. Rate is 0 where the most is asked for.
+// planSummaryDemand is the demand that the fleet should serve. Rate is 0 if the most is asked for.
 type planSummaryDemand struct {
 	Prompt float64 `json:"prompt_tokens"`
 	Answer float64 `json:"answer_tokens"`

@@ -31,7 +31,7 @@ type process struct {
 	cfg   *config.Config
 	log   *slog.Logger
 	reg   *prometheus.Registry
-	bus   *bus.Bus // nil where no bus is configured
+	bus   *bus.Bus // nil if no bus is configured
 	admin *adminPort
 	group run.Group
 }
@@ -113,7 +113,7 @@ func (p *process) run(ctx context.Context, s admin.Sources) error {
 	if s.Ready == nil {
 		s.Ready = func() error { return nil }
 	}
-	// Without its bus a part serves what it knew last. An agent serves nothing else, and has it in Ready.
+	// Without its bus a part serves its last state. An agent serves nothing else, and has it in Ready.
 	if p.bus != nil {
 		s.Degraded = p.bus.Err
 	}

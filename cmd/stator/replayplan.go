@@ -36,7 +36,7 @@ type planReplay struct {
 	maxGPUs           int
 	headroom          float64
 	all, asJSON       bool
-	changes           bool // settings are others than those of the log
+	changes           bool // settings differ from the log's
 	out               io.Writer
 	last              map[string]int // replicas of the last plan, by pool
 	different         int            // replicas that differ from the log's
@@ -161,7 +161,7 @@ func (r *planReplay) playFile(ctx context.Context, file io.Reader, again *planlo
 	return lines.Err()
 }
 
-// show prints a plan that was made again where its replicas are others than in the plan before.
+// show prints a plan that was made again if its replicas differ from the plan before.
 func (r *planReplay) show(l *planlog.Line, made *plan.Plan, equal bool) error {
 	r.count(l, made)
 	if r.asJSON {
@@ -189,7 +189,7 @@ func (r *planReplay) show(l *planlog.Line, made *plan.Plan, equal bool) error {
 	return nil
 }
 
-// timeFormat is that of the plans' times.
+// timeFormat is the format of the plans' times.
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
 // count adds up the time of workers that both plans ask for.

@@ -16,7 +16,7 @@ const runFolder = "stator-"
 // process lives: containers that share /tmp have different process ids.
 const runLock = "lock"
 
-// makeRunFolder makes a private folder for sockets, and removes those of processes that were killed.
+// makeRunFolder makes a private folder for sockets, and removes the folders of processes that were killed.
 func makeRunFolder(log *slog.Logger) (string, error) {
 	removeStaleFolders(log)
 	dir, err := os.MkdirTemp("", runFolder+"new-")

@@ -82,8 +82,8 @@ func snippetConfig(file string) (*config.Config, error) {
 	return config.Parse(defaultConfig)
 }
 
-// listedAddresses returns the workers of each model that the configuration lists. Those with a DNS name are left out, because
-// a pick has an IP.
+// listedAddresses returns the workers of each model that the configuration lists. Workers with a DNS name are left out, because a pick
+// has an IP.
 func listedAddresses(cfg *config.Config) map[string][]string {
 	list := map[string][]string{}
 	for _, m := range cfg.Models {

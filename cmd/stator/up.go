@@ -440,7 +440,8 @@ func (u *up) loading() string {
 	return ""
 }
 
-// workersReady returns an error until all workers are ready: those that the configuration lists, and those that the agent should run.
+// workersReady returns an error until all workers are ready: the workers that the configuration lists, and the workers that the agent
+// should run.
 func (u *up) workersReady() (string, error) {
 	ready, total := 0, u.agent.Wanted()
 	for _, w := range u.router.Fleet().Snapshot().Workers {

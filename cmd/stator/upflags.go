@@ -113,7 +113,7 @@ func (o *upFlags) overlay(cfg *config.Config) error {
 		first.Launch[0].SetCount(o.workers)
 	}
 	if o.set["engine"] && first.Launch[0].Engine != o.engine {
-		first.Launch[0].Engine, first.Launch[0].Args = o.engine, nil // args are those of the other engine
+		first.Launch[0].Engine, first.Launch[0].Args = o.engine, nil // args are the other engine's
 	}
 	if o.set["workers"] {
 		first.Launch[0].SetCount(o.workers)

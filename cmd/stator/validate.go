@@ -64,7 +64,7 @@ func checkFiles(cfg *config.Config) error {
 	return errors.Join(errs...)
 }
 
-// checkLaunches reports what is wrong with the engines that agents start, on any node.
+// checkLaunches reports the errors in the engines that agents start, on any node.
 func checkLaunches(cfg *config.Config) error {
 	nodes := map[string]bool{}
 	for _, m := range cfg.Models {

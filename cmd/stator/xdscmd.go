@@ -90,8 +90,8 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 
 	srv := xds.NewServer(first, members, p.log, p.reg)
 	g := grpc.NewServer(xds.Options()...)
-	// An Envoy that already has workers would lose them for a moment if it were served before the workers on the bus
-	// are in the fleet, and the listed ones have answered. It keeps what it has while it waits.
+	// An Envoy that already has workers would lose them for a moment if it were served before the workers on the bus are in the fleet,
+	// and the listed ones have answered. It keeps its workers while it waits.
 	complete := make(chan struct{})
 	p.part(func(ctx context.Context) error {
 		select {

@@ -25,8 +25,8 @@
 //
 // # Wrong bytes
 //
-// Tiers verify by checksums the blocks that they return, and a block is registered only after all its bytes are there. A slot to which a given up
-// transfer may still write is quarantined: see [Store.Quarantine].
+// Tiers verify by checksums the blocks that they return, and a block is registered only after all its bytes are there. A slot to which a
+// given up transfer may still write is quarantined: see [Store.Quarantine].
 //
 // # Concurrency
 //

@@ -42,7 +42,7 @@ type Descriptor struct {
 
 // AgentConfig is read by NewAgent.
 type AgentConfig struct {
-	// Name must differ from that of every agent that a peer has seen, also of earlier processes of the same host.
+	// Name must differ from the name of every agent that a peer has seen, also of earlier processes of the same host.
 	Name string
 	// ProgressDelay is the pause of the progress thread between two polls, in µs resolution. Zero is no progress thread. A peer that
 	// writes over TCP needs one here; 200 µs to 1 ms cost about 1 % of a core.
@@ -119,7 +119,7 @@ func (a *Agent) Plugins() ([]string, error) {
 	return names, nil
 }
 
-// PluginInfo is what a plugin states about itself.
+// PluginInfo is a plugin's description of itself.
 type PluginInfo struct {
 	// Params are the default values of its parameters.
 	Params map[string]string
@@ -255,8 +255,8 @@ func (a *Agent) withRegions(mem MemoryType, regions []Descriptor, backends []*Ba
 	return call(list, options)
 }
 
-// Register makes memory, files or objects available to transfers of some backends; none named are all. Addresses in DRAM must be those
-// of a [Mapping].
+// Register makes memory, files or objects available to transfers of some backends; none named are all. Addresses in DRAM must be
+// addresses in a [Mapping].
 func (a *Agent) Register(mem MemoryType, regions []Descriptor, backends ...*Backend) error {
 	return a.withRegions(mem, regions, backends, func(list, options uintptr) error {
 		return check("register_mem "+mem.String(), a.f.registerMemory(a.handle, list, options))
@@ -320,7 +320,7 @@ func (a *Agent) LoadRemote(metadata []byte) (name string, err error) {
 	return textAt(text), nil
 }
 
-// Forget removes a peer. Where the peer lives on, each round of LoadRemote and Forget leaks one or two sockets on both sides.
+// Forget removes a peer. If the peer lives on, each round of LoadRemote and Forget leaks one or two sockets on both sides.
 func (a *Agent) Forget(name string) error {
 	return check("invalidate_remote_md", a.f.invalidateRemote(a.handle, name))
 }
@@ -336,7 +336,8 @@ type Notification struct {
 	Data []byte
 }
 
-// Notifications returns what has arrived since the last call. Without a progress thread it also makes progress with transfers.
+// Notifications returns the notifications that have arrived since the last call. Without a progress thread it also makes progress with
+// transfers.
 func (a *Agent) Notifications() ([]Notification, error) {
 	if a.notified == 0 {
 		if err := check("create_notif_map", a.f.createNotifications(&a.notified)); err != nil {

@@ -63,7 +63,7 @@ type functions struct {
 
 	// These two are called for each poll, by their addresses: a call costs 0.1 µs so, and 0.4 µs by a function of purego.
 	post, status uintptr
-	// free is that of the C library, for metadata and names that NIXL allocates.
+	// free is the C library's free, for metadata and names that NIXL allocates.
 	free func(p *byte)
 }
 
@@ -118,7 +118,7 @@ func (f *functions) symbols() []symbol {
 	}
 }
 
-// bind looks all functions up, and returns the names of those that the library lacks.
+// bind looks all functions up, and returns the names of the functions that the library lacks.
 func (f *functions) bind(lib uintptr) (missing []string) {
 	for _, s := range f.symbols() {
 		address, err := purego.Dlsym(lib, prefix+s.name)

@@ -56,7 +56,7 @@ func Open(path string) (*Library, error) {
 	return l, nil
 }
 
-// TryLoad loads a shared library, such as a plugin, and returns the error of the dynamic linker, which names what is missing.
+// TryLoad loads a shared library, such as a plugin, and returns the error of the dynamic linker, which names the missing file or symbol.
 func TryLoad(path string) error {
 	_, err := purego.Dlopen(path, purego.RTLD_LAZY|purego.RTLD_LOCAL)
 	return err

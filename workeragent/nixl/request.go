@@ -157,7 +157,7 @@ func (r *Request) Telemetry() (t Telemetry, err error) {
 	return t, check("get_xfer_telemetry", r.a.f.telemetry(r.a.handle, r.handle, &t))
 }
 
-// Close releases the request. Where it is not done, NIXL may still write to the local memory after that.
+// Close releases the request. If it is not done, NIXL may still write to the local memory after that.
 func (r *Request) Close() error {
 	err := check("release_xfer_req", r.a.f.releaseRequest(r.a.handle, r.handle))
 	if err != nil {

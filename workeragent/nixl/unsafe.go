@@ -34,7 +34,7 @@ func (m *Mapping) Unmap() error {
 	return err
 }
 
-// At describes a part of the mapping. It panics where the part is outside of it.
+// At describes a part of the mapping. It panics if the part is outside of it.
 func (m *Mapping) At(offset, length int) Descriptor {
 	part := m.data[offset : offset+length]
 	return Descriptor{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(part)))), Len: uint64(length)}

@@ -27,8 +27,8 @@ type Config struct {
 	// Layout is the layout of the blocks, and Arena the memory of the store. It must not be closed before Run has returned.
 	Layout block.Layout
 	Arena  *host.Arena
-	// Timeout bounds the reads of one fetch by NIXL, which get half of its time at most (5 s). LeaseTime is how long a server holds
-	// blocks for a client (15 s). It must be longer than Timeout on all nodes.
+	// Timeout bounds the reads of one fetch by NIXL, which get half of its time at most (5 s). LeaseTime is the time for which a server
+	// holds blocks for a client (15 s). It must be longer than Timeout on all nodes.
 	Timeout, LeaseTime time.Duration
 	Log                *slog.Logger
 
@@ -172,7 +172,7 @@ func (d *Direct) settle(h helper, f *transfer.Failure) {
 
 // Stats is the state of copies by NIXL.
 type Stats struct {
-	// PID is that of the child. It is 0 while none runs, and Reason has the cause.
+	// PID is the process ID of the child. It is 0 while none runs, and Reason has the cause.
 	PID    int
 	Reason string
 	// Restarts counts children after the first, and Fences children that were killed to keep late bytes out of the store.

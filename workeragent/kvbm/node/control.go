@@ -71,7 +71,7 @@ func (n *Node) Prefetch(ctx context.Context, blocks Blocks) (there int, err erro
 }
 
 // Flush drops the blocks of a tier, or if tier is empty the blocks of all tiers that can drop them, and returns how many left each. The
-// error wraps ErrClosed, ErrBusy or [kvbm.ErrNoFlush], or is that of a tier.
+// error wraps ErrClosed, ErrBusy or [kvbm.ErrNoFlush], or is the error of a tier.
 func (n *Node) Flush(ctx context.Context, tier string) (blocks map[fleet.Tier]int, err error) {
 	var only []fleet.Tier
 	switch tier {

@@ -125,7 +125,7 @@ const (
 )
 
 // Run serves engines until ctx ends. If their socket cannot be opened, or ends, it is opened again after a pause, because engines serve
-// without the store, and the agent goes on. Of several failures in a row with one reason, the first is logged. The error is that of
+// without the store, and the agent goes on. Of several failures in a row with one reason, the first is logged. The error comes from
 // closing the tiers.
 func (n *Node) Run(ctx context.Context) error {
 	// The tiers go on until no engine uses them.

@@ -30,10 +30,9 @@
 //	Lift           quarantined          reset
 //	Adopt          reset                inactive
 //
-// Take evicts the block with the lowest priority, and among equals the least recently used. A pin keeps a block until its time
-// has come: Take evicts pinned blocks only for callers that move them to another tier, and after all others. The time of use is
-// that of the last Release, so callers release the blocks of a prompt in reverse: the end of a prefix is useless without its
-// beginning.
+// Take evicts the block with the lowest priority, and among equals the least recently used. A pin keeps a block until its time has come:
+// Take evicts pinned blocks only for callers that move them to another tier, and after all others. The time of use is the time of the
+// last Release, so callers release the blocks of a prompt in reverse: the end of a prefix is useless without its beginning.
 //
 // A [Pool] and a [Sketch] are not safe for concurrent use. Their owner has a mutex.
 package pool

@@ -1,8 +1,8 @@
-// Package probe measures what NIXL does on one host, beside plain Go that does the same: UCX over shared memory beside copy between two
-// mappings, UCX over TCP beside a TCP stream, and the POSIX plugin beside pread and pwrite.
+// Package probe measures the speed of NIXL on one host, beside plain Go that does the same: UCX over shared memory beside copy between
+// two mappings, UCX over TCP beside a TCP stream, and the POSIX plugin beside pread and pwrite.
 //
-// Both kinds copy the same bytes in turns, and all bytes are compared after each copy. NIXL's times are those of an agent: they have
-// the way to stator-transfer and back in them. The bounds are Config.Memory and the context.
+// Both kinds copy the same bytes in turns, and all bytes are compared after each copy. NIXL's times are measured in an agent: they
+// include the way to stator-transfer and back. The bounds are Config.Memory and the context.
 package probe
 
 import (
@@ -23,13 +23,13 @@ import (
 
 // Config is read by Run.
 type Config struct {
-	// Program is the path of stator-transfer, and Library that of NIXL's C library.
+	// Program is the path of stator-transfer, and Library the path of NIXL's C library.
 	Program, Library string
 	// BlockBytes are the sizes of blocks, of 1 KiB to 64 MiB in whole KiB.
 	BlockBytes []int
 	// Batch is the number of blocks of a transfer.
 	Batch int
-	// Rounds is how often each copy is repeated.
+	// Rounds is the number of times that each copy is repeated.
 	Rounds int
 	// Device is the network device of UCX over TCP, such as lo.
 	Device string
@@ -77,7 +77,7 @@ type Row struct {
 	NIXL, InNIXL, Go []time.Duration
 }
 
-// Report is what Run has found.
+// Report has the measurements of Run.
 type Report struct {
 	Library, Program string
 	Plugins          []wire.Plugin
@@ -91,7 +91,7 @@ type Report struct {
 	LoadBefore, LoadAfter float64
 }
 
-// Run measures all links. An error is one of the plugins or of ctx; those of single links are in the report.
+// Run measures all links. An error is one of the plugins or of ctx; errors of single links are in the report.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	return r, nil
 }
 
-// measure adds the rows of one link and size. Its error is that of ctx.
+// measure adds the rows of one link and size. Its error is the error of ctx.
 func (r *Report) measure(ctx context.Context, cfg *Config, size int, open func(context.Context, *Config, int) (*link, error)) error {
 	l, err := open(ctx, cfg, size)
 	if err == nil {
@@ -171,7 +171,7 @@ func layout(size int) block.Layout {
 	}
 }
 
-// config returns that of a helper.
+// config returns the configuration of a helper.
 func (c *Config) config(name string, size int, transport transfer.Transport) transfer.Config {
 	return transfer.Config{
 		Program: c.Program, Library: c.Library, Name: name, Layout: layout(size), Slots: c.Batch, Telemetry: true,
@@ -189,7 +189,7 @@ func plugins(ctx context.Context, cfg *Config) ([]wire.Plugin, error) {
 	return side.helper.Plugins(ctx)
 }
 
-// Median returns that of sorted times.
+// Median returns the median of sorted times.
 func Median(sorted []time.Duration) time.Duration { return Percentile(sorted, 50) }
 
 // Percentile returns the time below which p percent of the sorted times are.
@@ -215,7 +215,7 @@ func (r *Report) Ratio(link string) float64 {
 	return math.Exp(sum / float64(n))
 }
 
-// Err returns an error where a link could not be measured.
+// Err returns an error if a link could not be measured.
 func (r *Report) Err() error {
 	if len(r.Failed) == 0 {
 		return nil
@@ -235,7 +235,7 @@ func rdmaDevices() (names []string) {
 	return names
 }
 
-// loadAverage returns that of one minute, or 0 where it cannot be read.
+// loadAverage returns the load average of one minute, or 0 if it cannot be read.
 func loadAverage() (load float64) {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package serve is the child's side of transfers: it reads requests from a socket, has an [Engine] carry them out, polls the transfers
 // that run, and sends replies.
 //
-// A transfer that its agent has abandoned is polled on. Its reply is how the agent learns that the slots are no longer written; to release
+// A transfer that its agent has abandoned is polled on. By its reply the agent learns that the slots are no longer written; to release
 // the request would not stop the writes.
 //
 // # Concurrency
@@ -20,7 +20,7 @@ import (
 	"github.com/stator-project/stator/workeragent/nixl/wire"
 )
 
-// Engine carries out transfers. Errors may wrap a [CodeError]; other errors are those of the backend.
+// Engine carries out transfers. Errors may wrap a [CodeError]; other errors come from the backend.
 type Engine interface {
 	// Open creates the agent, with the memory of its slots.
 	Open(o *wire.Open, memory *os.File) (*wire.Endpoint, error)
@@ -31,7 +31,7 @@ type Engine interface {
 	// Job makes a request of a transfer, and does not begin it.
 	Job(t *wire.Transfer) (Job, error)
 	Notify(peer string, data []byte) error
-	// Notifications returns what has arrived since the last call.
+	// Notifications returns the notifications that have arrived since the last call.
 	Notifications() ([]Notification, error)
 	Plugins() ([]wire.Plugin, error)
 	// Peers is the number of peers and files.

@@ -12,8 +12,8 @@ import (
 // libraryFile is the name of NIXL's C library, in every package that has it.
 const libraryFile = "libnixl_capi.so"
 
-// FindLibrary returns the path of NIXL's C library. Given is a folder, the library, or the folder of a Python environment; empty
-// means the environment variable NIXL_LIB_DIR, and after that the active Python environment. An error lists where it looked.
+// FindLibrary returns the path of NIXL's C library. Given is a folder, the library, or the folder of a Python environment; empty means
+// the environment variable NIXL_LIB_DIR, and after it the active Python environment. An error lists the places that were searched.
 func FindLibrary(given string) (string, error) {
 	places := []string{given}
 	if given == "" {
@@ -83,8 +83,8 @@ func SharedMemory() Transport {
 	}
 }
 
-// Network returns UCX's settings for peers behind any network, with RDMA where there is some: UCX chooses among the transports that detect
-// the end of a peer. The environment variables of UCX, such as UCX_TLS and UCX_NET_DEVICES, are those of this process.
+// Network returns UCX's settings for peers behind any network, with RDMA if available: UCX chooses among the transports that detect the
+// end of a peer. The environment variables of UCX, such as UCX_TLS and UCX_NET_DEVICES, are inherited from this process.
 func Network() Transport {
 	return Transport{Backend: wire.Backend{Plugin: "UCX", Params: map[string]string{"ucx_error_handling_mode": "peer"}}}
 }

@@ -179,8 +179,8 @@ func (h *Helper) AddFile(ctx context.Context, name string, file *os.File, slots 
 	return err
 }
 
-// RemovePeer removes a peer or a file, which is an error while slots are used by transfers with it. After Config.MaxReconnects of
-// them, the child gets no new transfers, and is replaced when those that run have ended or were given up.
+// RemovePeer removes a peer or a file, which is an error while slots are used by transfers with it. After Config.MaxReconnects of them,
+// the child gets no new transfers, and is replaced when the running transfers have ended or were given up.
 func (h *Helper) RemovePeer(ctx context.Context, name string) error {
 	s, err := h.session()
 	if err != nil {

@@ -40,7 +40,7 @@ type session struct {
 	ended      bool // the process is gone
 }
 
-// exitTime is how long a child may live after it has closed its socket, to print the reason.
+// exitTime bounds the life of a child after it has closed its socket, to print the reason.
 const exitTime = time.Second
 
 // startSession starts a child and opens its agent.
@@ -92,7 +92,7 @@ func (s *session) end() {
 // live reads replies until the child has ended. Only then are the slots free: a socket can be closed while the process lives.
 func (s *session) live() {
 	reading := s.read()
-	// A child that crashes closes the socket first, and its own status has the reason, which that of a kill lacks.
+	// A child that crashes closes the socket first, and its own status has the reason, which the status of a kill lacks.
 	select {
 	case <-s.process.Exited():
 	case <-time.After(exitTime): // it has closed the socket, or sent garbage, and lives on
@@ -190,7 +190,8 @@ func (s *session) send(r *wire.Request, file *os.File) error {
 	return s.err
 }
 
-// outputTime is how long the cause of an error may take on its way through the pipe of standard error, which the reply overtakes.
+// outputTime bounds the time that the cause of an error may take on its way through the pipe of standard error, which the reply
+// overtakes.
 const outputTime = 20 * time.Millisecond
 
 // explain returns the error of a reply. For errors of NIXL it has the last lines of the child's output, the only place with the cause.
@@ -255,7 +256,7 @@ func (s *session) begin(request *wire.Request, what Transfer) (*tracked, error) 
 	return s.slots.begin(request.ID, what)
 }
 
-// result returns that of a transfer that has ended.
+// result returns the result of a transfer that has ended.
 func (s *session) result(x *tracked, r *wire.Reply) (Result, error) {
 	err := s.explain(r)
 	if err != nil && r.Started {
@@ -296,7 +297,7 @@ type lastLines struct {
 	lines []string
 }
 
-// The bounds of what is kept of the output.
+// The bounds of the output that is kept.
 const (
 	keptLines  = 8
 	keptLength = 400

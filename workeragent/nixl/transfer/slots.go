@@ -7,14 +7,14 @@ import (
 	"github.com/stator-project/stator/workeragent/nixl/wire"
 )
 
-// state is that of a transfer.
+// state is the state of a transfer.
 //
 //	state        event                        next
 //	waiting      success                      gone
 //	waiting      error                        failed
 //	waiting      its time is over             abandoned
 //	abandoned    success                      gone
-//	abandoned    error                        failed, or gone where the peer is dead
+//	abandoned    error                        failed, or gone if the peer is dead
 //	failed       the peer is dead             gone
 //	any          the child has ended          gone
 type state int
@@ -29,7 +29,7 @@ const (
 type tracked struct {
 	Transfer
 	state state
-	ended chan wire.Reply // gets the reply where the transfer is waiting; buffered
+	ended chan wire.Reply // gets the reply if the transfer is waiting; buffered
 	safe  chan struct{}   // closed when the slots are free
 }
 
@@ -37,7 +37,7 @@ type tracked struct {
 type use struct {
 	sources     int // writes to peers, which may share a slot
 	targets     int // reads from peers
-	quarantined int // those of both that are not waiting
+	quarantined int // the transfers of both kinds that are not waiting
 }
 
 // slotTable has the slots that transfers use. The session's mutex guards it.

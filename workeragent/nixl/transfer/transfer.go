@@ -12,15 +12,15 @@
 // # Quarantine
 //
 // NIXL cannot stop a transfer. When one has failed, or its time is over, bytes may still arrive in its local slots, or leave them. These
-// slots are quarantined: the error is a [Failure] with the slots, and transfers with them are refused. What ends the quarantine:
+// slots are quarantined: the error is a [Failure] with the slots, and transfers with them are refused. These events end the quarantine:
 //
 //	event                                                  slots
 //	the transfer has ended well after its time             free
 //	it has ended with an error, and its peer is dead       free (PeerDied)
 //	the child has ended, by a crash or by Fence            free, and all transfers that ran have failed
 //
-// To deregister memory or to forget a peer stops no write, so neither is in the table. What is quarantined on the side of the peer is the
-// peer's matter: a block counts as received when its checksum is right.
+// To deregister memory or to forget a peer stops no write, so neither is in the table. Quarantine on the side of the peer is the peer's
+// matter: a block counts as received when its checksum is right.
 //
 // # Restarts
 //
@@ -44,7 +44,7 @@ import (
 	"github.com/stator-project/stator/workeragent/nixl/wire"
 )
 
-// The errors of transfers. [block.ErrLayout] is that of a peer with another layout.
+// The errors of transfers. [block.ErrLayout] is the error of a peer with another layout.
 var (
 	// ErrDeadline is the error of a transfer that was not done within its timeout.
 	ErrDeadline = errors.New("the transfer was not done in time")
@@ -88,13 +88,13 @@ type Transfer struct {
 	Write bool
 	// Local and Remote are slots, of which the i-th belong together.
 	Local, Remote []int32
-	// Timeout is required. Choose several times what the transfer takes on a slow day: a timeout costs a quarantine.
+	// Timeout is required. Choose several times the duration of the transfer on a slow day: a timeout costs a quarantine.
 	Timeout time.Duration
 	// Notification reaches the peer after the blocks. Empty is none; files have none.
 	Notification []byte
 }
 
-// Result is that of a transfer that has succeeded.
+// Result is the result of a transfer that has succeeded.
 type Result struct {
 	// Posted and Took are the times of NIXL's own measurement: to begin the transfer, and in all. They are 0 without Config.Telemetry.
 	Posted, Took time.Duration
@@ -110,13 +110,13 @@ const (
 
 // Config is read by Start.
 type Config struct {
-	// Program is the path of stator-transfer, and Library that of libnixl_capi.so, see FindProgram and FindLibrary.
+	// Program is the path of stator-transfer, and Library the path of libnixl_capi.so, see FindProgram and FindLibrary.
 	Program, Library string
 	// Name begins the names of the agents, such as the UID of the pod. Each child adds a nonce.
 	Name string
-	// Memory is a memfd sealed against changes of its size, such as that of a host.Arena. The caller keeps it open until Close.
+	// Memory is a memfd sealed against changes of its size, such as the memfd of a host.Arena. The caller keeps it open until Close.
 	Memory *os.File
-	// Layout describes a block, Slots how many there are, and Stride the bytes from one to the next; default: those of a block.
+	// Layout describes a block, Slots is the number of slots, and Stride the bytes from one to the next; default: the bytes of a block.
 	Layout block.Layout
 	Slots  int
 	Stride int
@@ -143,7 +143,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// setDefaults fills in what is not given.
+// setDefaults fills in the fields that are not given.
 func (c *Config) setDefaults() {
 	if c.Stride == 0 && c.Layout.Validate() == nil {
 		c.Stride = c.Layout.Bytes()

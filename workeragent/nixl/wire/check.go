@@ -21,14 +21,14 @@ type Endpoint struct {
 	Stride int          `json:"stride"`
 	// Base is the address of the first slot in the agent's process.
 	Base uint64 `json:"base"`
-	// Metadata is what NIXL needs to reach the memory.
+	// Metadata is the metadata by which NIXL reaches the memory.
 	Metadata []byte `json:"metadata"`
 }
 
 // EndpointVersion is the version of the description of an endpoint.
 const EndpointVersion = 1
 
-// maxStride bounds the distance of two slots; it is that of the bytes of a block, and a page.
+// maxStride bounds the distance of two slots: the bound of a block's bytes, and a page.
 const maxStride = 1<<30 + 1<<12
 
 // ParseEndpoint reads the endpoint of a peer. An error names the field that is wrong.
@@ -112,7 +112,7 @@ func (o *Open) Validate() error {
 	return nil
 }
 
-// Validate checks a transfer against the local slots; those of the peer are checked where it is known.
+// Validate checks a transfer against the local slots; the slots of the peer are checked once the peer is known.
 func (t *Transfer) Validate(localSlots int) error {
 	if err := checkName(t.Peer); err != nil {
 		return fmt.Errorf("peer: %w", err)
@@ -129,7 +129,7 @@ func (t *Transfer) Validate(localSlots int) error {
 	return CheckIndices("local", t.Local, localSlots)
 }
 
-// CheckIndices returns an error where a slot is outside of its memory.
+// CheckIndices returns an error if a slot is outside of its memory.
 func CheckIndices(side string, slots []int32, count int) error {
 	for _, s := range slots {
 		if s < 0 || int(s) >= count {

@@ -109,12 +109,12 @@ const (
 
 // Reply is a message from the child to the agent.
 type Reply struct {
-	// ID is that of the request, or 0 for a notification.
+	// ID is the ID of the request, or 0 for a notification.
 	ID uint64 `json:"id,omitempty"`
 	// Code is empty for a success.
 	Code  string `json:"code,omitempty"`
 	Error string `json:"error,omitempty"`
-	// Started is set where a failed transfer may have written some of its bytes.
+	// Started is set if a failed transfer may have written some of its bytes.
 	Started  bool       `json:"started,omitempty"`
 	Endpoint *Endpoint  `json:"endpoint,omitempty"`
 	Times    *Telemetry `json:"times,omitempty"`
@@ -132,13 +132,13 @@ type Telemetry struct {
 	Bytes          uint64 `json:"bytes"`
 }
 
-// Status counts what the child has done since its start.
+// Status has the counts of the child since its start.
 type Status struct {
 	Posted    uint64 `json:"posted"`    // transfers begun
 	Succeeded uint64 `json:"succeeded"` // of these
 	Failed    uint64 `json:"failed"`    // of these
 	Running   int    `json:"running"`   // of these, abandoned ones included
-	Abandoned int    `json:"abandoned"` // of those that run
+	Abandoned int    `json:"abandoned"` // of the running ones
 	Bytes     uint64 `json:"bytes"`     // of the transfers that succeeded
 	Peers     int    `json:"peers"`     // files included
 	Notified  uint64 `json:"notified"`  // notifications received
@@ -150,7 +150,7 @@ type Status struct {
 // Plugin is a plugin of NIXL.
 type Plugin struct {
 	Name string `json:"name"`
-	// Problem is why it cannot be loaded; empty where it can.
+	// Problem is the reason that it cannot be loaded; empty if it can.
 	Problem string            `json:"problem,omitempty"`
 	Params  map[string]string `json:"params,omitempty"`
 	Memory  []string          `json:"memory,omitempty"`
