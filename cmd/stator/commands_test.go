@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/config"
 )
 
-// runCommand runs a command line with a text as its standard input, and returns what it prints.
+// runCommand runs a command line with a text as its standard input, and returns its output.
 func runCommand(t *testing.T, in string, args ...string) (out string, err error) {
 	t.Helper()
 
@@ -121,7 +121,7 @@ func TestUpFlagsChangeTheFirstModel(t *testing.T) {
 	if first.Name != "big" || first.Path != filepath.Join(folder, "big.gguf") {
 		t.Errorf("model %s of %s", first.Name, first.Path)
 	}
-	// The arguments of the default launch are those of another engine.
+	// The arguments of the default launch are for another engine.
 	if l := first.Launch[0]; l.Engine != "llamacpp" || l.Count != 3 || len(l.Args) != 0 {
 		t.Errorf("launch %+v", l)
 	}

@@ -11,8 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/configfile"
 )
 
-// TestDocumentedConfigurations checks every configuration that a reader may copy: those of examples/ and of the
-// documents.
+// TestDocumentedConfigurations checks every configuration that a reader may copy: the ones in examples/ and in the documents.
 func TestDocumentedConfigurations(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.yaml")
 	if err != nil || len(files) == 0 {

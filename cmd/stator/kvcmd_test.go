@@ -37,7 +37,7 @@ func kvPort(t *testing.T) (address string, called *string) {
 	return strings.TrimPrefix(srv.URL, "http://"), called
 }
 
-// TestKVCommands: each command sends its call, and prints what came of it or what is wrong.
+// TestKVCommands: each command sends its call, and prints the result or the error.
 func TestKVCommands(t *testing.T) {
 	address, called := kvPort(t)
 	for _, c := range []struct{ args, in, called, out, fails string }{

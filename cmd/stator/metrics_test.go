@@ -208,7 +208,7 @@ func namesOf(d *prometheus.Desc) []string {
 	return strings.Split(names, ",")
 }
 
-// labels returns the names of a family's labels, with their values where there are several.
+// labels returns the names of a family's labels, with their values if there are several.
 func labels(f *dto.MetricFamily) string {
 	var names []string
 	values := map[string][]string{}

@@ -46,8 +46,8 @@ func TestPlanWritesAConfiguration(t *testing.T) {
 	}
 }
 
-// The answer as JSON: the simulation agrees with what was predicted. How many prompts delay the steps of one request is left to chance, so
-// a quantile of the ITL is predicted too short where engines do both.
+// The answer as JSON: the simulation agrees with the prediction. How many prompts delay the steps of one request is left to chance, so a
+// quantile of the ITL is predicted too short where engines do both.
 func TestPlanIsSimulated(t *testing.T) {
 	out, err := runCommand(t, "", "plan", "--model", "builtin:sim", "--engine", "sim", "--gpus", "3", "--isl", "1000", "--osl", "100",
 		"--ttft", "1s", "--itl", "30ms", "--rate", "10", "--json")

@@ -18,8 +18,8 @@ kind: Stator
 models:
 `
 
-// settingsOf returns what a configuration sets for plans. MODEL in it is a folder with the config.json of Llama-3.1-8B, and PROFILE the
-// committed profile.
+// settingsOf returns the settings of a configuration for plans. MODEL in it is a folder with the config.json of Llama-3.1-8B, and PROFILE
+// the committed profile.
 func settingsOf(t *testing.T, text string) (*plan.Settings, error) {
 	t.Helper()
 	model := t.TempDir()

@@ -305,8 +305,8 @@ func TestSimulatedEngineServesAndStops(t *testing.T) {
 	}
 }
 
-// TestPartWaitsForItsBus: a part whose bus is not there logs what it waits for, and answers on its admin port. The
-// password of the bus is in neither.
+// TestPartWaitsForItsBus: a part whose bus is not there logs that it waits for the bus, and answers on its admin port. The password of
+// the bus is in neither.
 func TestPartWaitsForItsBus(t *testing.T) {
 	c := startCommand(t, "waiting for the bus", "planner", "--config", writeFile(t, "fleet.yaml", remoteFleet),
 		"--bus", "nats://me:secret@127.0.0.1:1", "--admin-address", "127.0.0.1:0")

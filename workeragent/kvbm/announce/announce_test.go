@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// store is a store that keeps what was found for it.
+// store is a store that keeps the nodes found for it.
 type store struct {
 	mu    sync.Mutex
 	found []peers.Found

@@ -2,7 +2,7 @@ package block
 
 import "testing"
 
-// TestTags: a tag is that of its key, its number and its bytes alone.
+// TestTags: a tag depends on its key, its number and its bytes alone.
 func TestTags(t *testing.T) {
 	mac := NewMAC([MACKeyBytes]byte{})
 	other := NewMAC([MACKeyBytes]byte{1})

@@ -21,7 +21,7 @@ func newNetwork(t *testing.T) *network {
 	return &network{agents: map[string]*host.Arena{}}
 }
 
-// pair returns a node that fetches, one that serves, and the peer between them. change and behave are those of the first.
+// pair returns a node that fetches, one that serves, and the peer between them. change and behave are for the first.
 func pair(t *testing.T, change func(c *Config), behave func(f *fake, t transfer.Transfer) error) (here, there *node, p *Peer) {
 	t.Helper()
 	n := newNetwork(t)
@@ -189,7 +189,7 @@ func TestOneFenceForMany(t *testing.T) {
 	}
 }
 
-// TestPeerThatHasEnded: where the peer states that its process has ended, the failed transfer needs no fence. The next fetch uses the new
+// TestPeerThatHasEnded: if the peer states that its process has ended, the failed transfer needs no fence. The next fetch uses the new
 // process.
 func TestPeerThatHasEnded(t *testing.T) {
 	var there *node

@@ -30,14 +30,14 @@ const token = "a token of sixteen characters or more"
 // layout has blocks of 8 KiB.
 var layout = block.Layout{Model: "m", Layers: 2, PageTokens: 16, Outer: 2, Inner: 64, DType: "float16", TPSize: 1}
 
-// network is what connects fake helpers: the arenas by the names of agents.
+// network connects fake helpers: the arenas by the names of agents.
 type network struct {
 	mu     sync.Mutex
 	last   int
 	agents map[string]*host.Arena
 }
 
-// fake is a helper that copies within this process. What a transfer does is up to behave.
+// fake is a helper that copies within this process. behave decides the outcome of a transfer.
 type fake struct {
 	net     *network
 	arena   *host.Arena

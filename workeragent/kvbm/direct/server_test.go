@@ -41,8 +41,8 @@ func done(t *testing.T, c *connection, lease uint64) {
 	}
 }
 
-// TestLeasesAreBounded: a connection gets half of a quarter of the slots at most, and all of them together a quarter. What is released can be
-// held again. Leases of other connections cannot be ended.
+// TestLeasesAreBounded: a connection gets half of a quarter of the slots at most, and all of them together a quarter. Released blocks can
+// be held again. Leases of other connections cannot be ended.
 func TestLeasesAreBounded(t *testing.T) {
 	x := newNode(t, newNetwork(t), 64, nil, nil) // 16 blocks may be held, and 8 by one
 	keys := someKeys(40)
@@ -98,7 +98,7 @@ func TestLeasesEnd(t *testing.T) {
 	}
 }
 
-// TestAnswers: the endpoint comes where the client lacks it, blocks that are missing take no room, and tags are those of the bytes.
+// TestAnswers: the endpoint comes if the client lacks it, blocks that are missing take no room, and tags match the bytes.
 func TestAnswers(t *testing.T) {
 	x := newNode(t, newNetwork(t), 64, nil, nil)
 	keys := someKeys(6)
@@ -169,7 +169,7 @@ func TestRequestsAreChecked(t *testing.T) {
 	}
 }
 
-// FuzzMessages reads what the other side may send.
+// FuzzMessages reads messages that the other side may send.
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte(`{"op":"read","keys":"AAAAAAAAAAAAAAAAAAAAAA=="}`))
 	f.Add([]byte(`{"agent":"a","lease":1,"slots":[],"key":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","endpoint":{}}`))

@@ -80,7 +80,7 @@ func TestAIO(t *testing.T) {
 	wait.Wait()
 }
 
-// TestAIOErrors: errors of the kernel and the end of the file are those of a read.
+// TestAIOErrors: errors of the kernel and the end of the file appear as the errors of a read.
 func TestAIOErrors(t *testing.T) {
 	a := openDirect(t, 2, 1)
 	b := page(t, 3)

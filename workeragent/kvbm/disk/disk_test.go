@@ -43,7 +43,7 @@ func content(k block.Key, version, size int) []byte {
 
 const testBlock = 5000 // two pages
 
-// config returns that of a tier with room for a number of blocks.
+// config returns the configuration of a tier with room for a number of blocks.
 func config(dir string, slots int) Config {
 	return Config{Dir: dir, Bytes: int64(slots) * (headerBytes + 2*pageBytes), BlockBytes: testBlock, Space: testSpace, Workers: 2, Queue: 4}
 }

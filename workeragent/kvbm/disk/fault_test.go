@@ -305,7 +305,7 @@ func TestLogErrors(t *testing.T) {
 	}
 }
 
-// TestWithoutDirect opens a tier where the file system refuses O_DIRECT, at open or at the first read.
+// TestWithoutDirect opens a tier whose file system refuses O_DIRECT, at open or at the first read.
 func TestWithoutDirect(t *testing.T) {
 	cfg := config(t.TempDir(), 4)
 	cfg.files = realFiles()

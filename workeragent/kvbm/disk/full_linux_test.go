@@ -88,7 +88,7 @@ func fullDisk(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	d = open(t, cfg)
-	for n := range stored { // load compares the bytes of those that are there
+	for n := range stored { // load compares the bytes of the blocks that are there
 		if err := load(t, d, n); err == nil && n >= stored-slots {
 			t.Errorf("block %d was in no log, and is there after a restart", n)
 		}

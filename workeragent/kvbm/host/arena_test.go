@@ -263,7 +263,7 @@ func BenchmarkCopy(b *testing.B) {
 	}
 }
 
-// TestIndex finds the slots of slices, and refuses those that begin elsewhere.
+// TestIndex finds the slots of slices, and refuses slices that begin elsewhere.
 func TestIndex(t *testing.T) {
 	a := newArena(t, Config{Slots: 3, SlotBytes: 5000})
 	other := newArena(t, Config{Slots: 3, SlotBytes: 5000})

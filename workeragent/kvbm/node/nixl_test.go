@@ -30,7 +30,7 @@ var (
 	nixlTrials  = flag.Int("nixl.kills", 5, "number of peers that are killed; the pauses before their next starts double")
 )
 
-// nixlPrograms returns the programs for NIXL, or skips the test where it is not installed.
+// nixlPrograms returns the programs for NIXL, or skips the test if it is not installed.
 func nixlPrograms(t *testing.T) *NIXL {
 	t.Helper()
 	library := os.Getenv("NIXL_LIB_DIR")
@@ -70,7 +70,7 @@ func (r *running) flush(t *testing.T) {
 	}
 }
 
-// most is how many blocks an engine writes or reads by one call.
+// most is the number of blocks that an engine writes or reads by one call.
 const most = 64
 
 // putAll writes blocks as an engine does.
@@ -372,8 +372,8 @@ func startOther(t *testing.T, programs *NIXL, address string) *exec.Cmd {
 	return cmd
 }
 
-// TestNIXLNodeIsKilled kills the process that has the blocks, with its child, in the middle of fetches. What has come has the right bytes, and
-// the next process with this address is used.
+// TestNIXLNodeIsKilled kills the process that has the blocks, with its child, in the middle of fetches. Blocks that have come have the
+// right bytes, and the next process with this address is used.
 func TestNIXLNodeIsKilled(t *testing.T) {
 	programs := nixlPrograms(t)
 	t.Setenv("UCX_TLS", "tcp")
@@ -387,7 +387,7 @@ func TestNIXLNodeIsKilled(t *testing.T) {
 		b.fetchByNIXL(t, engineB, keys)
 		time.AfterFunc(time.Duration(rand.IntN(40))*time.Millisecond, func() { _ = cmd.Process.Kill() })
 		for range 10 {
-			fetch(t, engineB, keys) // which compares the bytes of what has come
+			fetch(t, engineB, keys) // which compares the bytes of the blocks that have come
 			b.flush(t)
 		}
 		_ = cmd.Wait()
@@ -398,7 +398,7 @@ func TestNIXLNodeIsKilled(t *testing.T) {
 	}
 }
 
-// TestWithoutNIXL: where the library of NIXL is missing on a node, or NIXL is configured on one of two, blocks come by TCP, with the reason.
+// TestWithoutNIXL: if the library of NIXL is missing on a node, or NIXL is configured on one of two, blocks come by TCP, with the reason.
 func TestWithoutNIXL(t *testing.T) {
 	for name, c := range map[string]struct{ ofA, ofB *NIXL }{
 		"no library here":      {nil, &NIXL{Program: os.Args[0], Library: "/nowhere"}},

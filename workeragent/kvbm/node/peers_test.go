@@ -53,7 +53,7 @@ type cluster struct {
 	served map[string]string
 }
 
-// set notes the address of a node, and gives all nodes those of the others.
+// set notes the address of a node, and gives all nodes the addresses of the others.
 func (c *cluster) set(name, address string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,8 +169,8 @@ func fetch(t *testing.T, c *session.Client, keys []block.Key) int {
 	return len(l.Slots)
 }
 
-// TestTwoNodes: what the engine of one node writes, that of another one finds and loads with the same bytes, and has it when the first node
-// is gone. All nodes have one list of addresses.
+// TestTwoNodes: the engine of one node writes blocks, and the engine of another one finds and loads them with the same bytes, and has
+// them when the first node is gone. All nodes have one list of addresses.
 func TestTwoNodes(t *testing.T) {
 	list := []string{freeAddress(t), freeAddress(t)}
 	a := start(t, "node", list[0], list, nil)
@@ -201,8 +201,8 @@ func TestTwoNodes(t *testing.T) {
 	}
 }
 
-// TestNodesFindEachOther: nodes without a list of addresses load blocks from those that they are given, before and after the first engine,
-// and lose them when the other node has ended.
+// TestNodesFindEachOther: nodes without a list of addresses load blocks from the nodes that they are given, before and after the first
+// engine, and lose them when the other node has ended.
 func TestNodesFindEachOther(t *testing.T) {
 	c := &cluster{nodes: map[string]*Node{}, served: map[string]string{}}
 	served := make(chan [2]string, 9)
@@ -246,8 +246,8 @@ func TestNodesFindEachOther(t *testing.T) {
 	}
 }
 
-// TestAnnouncedAddress: others are given the configured address, or that of the listener with its real port; the host of one that listens on
-// all addresses is that of the node.
+// TestAnnouncedAddress: others are given the configured address, or the listener's address with its real port; if the listener is on all
+// addresses, the host is the node's.
 func TestAnnouncedAddress(t *testing.T) {
 	for _, c := range []struct{ listen, configured, want string }{
 		{"127.0.0.1:0", "", "127.0.0.1:PORT"},
@@ -303,7 +303,7 @@ func TestPeerAddressInUse(t *testing.T) {
 	put(t, a.engine(t), someKeys(1))
 }
 
-// sample returns the figure with a name and, after a space, the value of a label beside that of the model.
+// sample returns the figure with a name and, after a space, the value of a label beside the model's.
 func sample(t *testing.T, r *prometheus.Registry, want string) float64 {
 	t.Helper()
 	name, label, _ := strings.Cut(want, " ")

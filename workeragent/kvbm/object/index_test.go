@@ -9,7 +9,7 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 )
 
-// mac is that of a pack of tests.
+// mac is the MAC of a pack of tests.
 var mac = block.NewMAC([block.MACKeyBytes]byte{1})
 
 func someEntries(n int) (list []entry) {

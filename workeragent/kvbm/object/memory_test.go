@@ -100,7 +100,7 @@ func (m *memory) List(ctx context.Context, prefix, after string, limit int) (pag
 	return page, false, nil
 }
 
-// requests returns what was sent with a prefix.
+// requests returns the requests that were sent with a prefix.
 func (m *memory) requests(prefix string) (list []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +161,7 @@ func slots(n, size int) (dst [][]byte) {
 	return dst
 }
 
-// config is that of a tier with 64 blocks in a pack.
+// config is the configuration of a tier with 64 blocks in a pack.
 func config(bucket object.Bucket) object.Config {
 	return object.Config{Bucket: bucket, Prefix: "kv/", Space: space, BlockBytes: blockBytes, Node: "node1", PackBytes: 64 * blockBytes,
 		SweepEvery: 24 * time.Hour}

@@ -16,7 +16,7 @@ type proxy struct {
 	*httptest.Server
 
 	mu     sync.Mutex
-	seen   []string // method, path and range, without those of probes
+	seen   []string // method, path and range, without the requests of probes
 	delay  time.Duration
 	change func(r *http.Request)
 }
@@ -35,7 +35,7 @@ func newProxy(t *testing.T, endpoint string) *proxy {
 			r.Out.Host = r.In.Host
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
-			// The connection ends, as that of a server that has ended does.
+			// The connection ends, as if the server had ended.
 			panic(http.ErrAbortHandler)
 		},
 	}
@@ -69,7 +69,7 @@ func (p *proxy) set(delay time.Duration, change func(r *http.Request)) {
 	p.change = change
 }
 
-// requests returns what has been sent since the last call.
+// requests returns the requests that have been sent since the last call.
 func (p *proxy) requests() (list []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -169,7 +169,7 @@ func TestBusyAtOnce(t *testing.T) {
 	})
 }
 
-// TestPacksOutliveAnOutage has the store fail for 20 s: the blocks of before are published, and those of a longer outage dropped.
+// TestPacksOutliveAnOutage has the store fail for 20 s: earlier blocks are published, and the blocks of a longer outage dropped.
 func TestPacksOutliveAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -338,8 +338,8 @@ func TestDamageIsFound(t *testing.T) {
 	})
 }
 
-// TestForeignObjects has a bucket to which others write: nodes with another secret or none, and one who copies, renames and changes objects.
-// No block with other bytes is read, and what is refused is counted.
+// TestForeignObjects has a bucket to which others write: nodes with another secret or none, and one who copies, renames and changes
+// objects. No block with other bytes is read, and refused objects are counted.
 func TestForeignObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -391,7 +391,7 @@ func TestForeignObjects(t *testing.T) {
 			t.Errorf("stats are %+v", s)
 		}
 
-		// A node without a secret takes none of those with one.
+		// A node without a secret takes no blocks of nodes with one.
 		cfg := config(m)
 		bare, stopBare := run(t, cfg)
 		defer stopBare()

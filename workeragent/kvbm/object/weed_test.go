@@ -205,7 +205,7 @@ func seaweedRacers(t *testing.T, server *weed.Server) {
 	}
 }
 
-// seaweedMissing reads and deletes what is not there, and reads behind the end.
+// seaweedMissing reads and deletes missing objects, and reads behind the end.
 func seaweedMissing(t *testing.T, server *weed.Server) {
 	s := openS3(t, server.Endpoint, "blocks", nil)
 	if _, err := s.PutIfAbsent(t.Context(), "short", make([]byte, 10)); err != nil {

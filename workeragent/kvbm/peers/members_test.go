@@ -22,8 +22,8 @@ func serveBlocks(t *testing.T, node string, keys []block.Key) (address string, s
 	return serve(t, s, node)
 }
 
-// TestPeersComeAndGo: blocks of a peer that is found are loaded, those of one that is removed are not, and those of one that is found again
-// are. One that is in the configuration too stays.
+// TestPeersComeAndGo: blocks of a peer that is found are loaded, blocks of a removed peer are not, and blocks of a peer that is found
+// again are. A peer that is in the configuration too stays.
 func TestPeersComeAndGo(t *testing.T) {
 	keysA, keysB := someKeys(0, 10), someKeys(100, 20)
 	a, _ := serveBlocks(t, "a", keysA)
@@ -122,7 +122,7 @@ func TestPeersChangeAllTheTime(t *testing.T) {
 	has(t, p, keys, 25)
 }
 
-// TestFoundBeforeRunAndAfter: what is found before Run is used by it, and what is found after its end starts nothing.
+// TestFoundBeforeRunAndAfter: peers found before Run are used by it, and peers found after its end start nothing.
 func TestFoundBeforeRunAndAfter(t *testing.T) {
 	keys := someKeys(0, 5)
 	a, _ := serveBlocks(t, "a", keys)

@@ -77,7 +77,7 @@ func startMiddle(t *testing.T, to string) (m *middle, address string) {
 	return m, ln.Addr().String()
 }
 
-// relay relays a connection. It ends TLS of both sides, as one does that can read what it passes on.
+// relay relays a connection. It ends TLS of both sides, as a relay does that can read the bytes that it passes on.
 func (m *middle) relay(ctx context.Context, raw net.Conn) {
 	defer raw.Close()
 	rawOut, err := net.Dial("tcp", m.to)

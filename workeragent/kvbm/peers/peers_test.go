@@ -249,7 +249,7 @@ func TestStoreLoadsFromPeer(t *testing.T) {
 	}
 	testkit.Eventually(t, "the peer's blocks are released", func() bool { return a.Stats().Slots.Active == 0 })
 
-	// What is written later is found too.
+	// Blocks that are written later are found too.
 	more := someKeys(1000, 5)
 	slots, _ := a.Reserve(5)
 	if err := a.Commit(slots, more, 0); err != nil {
@@ -261,7 +261,7 @@ func TestStoreLoadsFromPeer(t *testing.T) {
 	}
 }
 
-// TestMostOfThePrefix: blocks come from the peer that has most of them, and what it has no more from the other one.
+// TestMostOfThePrefix: blocks come from the peer that has most of them, and the blocks that it has no more from the other one.
 func TestMostOfThePrefix(t *testing.T) {
 	keys := someKeys(0, 40)
 	a, memoryA := newStore(t, 64)

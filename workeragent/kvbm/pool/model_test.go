@@ -34,7 +34,7 @@ func (m *model) has(i int, states ...State) bool {
 	return i < len(m.slots) && slices.Contains(states, m.slots[i].state)
 }
 
-// victim returns the slot that Take has to evict, and -1 where there is none.
+// victim returns the slot that Take has to evict, and -1 if there is none.
 func (m *model) victim(now int64, demote bool) int {
 	var candidates []int
 	for i, s := range m.slots {

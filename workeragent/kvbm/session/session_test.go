@@ -243,7 +243,7 @@ func TestLeasesEndWithTheirSession(t *testing.T) {
 	}
 }
 
-// TestRefused: what a client does wrong is answered with a sentence, and ends its session.
+// TestRefused: an error of a client is answered with a sentence, and ends its session.
 func TestRefused(t *testing.T) {
 	s := serve(t, 8, func(c *Config) { c.Leases = 1 })
 	other := layout

@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/stream"
 )
 
-// echo answers calls with their messages. open counts those of connections that have not ended.
+// echo answers calls with their messages. open counts the connections that have not ended.
 type echo struct {
 	open atomic.Int64
 	wait chan struct{} // received from before an answer to "wait"; nil does not wait

@@ -52,7 +52,7 @@ func TestLengthsAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzFrames reads what a peer may send: frames of either side, and a hello.
+// FuzzFrames reads input that a peer may send: frames of either side, and a hello.
 func FuzzFrames(f *testing.F) {
 	hello, _ := json.Marshal(hello{Version: version, Node: "node", Layout: &block.Layout{Model: "m"}})
 	f.Add(appendRequest(nil, 1, []block.Key{{1}}), false)

@@ -286,7 +286,7 @@ func newCertificate(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// flip changes one bit of what is received on a first connection.
+// flip changes one bit of the bytes received on a first connection.
 type flip struct {
 	net.Conn
 	at   int
@@ -343,7 +343,7 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
-// TestCreditsAreKept counts what a server sends to a client that receives nothing: the window, and not more.
+// TestCreditsAreKept counts the bytes that a server sends to a client that receives nothing: the window, and not more.
 func TestCreditsAreKept(t *testing.T) {
 	m, keys := someBlocks(layout, 100)
 	server, address := serve(t, m, nil, nil)

@@ -13,7 +13,7 @@ import (
 
 var layout = block.Layout{Model: "m", Layers: 2, PageTokens: 16, Outer: 2, Inner: 128, DType: "float16", TPSize: 1, Hashing: "h"}
 
-// engine is one whose jobs end when they were polled some times. It counts what is open.
+// engine is one whose jobs end when they were polled some times. It counts the open ones.
 type engine struct {
 	polls  int // that each job takes; 0 ends it in Post
 	jobs   int // not closed

@@ -116,7 +116,7 @@ func (f *fixture) read(t *testing.T, peer string, local, remote int32, timeout t
 	return f.Transfer(t.Context(), Transfer{Peer: peer, Local: []int32{local}, Remote: []int32{remote}, Timeout: timeout})
 }
 
-// expectFailure checks that an error is that of a transfer with a quarantine, and returns it.
+// expectFailure checks that an error reports a transfer with a quarantine, and returns it.
 func expectFailure(t *testing.T, err, want error) *Failure {
 	t.Helper()
 

@@ -25,7 +25,7 @@ import (
 // cycles is the number of transfers of the leak test.
 var cycles = flag.Int("nixl.transfers", 10_000, "number of transfers of the leak test")
 
-// trials is how often a transfer is disturbed. Percentiles need 20.
+// trials is the number of times that a transfer is disturbed. Percentiles need 20.
 var trials = flag.Int("nixl.trials", 3, "number of trials of each test that disturbs transfers")
 
 // large is a layout with blocks of 256 KiB.
@@ -332,7 +332,7 @@ func kill(t *testing.T, pid int, s syscall.Signal) {
 	}
 }
 
-// watchTime is how long tests look for late writes.
+// watchTime is the time for which tests look for late writes.
 const watchTime = 500 * time.Millisecond
 
 // expectNoWrites clears the memory and checks that it stays so.
@@ -358,7 +358,7 @@ func lateSlots(n *node) (count int) {
 }
 
 // TestNIXLPeerIsStopped stops a peer while it is read, so the transfer reaches its timeout. Without a fence, the peer's bytes arrive when
-// it goes on: this is what the quarantine is for.
+// it goes on: the quarantine is for this case.
 func TestNIXLPeerIsStopped(t *testing.T) {
 	var late []int
 	for range *trials {
@@ -473,7 +473,7 @@ func TestNIXLRestart(t *testing.T) {
 }
 
 // TestNIXLDoesNotLeak runs many transfers and compares the memory and the file descriptors of the child in the second half: growth in the
-// first half is that of caches.
+// first half comes from caches.
 func TestNIXLDoesNotLeak(t *testing.T) {
 	const slots = 64
 	for name, transport := range transports {
