@@ -74,7 +74,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	})
 }
 
-// listenRelay opens the listener of the relay; nil where at is empty. Its address is the one that routers give to Envoys.
+// listenRelay opens the listener of the relay; nil if at is empty. Its address is the one that routers give to Envoys.
 func listenRelay(at string) (net.Listener, error) {
 	if at == "" {
 		return nil, nil

@@ -289,7 +289,7 @@ func (o *kvOptions) promptHasher(ctx context.Context) (func(line []byte) ([]stri
 	}, nil
 }
 
-// simulated returns the block size and the seed of the simulated engines of a model, or an error where other engines use its store.
+// simulated returns the block size and the seed of the simulated engines of a model, or an error if other engines use its store.
 func (o *kvOptions) simulated(ctx context.Context) (size int, seed uint64, err error) {
 	text, err := o.ask(ctx, "/debug/kv?format=json")
 	if err != nil {

@@ -77,8 +77,8 @@ func (p *process) close() {
 	}
 }
 
-// join connects to the bus where one is configured. lost is called when the connection breaks; it may be
-// nil. Until the bus is there, the log and /readyz show that the part waits for it.
+// join connects to the bus if one is configured. lost is called when the connection breaks; it may be nil. Until the bus is there, the
+// log and /readyz show that the part waits for it.
 func (p *process) join(ctx context.Context, lost func()) (err error) {
 	if p.cfg.Bus.URL == "" {
 		return nil
@@ -113,7 +113,7 @@ func (p *process) run(ctx context.Context, s admin.Sources) error {
 	if s.Ready == nil {
 		s.Ready = func() error { return nil }
 	}
-	// Without its bus a part serves its last state. An agent serves nothing else, and has it in Ready.
+	// Without its bus a part serves the last state that it knew. An agent serves nothing else, and has it in Ready.
 	if p.bus != nil {
 		s.Degraded = p.bus.Err
 	}

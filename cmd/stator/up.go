@@ -423,7 +423,7 @@ func (u *up) envoyReady() (string, error) {
 	return text, nil
 }
 
-// loading describes the first engine that is not ready: how far it has loaded, or why it has failed. It is empty where
+// loading describes the first engine that is not ready: how far it has loaded, or why it has failed. It is empty if
 // that is not known.
 func (u *up) loading() string {
 	if u.agent == nil {

@@ -25,8 +25,8 @@ type Found struct {
 // Compute returns how long an engine computes tokens that follow a prefix of other tokens.
 type Compute func(prefix, tokens int) time.Duration
 
-// Find looks for the blocks of keys, which follow each other after a prefix of so many tokens. Where compute is nil, all that is there is
-// worth loading. It does no I/O.
+// Find looks for the blocks of keys, which follow each other after a prefix of so many tokens. If compute is nil, all blocks that are
+// there are worth loading. It does no I/O.
 func (s *Store) Find(keys []block.Key, prefix int, compute Compute) (f Found) {
 	f.On = make([]int, 1+len(s.tiers))
 	var parts []onboard.Part

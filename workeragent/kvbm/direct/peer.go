@@ -233,7 +233,7 @@ func (p *Peer) readSome(ctx context.Context, keys []block.Key, dst [][]byte, res
 	return len(a.Slots), compare(&a, dst, results)
 }
 
-// ask asks the peer where blocks are.
+// ask asks the peer for the slots of blocks.
 func (p *Peer) ask(ctx context.Context, keys []block.Key) (a answer, err error) {
 	p.joining.Lock()
 	has := p.agent

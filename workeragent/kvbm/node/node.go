@@ -62,7 +62,7 @@ type Config struct {
 	Host        string
 	PeerAddress string
 	Served      func(address string)
-	// NIXL has blocks come from peers by NIXL where both sides can; nil is the stream alone.
+	// NIXL has blocks come from peers by NIXL if both sides can; nil is the stream alone.
 	NIXL *NIXL
 
 	Log     *slog.Logger

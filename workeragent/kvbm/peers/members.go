@@ -147,7 +147,7 @@ const (
 
 // Status is the state of one peer.
 type Status struct {
-	// Address is host:port, and Node the name of the node; it is empty where that is not known.
+	// Address is host:port, and Node the name of the node; it is empty if that is not known.
 	Address, Node string
 	State         State
 	// Reason is why a peer is Failing.

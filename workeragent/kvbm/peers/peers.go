@@ -31,7 +31,7 @@ type Config struct {
 	Log               *slog.Logger
 }
 
-// Direct fetches blocks of one peer by another way than the stream, which it uses where that way fails.
+// Direct fetches blocks of one peer by another way than the stream, which it uses if that way fails.
 type Direct interface {
 	// Fetch is as [stream.Client.Fetch].
 	Fetch(ctx context.Context, keys []block.Key, dst [][]byte) []stream.Result

@@ -55,7 +55,7 @@ type User struct {
 	Layout block.Layout
 	// Speed is the speed at which the engine computes; nil if not known: then the engine gets all blocks that the store has.
 	Speed *Speed
-	// Changed is called for changes of blocks that were named before, with no keys where all blocks of a tier have left. It may be nil.
+	// Changed is called for changes of blocks that were named before, with no keys when all blocks of a tier have left. It may be nil.
 	Changed func(tier fleet.Tier, stored bool, keys []block.Key)
 }
 
