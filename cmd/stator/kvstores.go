@@ -70,7 +70,7 @@ func peerToken(k *config.KV) (string, error) {
 	return listen.ReadToken(k.PeerTokenFile)
 }
 
-// kvNIXL returns the paths of the library for copies from other nodes by NIXL; nil without such copies.
+// kvNIXL returns the path of the library for copies from other nodes by NIXL; nil without such copies.
 func kvNIXL(k *config.KV) *node.NIXL {
 	if k.PeerTransport != config.PeerNIXL {
 		return nil
