@@ -112,7 +112,7 @@ type launchOptions struct {
 	quantization, kvType         string
 }
 
-// The names of options that bound an engine, by their names in vLLM, SGLang, TensorRT-LLM and simulated engines.
+// The options that bound an engine, by their names in vLLM, SGLang, TensorRT-LLM and simulated engines.
 var (
 	seqsOptions         = []string{"max-num-seqs", "max-running-requests", "max-batch-size", "maxNumSeqs"}
 	batchedOptions      = []string{"max-num-batched-tokens", "chunked-prefill-size", "max-num-tokens", "maxNumBatchedTokens"}
