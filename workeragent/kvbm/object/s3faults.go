@@ -81,7 +81,7 @@ type heldKeys struct {
 	client *http.Client
 	turn   chan struct{} // has room for the one call that fetches
 	value  atomic.Pointer[credentials.Value]
-	taken  atomic.Pointer[credentials.Value] // the client's errors
+	taken  atomic.Pointer[credentials.Value] // the value that the client uses
 }
 
 func newHeldKeys(cfg S3Config, client *http.Client) *heldKeys {
