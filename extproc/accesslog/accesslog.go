@@ -7,7 +7,7 @@
 //
 // # Ends without an access log
 //
-// Where an Envoy has no access log here, or one without ids, package exchange follows its requests and reports their ends;
+// If an Envoy has no access log here, or one without ids, package exchange follows its requests and reports their ends;
 // see [Server.Ended]. A booking ends by the first of these sources, in order of trust, and later ones are ignored:
 //
 //	source       what is known                                 who served, and whether it failed
@@ -64,8 +64,8 @@ type Bookings interface {
 	IDFor(source, requestID string) string
 }
 
-// lateEntries is how long after the end of an Envoy's log the entries may still arrive that were on their
-// way. Then the bookings of before end, because no entry will end them.
+// lateEntries is the time after the end of an Envoy's log in which entries that were on their way may
+// still arrive. Then the bookings of before end, because no entry will end them.
 const lateEntries = 5 * time.Second
 
 // Config is read by NewServer and not changed later.

@@ -234,7 +234,7 @@ func seen(e *exchange.Ending) messages.Entry {
 	}
 }
 
-// routeEnding returns how a followed request ended, for its booking. Where it is not known who served, a status of a
+// routeEnding returns how a followed request ended, for its booking. If it is not known who served, a status of a
 // gateway means that no worker did, and other errors count for no worker.
 func routeEnding(e *exchange.Ending) route.Ending {
 	r := route.Ending{ID: e.Booking, Served: e.Served}

@@ -8,12 +8,13 @@ import (
 )
 
 // Half-open connections are found by pings from both ends. A router that vanished would otherwise delay every
-// request by the decision timeout, and an Envoy that vanished would keep its bookings. Envoy's interval is that of
+// request by the decision timeout, and an Envoy that vanished would keep its bookings. Envoy's interval comes from
 // package xds.
 const (
 	pingInterval = 10 * time.Second
 	pingTimeout  = 10 * time.Second
-	// minPings is how often Envoys may ping. By default grpc-go treats more than one ping in five minutes as abuse.
+	// minPings is the shortest interval between an Envoy's pings. By default grpc-go treats more than one ping in
+	// five minutes as abuse.
 	minPings = time.Second
 )
 

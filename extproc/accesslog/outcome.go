@@ -79,7 +79,7 @@ func servedBy(e *messages.Entry) string {
 	return e.Served
 }
 
-// triedLast returns the address of the worker that was tried last, where no worker answered. A client that left may
+// triedLast returns the address of the worker that was tried last, if no worker answered. A client that left may
 // have left before the answer.
 func triedLast(e *messages.Entry) string {
 	if e.FirstByte > 0 || e.Left {

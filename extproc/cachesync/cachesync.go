@@ -61,7 +61,7 @@ type Syncer struct {
 	mu    sync.Mutex
 	ranks map[rankKey]*rank // guarded by mu
 	nodes map[string]*node  // guarded by mu; those with a recovery that runs or has failed
-	// running is how many recoveries run.
+	// running is the number of recoveries that run.
 	running int // guarded by mu
 	// pruned is the fleet's version at which ranks was last pruned.
 	pruned uint64 // guarded by mu
@@ -101,9 +101,9 @@ type node struct {
 }
 
 const (
-	// reconcileEvery is how often all ranks are checked.
+	// reconcileEvery is the interval at which all ranks are checked.
 	reconcileEvery = 250 * time.Millisecond
-	// silenceLimit is how long a rank may be without a message before it is stale. Agents publish
+	// silenceLimit is the time that a rank may be without a message before it is stale. Agents publish
 	// a mark every second.
 	silenceLimit = 5 * time.Second
 	// maxRecoveries bounds how many recoveries run at a time.

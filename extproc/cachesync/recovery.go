@@ -9,7 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 )
 
-// method is how a recovery obtained the missing state. Metrics and logs show it.
+// method is the way in which a recovery obtained the missing state. Metrics and logs show it.
 type method string
 
 const (

@@ -16,7 +16,7 @@ type Entry struct {
 	// Booking, Decision, Picked and Served are dynamic metadata, under the names of package envoynames.
 	// They are empty if the metadata is missing.
 	Booking, Decision, Picked, Served string
-	// Upstream means that a worker was reached. Attempts is how many times one was tried.
+	// Upstream means that a worker was reached. Attempts is the number of times that one was tried.
 	Upstream bool
 	Attempts uint32
 	// FirstByte and LastByte are the times from the request to the first and the last byte of the

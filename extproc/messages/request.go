@@ -51,8 +51,8 @@ type Request struct {
 	Field int
 	// EndOfStream means that nothing of the request follows, or of the response.
 	EndOfStream bool
-	// Mode is how Envoy sends the body of the request, and ResponseMode that of the response. They are set in the first
-	// message of a stream only.
+	// Mode is the way in which Envoy sends the body of the request, and ResponseMode the same for the response. They
+	// are set in the first message of a stream only.
 	Mode, ResponseMode Mode
 	// Observed means that Envoy ignores all replies (observability_mode).
 	Observed bool

@@ -112,7 +112,7 @@ func (r *Response) appendHeaders(dst []byte) []byte {
 	return appendBytes(dst, commonHeaderMutation, mutation)
 }
 
-// mutationSize is the size of the BodyMutation, and pieceSize that of the piece in it.
+// mutationSize is the size of the BodyMutation, and pieceSize the size of the piece in it.
 func (r *Response) mutationSize() int {
 	if r.Piece {
 		return protowire.SizeTag(bodyMutationStreamed) + protowire.SizeBytes(r.pieceSize())

@@ -18,7 +18,7 @@ import (
 	"github.com/stator-project/stator/internal/kvsource/sources"
 )
 
-// probe is how soon a silent engine is asked for messages that its socket dropped.
+// probe is the time after which a silent engine is asked for messages that its socket dropped.
 const probe = time.Second
 
 // Config is read by New and not changed later.
@@ -187,7 +187,7 @@ func (c Config) configured(w fleet.Worker) ([]*source, error) {
 	return all, nil
 }
 
-// atAddress returns an endpoint of a worker. Where its host is the name that the worker is listed by, it has the IP of the
+// atAddress returns an endpoint of a worker. If its host is the name that the worker is listed by, it has the IP of the
 // worker's address instead: a lookup of its own could find another engine.
 func atAddress(endpoint string, w *fleet.Worker) string {
 	scheme, rest, _ := strings.Cut(endpoint, "://")

@@ -96,7 +96,7 @@ func (f *Flags) Refuse(args []string) error {
 	return f.UsageError("unexpected argument %q", args[0])
 }
 
-// UsageError prints what is wrong with the arguments and how to get help.
+// UsageError prints the mistake in the arguments and how to get help.
 func (f *Flags) UsageError(format string, args ...any) error {
 	fmt.Fprintf(f.err, "stator %s: %s\n`stator %s -h` lists the flags.\n", f.Name(), fmt.Sprintf(format, args...), f.Name())
 	return ErrUsage

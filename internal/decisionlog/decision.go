@@ -25,8 +25,8 @@ type Decision struct {
 	Policy string `json:"policy"`
 	Cost   string `json:"cost"` // the cost function of the candidates
 
-	// The picked rank. Ranks is how many the worker has. Others are the addresses of other workers, in
-	// the order in which Envoy tries them.
+	// The picked rank. Ranks is the number of the worker's ranks. Others are the addresses of other
+	// workers, in the order in which Envoy tries them.
 	Worker  string   `json:"worker"`
 	Rank    int      `json:"rank"`
 	Ranks   int      `json:"ranks"`
@@ -52,7 +52,7 @@ type Decision struct {
 	FirstHash *Hash `json:"first_hash,omitempty"`
 	LastHash  *Hash `json:"last_hash,omitempty"`
 
-	// What the client asked for. MaxTokens is 0 where the client set no bound.
+	// What the client asked for. MaxTokens is 0 if the client set no bound.
 	Stream       bool   `json:"stream"`
 	IncludeUsage bool   `json:"include_usage"`
 	MaxTokens    int    `json:"max_tokens,omitempty"`
@@ -60,7 +60,7 @@ type Decision struct {
 	Source       string `json:"source,omitempty"`
 
 	// Candidates are the best ranks that were considered, best first, the picked one always among them.
-	// Considered is how many ranks there were.
+	// Considered is the number of all ranks.
 	Candidates []Candidate `json:"candidates"`
 	Considered int         `json:"considered"`
 }
@@ -80,8 +80,8 @@ type Queue struct {
 	WaitedSeconds float64   `json:"waited_seconds"`
 	Class         string    `json:"class,omitempty"`
 	Tenant        string    `json:"tenant,omitempty"`
-	// Ahead is how many requests were queued on arrival. BusyRanks is how many ranks were busy; 0 with
-	// FreeRanks set, where ranks were free and other requests were first.
+	// Ahead is the number of requests that were queued on arrival. BusyRanks is the number of ranks
+	// that were busy; 0 with FreeRanks set, where ranks were free and other requests were first.
 	Ahead     int  `json:"ahead"`
 	BusyRanks int  `json:"busy_ranks"`
 	FreeRanks bool `json:"free_ranks"`

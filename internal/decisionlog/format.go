@@ -84,7 +84,7 @@ type End struct {
 	// Outcome is the outcome of the access log: as_picked, retried, misdirected and so on.
 	Outcome string `json:"outcome"`
 	// FirstByte and LastByte are the times from the moment when Envoy had the request to the first and
-	// the last byte of the worker's answer, in milliseconds. They are 0 where there was no answer. An
+	// the last byte of the worker's answer, in milliseconds. They are 0 if there was no answer. An
 	// engine that streams may send headers, and so its first byte, long before its first token.
 	FirstByte float64 `json:"first_byte_ms"`
 	LastByte  float64 `json:"last_byte_ms"`

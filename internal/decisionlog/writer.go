@@ -16,7 +16,7 @@ const (
 
 // WriterConfig is read by NewWriter and not changed later.
 type WriterConfig struct {
-	// HashEvery is how many blocks of a prompt get one hash.
+	// HashEvery is the number of a prompt's blocks that get one hash.
 	HashEvery int
 	// Append writes complete lines to the log. It must not keep them. If it returns an error the
 	// lines are lost.

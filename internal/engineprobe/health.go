@@ -12,7 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Answer is what an engine did when it was asked for its health.
+// Answer is an engine's reaction to a question for its health.
 type Answer uint8
 
 const (
@@ -24,7 +24,7 @@ const (
 	Silent
 )
 
-// Answers is how many there are.
+// Answers is the number of answers.
 const Answers = 3
 
 var answerNames = [Answers]string{"healthy", "refusing", "silent"}

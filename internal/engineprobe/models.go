@@ -11,18 +11,19 @@ import (
 // maxAnswer bounds the bytes of a list of models that are read. One model of vLLM's list has about 600.
 const maxAnswer = 4 << 20
 
-// Models is what an engine's list of models shows. It is the answer to GET /v1/models:
+// Models is the content of an engine's list of models. It is the answer to GET /v1/models:
 //
 //	{"data": [{"id": "qwen", "parent": null, "max_model_len": 4096},
 //	          {"id": "poet", "parent": "qwen", "max_model_len": null}]}
 type Models struct {
-	// MaxModelLen is the most tokens of a prompt and its answer that the engine accepts; 0 where it does not report
+	// MaxModelLen is the most tokens of a prompt and its answer that the engine accepts; 0 if it does not report
 	// that. It is that of the first model: the adapters behind it have none.
 	MaxModelLen int
-	// Adapters are the models that have a parent. They are unknown where no model has the member "parent": such an
+	// Adapters are the models that have a parent. They are unknown if no model has the member "parent": such an
 	// engine does not list adapters.
 	Adapters fleet.Adapters
-	// Skipped is how many adapters cannot be used: their names are no names, or there are too many.
+	// Skipped is the number of adapters that cannot be used: their names are no names, or there are too
+	// many.
 	Skipped int
 }
 

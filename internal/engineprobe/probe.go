@@ -31,8 +31,8 @@ type Load struct {
 
 	// Capacity is the KV cache of one rank in tokens; 0 for an engine that does not report it.
 	Capacity int
-	// StepTokens is how many tokens of an answer a decode step makes in the mean, by speculative decoding: at least 1, and 0 for
-	// an engine that does not report it.
+	// StepTokens is the number of tokens of an answer that a decode step makes in the mean, by speculative decoding: at least 1,
+	// and 0 for an engine that does not report it.
 	StepTokens float64
 	// Tiers are those of the engine's own behind its cache, sorted by name: of vLLM's OffloadingConnector. They are not those of a
 	// store of this agent.

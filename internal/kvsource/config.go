@@ -40,7 +40,7 @@ type Config struct {
 	Limits kvevent.Limits
 	// MaxMessage bounds one message in bytes; default Limits.Bytes.
 	MaxMessage int
-	// Buffer is how many live messages may wait while a replay runs or the consumer is slow;
+	// Buffer is the number of live messages that may wait while a replay runs or the consumer is slow;
 	// default 4,096. Raising it makes drops by the engine, and so replays, rarer.
 	Buffer int
 	// BufferBytes bounds the same messages in bytes; default 64 MiB. Beyond either bound the source

@@ -12,8 +12,8 @@ type Stats struct {
 	// before the first.
 	LastSeq uint64
 	LastAt  time.Time
-	// Waiting is how many live messages wait now, and WaitingBytes their size. BufferFull counts how
-	// often the source stopped reading the connection because of Config.BufferBytes.
+	// Waiting is the number of live messages that wait now, and WaitingBytes their size. BufferFull
+	// counts how often the source stopped reading the connection because of Config.BufferBytes.
 	Waiting      int
 	WaitingBytes int64
 	BufferFull   uint64

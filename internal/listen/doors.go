@@ -52,7 +52,7 @@ func (d *Doors) Check() error {
 }
 
 // ForEnvoys listens on ip:port or unix:///path. flag names the flag that has the address, for errors. TCP has TLS
-// where there is a certificate. Beyond loopback, certificates of both sides are needed: a client of these ports is
+// if there is a certificate. Beyond loopback, certificates of both sides are needed: a client of these ports is
 // trusted with prompts and decisions.
 func (d *Doors) ForEnvoys(address, flag string, log *slog.Logger) (net.Listener, error) {
 	ln, err := On(address, flag)
@@ -73,7 +73,7 @@ func (d *Doors) ForEnvoys(address, flag string, log *slog.Logger) (net.Listener,
 }
 
 // ForOperators listens as ForEnvoys does, for the admin port. Beyond loopback it needs a token, and there it has TLS
-// where there is a certificate. Only the user of this process can connect to its Unix socket.
+// if there is a certificate. Only the user of this process can connect to its Unix socket.
 func (d *Doors) ForOperators(address, flag string, log *slog.Logger) (net.Listener, error) {
 	ln, err := On(address, flag)
 	if err != nil {
@@ -114,7 +114,7 @@ func (d *Doors) AdminScheme(ln net.Listener) string {
 	return ""
 }
 
-// Token returns the token of the admin port, or nil where no file is given.
+// Token returns the token of the admin port, or nil if no file is given.
 func (d *Doors) Token(log *slog.Logger) (*Token, error) {
 	if d.TokenFile == "" {
 		return nil, nil

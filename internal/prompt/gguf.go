@@ -12,9 +12,9 @@ import (
 const chatML = `{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}` +
 	`{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
 
-// LoadGGUF reads the vocabulary, the chat template and the context length of a .gguf file of size bytes,
-// by llama.cpp's rules: a file without a template uses ChatML. The context length is that of the training; a
-// server may have been started with a shorter one.
+// LoadGGUF reads the vocabulary, the chat template and the context length of a .gguf file of size bytes, by
+// llama.cpp's rules: a file without a template uses ChatML. The context length is the training's; a server
+// may have been started with a shorter one.
 func LoadGGUF(r io.ReaderAt, size int64) (*Model, error) {
 	g, err := tokenizer.LoadGGUF(r, size)
 	if err != nil {

@@ -93,7 +93,7 @@ func (f folder) readJSON(name string, v any) error {
 	return nil
 }
 
-// missingTokenizerError returns the error for a folder without tokenizer.json. Where the folder has a
+// missingTokenizerError returns the error for a folder without tokenizer.json. If the folder has a
 // vocabulary in another format, the error names that format.
 func (f folder) missingTokenizerError() error {
 	for name, format := range map[string]string{"tokenizer.model": "SentencePiece", "tekken.json": "tekken", "vocab.json": "slow",
@@ -127,7 +127,7 @@ type specialTokens struct {
 	Mask specialToken `json:"mask_token"`
 }
 
-// specialToken is the text of a special token; it is empty where the file does not name the token.
+// specialToken is the text of a special token; it is empty if the file does not name the token.
 type specialToken string
 
 // UnmarshalJSON accepts "text" and {"content": "text", …}.
@@ -321,8 +321,8 @@ type contextLengths struct {
 }
 
 // contextLength returns the context length that an engine derives when its --max-model-len is not set: the
-// smallest length in the file, times the factor of the rotary scaling. It returns +Inf where the file has
-// no length.
+// smallest length in the file, times the factor of the rotary scaling. It returns +Inf if the file has no
+// length.
 func (l *contextLengths) contextLength() float64 {
 	length := math.Inf(1)
 	for _, n := range []float64{l.MaxPositionEmbeddings, l.NPositions, l.MaxSeqLen, l.SeqLength, l.ModelMaxLength, l.MaxSequenceLength,
@@ -349,7 +349,7 @@ func (l *contextLengths) contextLength() float64 {
 }
 
 // loadConfig sets what config.json decides: whether the model accepts only text, its context length and the
-// size of its vocabulary. Without config.json the vocabulary is that of tokenizer.json.
+// size of its vocabulary. Without config.json the vocabulary is tokenizer.json's.
 func (m *Model) loadConfig(f folder, tc *tokenizerConfig) error {
 	var c modelConfig
 	err := f.readJSON("config.json", &c)

@@ -90,7 +90,7 @@ type MemoryStats struct {
 	// Entries counts stored segments and runs of blocks; Evicted counts entries that were dropped for room.
 	Entries int
 	Evicted uint64
-	// Bytes is what entries occupy, those moved from one generation to the other included.
+	// Bytes is the memory that entries occupy, those moved from one generation to the other included.
 	Bytes, MaxBytes int64
 }
 

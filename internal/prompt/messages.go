@@ -61,7 +61,7 @@ func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemp
 // requests cannot count them, because clients send arguments as strings.
 const maxArgumentValues = 1 << 17
 
-// grow returns a slice of length n. It reuses the memory of s where its capacity is enough.
+// grow returns a slice of length n. It reuses the memory of s if its capacity is enough.
 func grow[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n, n+n/2)
@@ -213,7 +213,7 @@ func addExtraFields(d *chattemplate.Dict, raw []byte) error {
 // vLLM removes the line, because with it no two prompts would share cached blocks.
 const billingPrefix = "x-anthropic-billing-header"
 
-// removeBillingLine returns text without a first line that begins with billingPrefix. Left is false where
+// removeBillingLine returns text without a first line that begins with billingPrefix. Left is false if
 // the text has nothing else.
 func removeBillingLine(text string) (rest string, left bool) {
 	if !strings.HasPrefix(text, billingPrefix) {
@@ -229,7 +229,7 @@ func hasDeveloper(messages []openai.Message) bool {
 }
 
 // convertDevelopers changes developer messages into system messages, for a template without a developer
-// role. Where a developer or system message is not the first message, all their texts are joined into one
+// role. If a developer or system message is not the first message, all their texts are joined into one
 // system message at the front, because such templates accept only that. There is a developer message.
 func convertDevelopers(messages []chattemplate.Value) []chattemplate.Value {
 	var systemTexts []string

@@ -39,8 +39,8 @@ const (
 // Model prepares the prompts of one model.
 type Model struct {
 	tokenizer *tokenizer.Tokenizer
-	// template renders chats without tools, and withTools renders chats with tools. Both are nil where
-	// the folder has no template.
+	// template renders chats without tools, and withTools renders chats with tools. Both are nil if the
+	// folder has no template.
 	template, withTools *chattemplate.Template
 	// tokens are the special tokens that templates may use as variables (bos_token, …).
 	tokens []namedToken
@@ -75,7 +75,7 @@ type Prompt struct {
 	Text []byte
 	// Tokens are the ids of the first prompt.
 	Tokens []uint32
-	// Unread is set where the prompt has a form that this package cannot read but the engine may: see
+	// Unread is set if the prompt has a form that this package cannot read but the engine may: see
 	// [openai.Request.Unread]. Text and Tokens are then empty.
 	Unread bool
 	// Total counts the tokens of all prompts; Prompts counts the prompts.
@@ -97,7 +97,7 @@ type Prompt struct {
 	dicts    []chattemplate.Dict
 	items    []chattemplate.Value
 	contents []chattemplate.TextContent
-	// final is the text of the final message, where the engine continues that message.
+	// final is the text of the final message, if the engine continues that message.
 	final string
 }
 

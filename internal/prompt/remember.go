@@ -19,7 +19,7 @@ func (m *Model) WithMemory(mem *Memory) *Model {
 	return &with
 }
 
-// segmentEnd is the place in a prompt where a segment ends.
+// segmentEnd is the place in a prompt at which a segment ends.
 type segmentEnd struct {
 	chain  key // of all segments up to this end
 	tokens int // tokens of the prompt before this end
@@ -27,7 +27,7 @@ type segmentEnd struct {
 
 // encode appends the ids of text to dst and sets ends to the ends of its segments. It copies the ids of
 // stored segments from the memory, and encodes and stores the others. The ids that dst holds before the
-// call must be the same for every text, because the keys contain only their number. An error is that of
+// call must be the same for every text, because the keys contain only their number. An error comes from
 // EncodeWithin.
 func (m *Model) encode(dst []uint32, text string, within tokenizer.Bounds, ends *[]segmentEnd) ([]uint32, error) {
 	*ends = (*ends)[:0]

@@ -44,14 +44,13 @@ func (m *Model) render(req *Request, dst *Prompt) error {
 	return nil
 }
 
-// continueTag marks the end of the final message, where the engine continues that message. It is appended
-// to the message before rendering; cutAtTag removes the tag and all text after it. Its last character is a
+// continueTag marks the end of the final message, if the engine continues that message. It is appended to
+// the message before rendering; cutAtTag removes the tag and all text after it. Its last character is a
 // space, so that cutAtTag can detect a template that trims messages.
 const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
-// cutAtTag ends p.Text where the continueTag begins. Where the template has trimmed the message, and with it
-// the space at the end of the tag, cutAtTag also removes the white space before the tag, as transformers
-// does.
+// cutAtTag ends p.Text before the continueTag. If the template has trimmed the message, and with it the
+// space at the end of the tag, cutAtTag also removes the white space before the tag, as transformers does.
 func (p *Prompt) cutAtTag() error {
 	at := bytes.LastIndex(p.Text, []byte(strings.TrimSpace(continueTag)))
 	if at < 0 || !bytes.Contains(p.Text, []byte(strings.TrimFunc(p.final, isSpace))) {

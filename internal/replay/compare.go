@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/sim"
 )
 
-// MaxRuns is how many runs can be compared: more do not fit on a page.
+// MaxRuns is the number of runs that can be compared: more do not fit on a page.
 const MaxRuns = 64
 
 // Result is the result of a simulation and the settings of the run.
@@ -76,7 +76,7 @@ func slaMisses(r *sim.Result) float64 {
 	return float64(*r.SLAMisses)
 }
 
-// text writes the figure of a run; "-" where the run has none.
+// text writes the figure of a run; "-" if the run has none.
 func (m *measure) text(r *sim.Result) string {
 	if m.has != nil && !m.has(r) {
 		return "-"

@@ -21,7 +21,7 @@ import (
 type Options struct {
 	// Seed determines all random choices of the run. Generated arrivals must have the same seed.
 	Seed uint64
-	// Rows is how many arrivals are played; 0 means all of them.
+	// Rows is the number of arrivals that are played; 0 means all of them.
 	Rows int
 	// Jitter is the largest random delay of an arrival.
 	Jitter time.Duration

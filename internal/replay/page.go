@@ -183,7 +183,7 @@ func newCurves(title string, runs []Run, of distribution) curveChart {
 // timeAxis is a logarithmic axis of milliseconds.
 type timeAxis struct{ from, to float64 }
 
-// newTimeAxis returns an axis on which all runs fit. ok is false where no time was measured.
+// newTimeAxis returns an axis on which all runs fit. ok is false if no time was measured.
 func newTimeAxis(runs []Run, of distribution) (axis timeAxis, ok bool) {
 	axis.from = math.Inf(1)
 	for i := range runs {

@@ -47,7 +47,7 @@ type weightFlag struct {
 	set bool
 }
 
-// String returns the weight, or "" where it was not given.
+// String returns the weight, or "" if it was not given.
 func (w *weightFlag) String() string {
 	if !w.set {
 		return ""

@@ -138,7 +138,7 @@ func (c *conversations) assign(at time.Duration, row azureRow, fresh uint64) uin
 	return id
 }
 
-// dropOld removes conversations that are over, and the oldest ones where there are too many.
+// dropOld removes conversations that are over, and the oldest ones if there are too many.
 func (c *conversations) dropOld(at time.Duration) {
 	over := 0
 	for over < len(c.open) && (at-c.open[over].last > latestTurn || len(c.open)-over >= maxConversations) {

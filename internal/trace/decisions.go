@@ -31,8 +31,8 @@ const maxDecisions = 1 << 20
 // whose prompt was not read, and those that no fleet could serve, are left out.
 //
 // A log does not have the number of tokens of an answer. It is estimated from the bytes of the answer and
-// the bytes of a token in vLLM's answers, and is at most the client's bound. Where the end of a request
-// is missing it is the client's bound, or 200.
+// the bytes of a token in vLLM's answers, and is at most the client's bound. If the end of a request is
+// missing it is the client's bound, or 200.
 func Decisions(r io.Reader) (next Source, n int, err error) {
 	list, err := readDecisions(r)
 	if err != nil {

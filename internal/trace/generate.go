@@ -15,7 +15,7 @@ type Generated struct {
 	Requests int
 	// Rate is the mean number of requests per second; default 10.
 	Rate float64
-	// Arrivals is how they are spread in time: constant, poisson (the default), sinusoid or bursts.
+	// Arrivals is their distribution in time: constant, poisson (the default), sinusoid or bursts.
 	Arrivals string
 
 	// Swing is the amplitude of the sinusoid as a share of Rate (default 0.8), Period its length
@@ -29,8 +29,9 @@ type Generated struct {
 	// Identical makes all prompts of a burst equal.
 	Identical bool
 
-	// Input and Output are the mean tokens of prompts and answers; defaults 2,000 and 200. Spread is how
-	// far a length may be from its mean, as a share of it; lengths are drawn evenly. Default 0.
+	// Input and Output are the mean tokens of prompts and answers; defaults 2,000 and 200. Spread is the
+	// distance that a length may have from its mean, as a share of it; lengths are drawn evenly. Default
+	// 0.
 	Input, Output int
 	Spread        float64
 
@@ -117,7 +118,7 @@ func sinusoid(mean, swing float64, period time.Duration) rate {
 	}
 }
 
-// lowestRate keeps the time to the next arrival finite where a rate is 0.
+// lowestRate keeps the time to the next arrival finite if a rate is 0.
 const lowestRate = 1e-6
 
 // spaced returns arrivals whose gaps are 1/rate, times a factor drawn for each: 1 spaces them evenly, and
@@ -175,10 +176,9 @@ const (
 	maxOpen         = 300 // conversations that may continue
 )
 
-// Conversations returns n rows of a generated trace in Mooncake's form: conversations that start at
-// random, grow by a few blocks a turn and end. An infinite cache would reuse about two fifths of the blocks,
-// a little more than of Mooncake's conversation trace. It is for machines where the published traces are not at hand.
-// The same seed gives the same rows.
+// Conversations returns n rows of a generated trace in Mooncake's form: conversations that start at random, grow by a
+// few blocks a turn and end. An infinite cache would reuse about two fifths of the blocks, a little more than of
+// Mooncake's conversation trace. It is for machines without the published traces. The same seed gives the same rows.
 func Conversations(n int, seed uint64) []MooncakeRow {
 	rng := rand.New(rand.NewPCG(1, seed))
 	next := uint64(1)

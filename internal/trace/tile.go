@@ -11,10 +11,10 @@ import (
 
 // Tiling repeats a trace, so that an hour becomes a day, with less traffic at night than at noon.
 type Tiling struct {
-	// Times is how many times the trace is played, one after the other; 0 means once.
+	// Times is the number of times that the trace is played, one after the other; 0 means once.
 	Times int
-	// Swing is how much the number of requests varies over the whole time, 0 to 1. At the share x of that time it is
-	// 1 - Swing·cos(2πx) times that of the trace: least at the beginning and at the end, most in the middle, and 1 in the mean.
+	// Swing is the variation of the number of requests over the whole time, 0 to 1. At the share x of that time it is 1 -
+	// Swing·cos(2πx) times that of the trace: least at the beginning and at the end, most in the middle, and 1 in the mean.
 	Swing float64
 	// Seed determines which requests are left out, and which are repeated.
 	Seed uint64
@@ -38,7 +38,7 @@ func (t Tiling) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Tile returns a source of next's arrivals, repeated as t describes, which must be valid. Where the factor of the curve is f, an
+// Tile returns a source of next's arrivals, repeated as t describes, which must be valid. If the factor of the curve is f, an
 // arrival is played f times in the mean: left out, once or twice. The second time is halfway to the next arrival of the trace.
 //
 // Prompts share their beginnings with others of the same repetition, as in the trace, and with none of another one: what a cache

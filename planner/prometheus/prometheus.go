@@ -80,8 +80,8 @@ const (
 	hitRate         = "dynamo_component_router_kv_hit_rate"
 )
 
-// Take returns the demand since the last call, by the counters of the last minute or of that time, whichever is longer. Figures that the
-// server does not have are absent. The error of the query for arrivals is that of Take: without it there is no demand.
+// Take returns the demand since the last call, by the counters of the last minute or of that time, whichever is longer. Figures that
+// the server does not have are absent. Take returns the error of the query for arrivals: without it there is no demand.
 func (s *Source) Take(ctx context.Context, now time.Time) ([]plan.Demand, error) {
 	over := plan.DefaultEvery
 	if !s.last.IsZero() {

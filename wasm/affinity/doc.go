@@ -16,8 +16,8 @@
 // # Bounds
 //
 // At most [Limit] bytes of a body are read, and a [Scanner] keeps about 200 bytes of state. Members that come after the
-// limit are not part of the key. So where a client writes the model after the messages, the key of a conversation
-// changes once: when its body grows beyond the limit.
+// limit are not part of the key. So if a client writes the model after the messages, the key of a conversation changes
+// once: when its body grows beyond the limit.
 //
 // The package is pure, and part of a module that runs inside Envoy: it imports only what Go's runtime has anyway, because
 // each further package makes that module larger.

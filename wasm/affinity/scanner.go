@@ -2,12 +2,12 @@ package affinity
 
 import "bytes"
 
-// Limit is how many bytes of a body a Scanner reads.
+// Limit is the number of bytes of a body that a Scanner reads.
 const Limit = 1 << 20
 
-// promptBytes is how many bytes of a completion's prompt are part of the key. Later turns only repeat the beginning of
-// an earlier prompt. With more bytes, the first turns of a short conversation would differ. With fewer, all prompts
-// that begin with the same instructions would go to one worker.
+// promptBytes is the number of bytes of a completion's prompt that are part of the key. Later turns only repeat the
+// beginning of an earlier prompt. With more bytes, the first turns of a short conversation would differ. With fewer,
+// all prompts that begin with the same instructions would go to one worker.
 const promptBytes = 1024
 
 // field is a member of the body. The key has the hashes of all of them, in this order, so the order in the body does
@@ -87,7 +87,7 @@ type Scanner struct {
 	read int  // bytes so far
 	done bool // more bytes do not change the key
 
-	// Where the scanner is in the body.
+	// The scanner's place in the body.
 	depth     int    // of containers
 	objects   uint64 // bit d is set where the container at depth d is an object
 	wantName  bool   // a string that follows is the name of a member

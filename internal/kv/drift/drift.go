@@ -13,7 +13,7 @@ type Config struct {
 	// tokens; default 0.25. Lowering it finds smaller errors, and also reports the normal changes
 	// of a cache between a decision and its execution.
 	Bound float64
-	// Tokens is how many prompt tokens a window must have; default 1,000,000.
+	// Tokens is the number of prompt tokens that a window must have; default 1,000,000.
 	Tokens int
 	// Rest is the least time between two rebuilds of one worker; default 5 min.
 	Rest time.Duration

@@ -98,10 +98,10 @@
 //
 // # Numbers beyond the end
 //
-// A message with a wrong number, such as 2^62, opens a gap that no replay fills. Or it is applied when the gap is given up, and every later
-// batch is then below the next number. An agent's answer to a replay states where the rank's events end, and corrects both: the gap ends
-// there, and a rank whose next number lies beyond it is emptied. A mark far below the next number makes the rank Stale, so that its agent
-// is asked.
+// A message with a wrong number, such as 2^62, opens a gap that no replay fills. Or it is applied when the gap is given up, and every
+// later batch is then below the next number. An agent's answer to a replay states the end of the rank's events, and corrects both: the
+// gap ends there, and a rank whose next number lies beyond it is emptied. A mark far below the next number makes the rank Stale, so
+// that its agent is asked.
 //
 // # Snapshots
 //
@@ -112,8 +112,8 @@
 // # Predictions
 //
 // Routers predict the blocks of a request on its rank before the engine reports them.
-// [Feed.Lifetime] is how long such a prediction lasts: short for ranks whose events confirm it,
-// long for the others.
+// [Feed.Lifetime] is the life of such a prediction: short for ranks whose events confirm it, long
+// for the others.
 //
 // # Concurrency
 //

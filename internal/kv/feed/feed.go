@@ -11,9 +11,9 @@ import (
 
 // Config is read by New and not changed later.
 type Config struct {
-	// Patience is how long a gap may stay open before the rank is emptied and rebuilt from the
-	// batches that follow; default 2 s. Raising it gives slow replays more time, during which
-	// the index may contain evicted blocks.
+	// Patience is the longest time that a gap may stay open before the rank is emptied and rebuilt from
+	// the batches that follow; default 2 s. Raising it gives slow replays more time, during which the
+	// index may contain evicted blocks.
 	Patience time.Duration
 	// Confirmed is the lifetime of a prediction on a rank whose events arrive; default 5 s. It
 	// must exceed the time from a decision to the prompt's first event. Raising it keeps
@@ -92,7 +92,7 @@ type rank struct {
 	hashes []uint64 // scratch space for the index's arguments
 }
 
-// tail is what is known of the batches that the engine has published after the last one applied.
+// tail is the knowledge about the batches that the engine has published after the last one applied.
 type tail uint8
 
 const (

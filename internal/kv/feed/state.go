@@ -2,8 +2,7 @@ package feed
 
 import "time"
 
-// State is how far the index can be trusted for one rank. The package comment has a table of the
-// transitions.
+// State is the trust in the index for one rank. The package comment has a table of the transitions.
 type State uint8
 
 // The states. A rank begins in None.
@@ -80,7 +79,7 @@ type RankState struct {
 	Seq uint64
 	// LastEvent is when the last batch was applied; zero before the first.
 	LastEvent time.Time
-	// Blocks is how many blocks the index stores for the rank.
+	// Blocks is the number of blocks that the index stores for the rank.
 	Blocks int
 	Counts
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// Kind is what happened to the blocks of an event.
+// Kind is the change to the blocks of an event.
 type Kind uint8
 
 // The kinds.
@@ -46,9 +46,9 @@ type Event struct {
 	Blocks []blockhash.Block
 	// BlockSize is the engine's, in tokens; 0 if it did not report it.
 	BlockSize int
-	// Window is how many tokens back the attention group of these blocks looks; 0 is full attention. One hash
-	// names a block in each group, and the engine reports each change once for each group. A prompt can use
-	// a block only while all groups hold it.
+	// Window is the number of tokens that the attention group of these blocks looks back; 0 is full
+	// attention. One hash names a block in each group, and the engine reports each change once for each
+	// group. A prompt can use a block only while all groups hold it.
 	Window int
 	// Group is the engine's number of the attention group, if Window is not 0. It distinguishes groups with
 	// the same window. An engine that does not number its groups, like TensorRT-LLM, has one group for each

@@ -13,8 +13,8 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// extraKeys are what vLLM hashes into blocks beside their tokens. It publishes them without
-// tags: per block nothing, or a list in which a string is the LoRA's name or the cache salt
+// extraKeys are the values that vLLM hashes into blocks beside their tokens. It publishes them
+// without tags: per block nothing, or a list in which a string is the LoRA's name or the cache salt
 // and a pair (id, offset) or a digest is a piece of media.
 //
 // Media enter a block's content as Dynamo has it: the 64-bit hashes of all pieces, sorted,

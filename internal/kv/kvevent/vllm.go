@@ -16,10 +16,10 @@ import (
 // map with "type" or, from older engines, an array that begins with it. Hashes may be
 // signed or unsigned numbers or byte strings.
 //
-// A block's content hash covers its LoRA's name and cache salt and, where it has any, its
-// media. Blocks stays empty if the content cannot be computed: the engine's token ids do not fill the
-// blocks, or the event is of a slower tier, where vLLM does not report the keys that separate tenants. Such
-// blocks are known by their engine hashes.
+// A block's content hash covers its LoRA's name and cache salt and, if it has any, its media. Blocks stays
+// empty if the content cannot be computed: the engine's token ids do not fill the blocks, or the event is
+// of a slower tier, where vLLM does not report the keys that separate tenants. Such blocks are known by
+// their engine hashes.
 //
 // On an error the batch is empty. In a steady state nothing is allocated.
 func DecodeVLLM(payload []byte, lim Limits, b *Batch) error {

@@ -28,8 +28,8 @@ func AppendVLLM(dst []byte, seconds float64, rank int, events []Raw) []byte {
 	return msgp.AppendInt(dst, rank)
 }
 
-// appendStored omits what vLLM omits: extra_keys on slower tiers, locality where it is not
-// the local disk, an empty session.
+// appendStored omits what vLLM omits: extra_keys on slower tiers, locality if it is not the local
+// disk, an empty session.
 func appendStored(dst []byte, e *Raw) []byte {
 	fields := uint32(10)
 	for _, more := range []bool{e.Tier == fleet.Device, e.Tier == fleet.Disk, e.Session != ""} {

@@ -233,7 +233,7 @@ func readToken(raw []byte) (uint32, []byte, error) {
 	return t, rest, err
 }
 
-// tier is where the event's blocks lie; ok is false where no index of this rank wants them.
+// tier is where the event's blocks lie; ok is false if no index of this rank wants them.
 func (f *vllmFields) tier() (t fleet.Tier, ok bool) {
 	if string(f.locality) == "REMOTE" {
 		return 0, false

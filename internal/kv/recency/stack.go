@@ -7,10 +7,10 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// samples is how many blocks a stack holds of a full cache, at most.
+// samples is the number of blocks that a stack holds of a full cache, at most.
 const samples = 512
 
-// places is how many uses a stack records before its blocks get new numbers.
+// places is the number of uses that a stack records before its blocks get new numbers.
 const places = 3 * samples
 
 // Stack is the blocks of one rank by their last use. The zero value is empty and ready.
@@ -39,7 +39,7 @@ func (s *Stack) Touch(chain []blockhash.Sequence, capacity int) {
 }
 
 // Kept returns how many of the first have blocks of a chain a rank of capacity blocks will still hold after the prompts
-// that have touched the stack. It returns have where the stack knows none of them to be beyond the capacity.
+// that have touched the stack. It returns have if the stack knows none of them to be beyond the capacity.
 func (s *Stack) Kept(chain []blockhash.Sequence, have, capacity int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *Stack) use(block blockhash.Sequence) {
 	s.blocks = append(s.blocks, block)
 }
 
-// distance is how many blocks were used after the one at a place.
+// distance is the number of blocks that were used after the one at a place.
 func (s *Stack) distance(place uint32) int {
 	upTo := 0
 	for i := int(place) + 1; i > 0; i -= i & -i {

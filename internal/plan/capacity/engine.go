@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 )
 
-// Engine is what one worker can do.
+// Engine is the performance of one worker.
 type Engine struct {
 	// Timing is the duration of its passes.
 	Timing perfmodel.Timing
@@ -18,7 +18,8 @@ type Engine struct {
 	KVTokens int
 	// MaxSeqs is the number of requests that run at once, and MaxBatchedTokens the tokens of one pass; 0 means 256 and 8192.
 	MaxSeqs, MaxBatchedTokens int
-	// StepTokens is how many tokens of an answer a decode step makes in the mean, by speculative decoding; 0 means 1.
+	// StepTokens is the number of tokens of an answer that a decode step makes in the mean, by speculative decoding;
+	// 0 means 1.
 	StepTokens float64
 }
 

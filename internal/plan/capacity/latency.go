@@ -9,7 +9,7 @@ import (
 // Never is a latency without an end: requests come faster than they are served.
 const Never = time.Duration(math.MaxInt64)
 
-// Latency is what requests are expected to see at a quantile. What a role does not determine is 0.
+// Latency is the expected latency of requests at a quantile. What a role does not determine is 0.
 type Latency struct {
 	TTFT, ITL, E2E time.Duration
 	// Load is the rate divided by the highest one that the engines serve at all. From 1 on, latencies are Never.
@@ -25,7 +25,7 @@ func (t Targets) Met(l Latency) bool {
 // quantile returns the share of requests that are to be within the bounds.
 func (t Targets) quantile() float64 { return cmp.Or(t.Quantile, defaultQuantile) }
 
-// DefaultMaxSeqs is how many requests an engine runs at once where it is not configured.
+// DefaultMaxSeqs is the number of requests that an engine runs at once if it is not configured.
 const DefaultMaxSeqs = 256
 
 const (

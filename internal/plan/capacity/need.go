@@ -6,16 +6,16 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Need is how many engines of one role a rate needs.
+// Need is the number of engines of one role that a rate needs.
 type Need struct {
 	Replicas int
 	// Latency is that with as many.
 	Latency Latency
-	// Met is false where no number of engines reaches the targets. Replicas is then what keeps waits short.
+	// Met is false if no number of engines reaches the targets. Replicas is then what keeps waits short.
 	Met bool
 }
 
-// nearBest is how much longer latencies may be than those of idle engines where these exceed the targets already.
+// nearBest is the factor by which latencies may exceed an idle engine's where these exceed the targets already.
 const nearBest = 1.25
 
 // Latency returns the latencies of n engines in a role at a rate of requests per second.

@@ -23,7 +23,7 @@ const (
 )
 
 // autoregression predicts mean + sum of coefficients times the deviations from the mean before, the latest one first. It is about
-// values, or about their differences. variance is that of its errors.
+// values, or about their differences. variance is the variance of its errors.
 type autoregression struct {
 	differences  bool
 	mean         float64
@@ -160,7 +160,7 @@ func solved(m *[arimaOrder][arimaOrder + 1]float64, order int) ([]float64, bool)
 	return x, true
 }
 
-// farthest is how many steps are computed. Later ones have the value of the last.
+// farthest is the number of steps that are computed. Later ones have the value of the last.
 const farthest = 256
 
 // values predicts the next steps. An autoregression may be unstable, so values stay within the window's range and half of it more.

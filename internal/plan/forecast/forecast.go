@@ -111,7 +111,7 @@ func bounded(v float64) float64 {
 	return min(max(v, 0), largest)
 }
 
-// model is what predicts inside of a forecaster. Values are bounded already; estimates need not be.
+// model makes the predictions of a forecaster. Values are bounded already; estimates need not be.
 type model interface {
 	observe(v float64) model
 	at(steps int) Estimate
@@ -129,7 +129,8 @@ type calibrated struct {
 	peak float64
 }
 
-// horizons is how many forecasts are compared with what came: those of 1, 2, 4 … 64 steps.
+// horizons is the number of forecasts that are compared with what came: those of 1, 2, 4 … 64
+// steps.
 const horizons = 7
 
 // score is the mean square of errors with forgetting, and how many there were.

@@ -23,14 +23,14 @@ import (
 	"github.com/stator-project/stator/internal/plan"
 )
 
-// version is that of the format.
+// version is the version of the format.
 const version = 1
 
 // Line is one line. One of Begin, Settings and Plan is set.
 type Line struct {
 	Begin    *Begin
 	Settings *plan.Settings
-	// Observation is that of Plan. Its settings are not set.
+	// Observation is Plan's. Its settings are not set.
 	Observation *plan.Observation
 	Plan        *plan.Plan
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Deployment is what a configuration file needs besides a fleet.
+// Deployment has the values that a configuration file needs besides a fleet.
 type Deployment struct {
 	// Model is the name that clients use, and Path where engines find it.
 	Model, Path string
@@ -22,7 +22,7 @@ type Deployment struct {
 	Quantization string
 	// Context is the longest prompt and answer that a client may send; 0 is what the model allows.
 	Context int
-	// StartUp is how long an engine takes to start.
+	// StartUp is the time that an engine takes to start.
 	StartUp time.Duration
 }
 
@@ -135,7 +135,7 @@ func (d *Deployment) arguments(q *Question, pool *Pool) []string {
 	return out
 }
 
-// leastBatched is the tokens of a pass where an engine's are not known.
+// leastBatched is the tokens of a pass if an engine's are not known.
 const leastBatched = 8192
 
 // context returns the longest context that an engine's cache can hold; 0 where it holds all that the model allows.

@@ -63,7 +63,7 @@ func (p *Proposal) most(q *Question) float64 {
 	return low
 }
 
-// complete computes what the fleet does; false where its engines are unusable.
+// complete computes what the fleet does; false if its engines are unusable.
 func (p *Proposal) complete(q *Question) bool {
 	for _, pool := range p.Pools {
 		p.GPUs += pool.Replicas * pool.Engine.GPUs
@@ -108,7 +108,7 @@ func (q *Question) aggregated(e Engine) int {
 	return e.Need(fleet.Aggregated, q.Rate, q.Shape, q.Targets, most).Replicas
 }
 
-// separate returns how many engines of both roles are to be compared; 0 where there is no room for both.
+// separate returns how many engines of both roles are to be compared; 0 if there is no room for both.
 func (q *Question) separate(a, b Engine) (prefill, decode int) {
 	if a.GPUs+b.GPUs > q.GPUs {
 		return 0, 0

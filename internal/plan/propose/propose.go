@@ -30,13 +30,13 @@ type Engine struct {
 	SmallKV bool
 }
 
-// Question is what a fleet is wanted for.
+// Question describes the demand for a fleet.
 type Question struct {
 	Shape   capacity.Shape
 	Targets capacity.Targets
 	// Rate is in requests per second. 0 asks for the fleet that serves the most.
 	Rate float64
-	// GPUs is how many there are.
+	// GPUs is the number of GPUs.
 	GPUs    int
 	Engines []Engine
 	// TransferBase and TransferToken are the time until a computed prompt is on the engine that decodes it: of each prompt, and of each
@@ -51,7 +51,7 @@ type Pool struct {
 	Engine   Engine
 }
 
-// Proposal is a fleet, and what it is expected to do.
+// Proposal is a fleet and its expected performance.
 type Proposal struct {
 	// Pools are one of aggregated workers, or one of prefill and one of decode workers.
 	Pools []Pool
@@ -61,7 +61,8 @@ type Proposal struct {
 	// Rate is the most requests per second within the targets, 0 if there is none. Limit names what bounds it.
 	Rate  float64
 	Limit string
-	// Latency is that of whole requests at the asked rate, or at Rate. Met reports whether it is within the targets.
+	// Latency is the latency of whole requests at the asked rate, or at Rate. Met reports whether it is within the
+	// targets.
 	Latency capacity.Latency
 	Met     bool
 	// SlowRate is Rate if all passes take longer by the doubt of their engines.
@@ -89,7 +90,7 @@ const (
 )
 
 // Propose returns fleets for a question, the best first: one for each combination of engines. Fleets that do not meet the targets come
-// last. There are none where no engine fits.
+// last. There are none if no engine fits.
 func Propose(q Question) []Proposal {
 	var out []Proposal
 	add := func(pools ...Pool) {

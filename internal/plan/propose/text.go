@@ -66,7 +66,7 @@ func Why(q Question, list []Proposal) string {
 		because(best, other))
 }
 
-// rival returns the best proposal of the other kind: with separate roles or without; nil where none meets the targets.
+// rival returns the best proposal of the other kind: with separate roles or without; nil if none meets the targets.
 func rival(list []Proposal) *Proposal {
 	var same *Proposal
 	for i := range list[1:] {

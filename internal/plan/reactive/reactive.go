@@ -23,14 +23,15 @@ const (
 	Running = "running"  // requests in the batch
 )
 
-// Config is what an autoscaler is configured with. Create it with [Defaults].
+// Config is the configuration of an autoscaler. Create it with [Defaults].
 type Config struct {
 	// Metric is kv-usage, waiting or running, and Target what it should be in the mean of all workers.
 	Metric string
 	Target float64
 	// Min and Max bound the replicas. Max 0 is no bound.
 	Min, Max int
-	// Tolerance is how far the metric may be from the target without a change, as a share of the target.
+	// Tolerance is the distance that the metric may have from the target without a change, as a share of
+	// the target.
 	Tolerance float64
 	// DownWindow is the time of which the highest recommendation counts before workers are removed.
 	DownWindow time.Duration
@@ -69,7 +70,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Worker is what one worker reports.
+// Worker is the report of one worker.
 type Worker struct {
 	// Ready reports whether it takes requests. Workers that start have no metric yet; those that drain do not belong here.
 	Ready bool
@@ -79,13 +80,13 @@ type Worker struct {
 	Waiting, Running int
 }
 
-// Decision is how many workers there should be, and why.
+// Decision is the wanted number of workers, and the reason.
 type Decision struct {
 	Replicas int
 	Reason   string
 }
 
-// State is what an autoscaler remembers. It is a value: Next does not change its argument. Its size is bounded.
+// State is the memory of an autoscaler. It is a value: Next does not change its argument. Its size is bounded.
 type State struct {
 	recommended []entry // of the window for removals; each is less than the one before
 	added       []entry // workers of the period for additions

@@ -15,7 +15,7 @@ func equal(a, b Value) bool {
 // paths than any computer can follow; such lists count as different.
 const maxCompared = 1 << 20
 
-// equalWithin evaluates a == b. It deducts the pairs that it visits from *left, and returns false where none is
+// equalWithin evaluates a == b. It deducts the pairs that it visits from *left, and returns false if none is
 // left.
 func equalWithin(a, b Value, left *int) bool {
 	*left--

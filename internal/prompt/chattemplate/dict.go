@@ -5,8 +5,8 @@ import "unsafe"
 // Dict is a dict: it keeps the order in which keys were first set. The zero value is empty.
 type Dict struct {
 	keys, values []Value
-	// byName maps a string key to its position. It is nil up to fewKeys keys, where a linear search is
-	// faster. Keys of other types are always searched for.
+	// byName maps a string key to its position. It is nil up to fewKeys keys, because a linear search
+	// is faster there. Keys of other types are always searched for.
 	byName map[string]int
 }
 

@@ -251,7 +251,7 @@ func reverseFilter(r *run, v Value, _ *arguments) Value {
 }
 
 // lookUpPath evaluates the attribute argument of a filter, as Jinja's make_attrgetter does. attr is an index
-// or a path such as "a.b.0". Where a step is undefined the result is absent, unless absent is none.
+// or a path such as "a.b.0". If a step is undefined the result is absent, unless absent is none.
 func (r *run) lookUpPath(v, attr, absent Value) Value {
 	if attr.isSmallInt() {
 		return r.item(v, attr)

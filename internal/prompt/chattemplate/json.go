@@ -251,7 +251,7 @@ type jsonParser struct {
 	most *int
 }
 
-// countValue deducts a value or a key from p.most. It fails where none is left.
+// countValue deducts a value or a key from p.most. It fails if none is left.
 func (p *jsonParser) countValue() {
 	if p.most == nil {
 		return

@@ -11,7 +11,7 @@ import (
 // because a failed render discards its output.
 type run struct {
 	out []byte
-	// base is the position in out where the output of this render begins.
+	// base is the position in out at which the output of this render begins.
 	base int
 	lim  Limits
 	// done ends the render. It is checked when no more than nextCheck steps are left.

@@ -61,7 +61,7 @@ func appendOrNull(b []byte, s string) []byte {
 // valid JSON.
 func AppendString(b []byte, s string) []byte { return appendClipped(b, s, math.MaxInt) }
 
-// appendClipped appends s as a JSON string. It cuts s where the string would have more than most bytes.
+// appendClipped appends s as a JSON string. It cuts s if the string would have more than most bytes.
 func appendClipped(b []byte, s string, most int) []byte {
 	const hex = "0123456789abcdef"
 	const longest = len(`\u0000`) // that one character needs

@@ -11,8 +11,8 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// Hints is how a request asks to be routed, in its member nvext or in headers. Members that NVIDIA Dynamo has
-// too bear its names. Workers are identified by name. Strings alias the body. The table hints lists the
+// Hints are a request's wishes for its routing, in its member nvext or in headers. Members that NVIDIA Dynamo
+// has too bear its names. Workers are identified by name. Strings alias the body. The table hints lists the
 // member, the header and the bounds of each hint.
 type Hints struct {
 	// OverlapWeight, PrefillLoadScale and Temperature replace the model's settings.

@@ -33,7 +33,7 @@ type Request struct {
 	// MaxTokens is max_completion_tokens, else max_tokens; 0 if the client set neither, or none above 0 (see
 	// Facts).
 	MaxTokens int
-	// N is how many answers the client asks for; 1 if it did not set n.
+	// N is the number of answers that the client asks for; 1 if it did not set n.
 	N       int
 	Seed    int64
 	HasSeed bool
@@ -54,8 +54,8 @@ type Request struct {
 	// AddSpecialTokens puts the tokenizer's beginning and end around the text. Its default is true for prompts,
 	// and false for Chat, whose template has them.
 	AddSpecialTokens bool
-	// Truncate is how many tokens of the prompt are kept: -1 means as many as the model accepts, and 0 all.
-	// TruncateRight drops the end of the prompt instead of its start.
+	// Truncate is the number of tokens of the prompt that are kept: -1 means as many as the model accepts,
+	// and 0 all. TruncateRight drops the end of the prompt instead of its start.
 	Truncate      int
 	TruncateRight bool
 
@@ -66,10 +66,10 @@ type Request struct {
 	// Hints are the routing hints in nvext; nil if that is absent or null.
 	Hints *Hints
 
-	// PromptLogprobs is set where the answer needs the probabilities of the prompt's own tokens, by prompt_logprobs, or
-	// by echo with a number of logprobs. An engine computes the whole prompt then, and reads no cache of it.
+	// PromptLogprobs is set if the answer needs the probabilities of the prompt's own tokens, by prompt_logprobs, or by
+	// echo with a number of logprobs. An engine computes the whole prompt then, and reads no cache of it.
 	PromptLogprobs bool
-	// Unread is set where the prompt has a form that this package cannot read but some engine can, such as
+	// Unread is set if the prompt has a form that this package cannot read but some engine can, such as
 	// embeddings in place of text. Nothing is known of its tokens then.
 	Unread bool
 	// Facts are properties of the request that some engines refuse.
@@ -217,7 +217,7 @@ type Part struct {
 // Limits bound what a request may hold. The zero value of a field means its default. With the defaults, parsing
 // and preparing a request allocate at most twice its body and 48 MiB.
 type Limits struct {
-	// Depth is how deep arrays and objects may nest; default 128.
+	// Depth is the deepest nesting of arrays and objects; default 128.
 	Depth int
 	// Messages bounds messages, default 16,384. Parts bounds the parts of all messages together, default
 	// 16,384. Prompts bounds prompts, default 16,384. Tokens bounds token ids, default 4 million.

@@ -211,7 +211,7 @@ func (s *scanner) skip() []byte {
 }
 
 // skipCounted reads one value as skip does, and counts the values and keys in it. Field is the name for the
-// error where the request has too many.
+// error if the request has too many.
 func (s *scanner) skipCounted(field string) []byte {
 	s.counted = field
 	raw := s.skip()

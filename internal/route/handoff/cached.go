@@ -3,7 +3,7 @@ package handoff
 import "encoding/json"
 
 // CachedTokens returns how many tokens of the prompt the worker of an answer found in its cache, by the answer's usage; false
-// where the answer has no such number.
+// if the answer has no such number.
 func CachedTokens(answer []byte) (n int, ok bool) {
 	values, err := members(answer, "usage")
 	if err != nil || !isObject(values["usage"]) {

@@ -2,10 +2,10 @@
 // bodies out. It splices bytes: what it does not change keeps its bytes and its order, because a decoder would change large
 // numbers.
 //
-// [Strip] removes the members that name where an engine fetches a cache, also where vLLM takes them from "vllm_xargs" and
-// "extra_args", and refuses what an engine could read otherwise than it does. Only a router may set them. A vLLM that can transfer
-// caches and receives {"kv_transfer_params": {"do_remote_prefill": true}} without block ids ends its process, and an address in
-// these members makes an engine connect to it.
+// [Strip] removes the members that name the place from which an engine fetches a cache, also where vLLM takes them from
+// "vllm_xargs" and "extra_args", and refuses what an engine could read otherwise than it does. Only a router may set them. A vLLM
+// that can transfer caches and receives {"kv_transfer_params": {"do_remote_prefill": true}} without block ids ends its process,
+// and an address in these members makes an engine connect to it.
 //
 // [Transfer] makes the two requests of a prompt that one worker computes and another one decodes:
 //

@@ -14,7 +14,7 @@ var transfer = map[string]bool{
 	"ec_transfer_params": true,
 	// TensorRT-LLM.
 	"disaggregated_params": true,
-	// SGLang: where the prefill is, and the ranks of both engines.
+	// SGLang: the place of the prefill, and the ranks of both engines.
 	"bootstrap_host":         true,
 	"bootstrap_port":         true,
 	"bootstrap_room":         true,
@@ -29,12 +29,12 @@ var transfer = map[string]bool{
 // "extra_args" in the "sampling_params" of /inference/v1/generate.
 var holders = map[string]bool{"vllm_xargs": true, "sampling_params": true, "extra_args": true}
 
-// holderLevels is how deep holders nest.
+// holderLevels is the nesting depth of holders.
 const holderLevels = 2
 
-// Strip returns a body without the members of transfers at its top level and in holders, in new memory; nil where it has none.
-// Names may have escapes and be repeated. All other members keep their bytes and their order. It returns an error for a body that
-// is not one JSON object in UTF-8 without a byte order mark, or that nests too deeply: an engine might read what is not found here.
+// Strip returns a body without the members of transfers at its top level and in holders, in new memory; nil if it has none. Names
+// may have escapes and be repeated. All other members keep their bytes and their order. It returns an error for a body that is not
+// one JSON object in UTF-8 without a byte order mark, or that nests too deeply: an engine might read what is not found here.
 // Python's decoder, for example, accepts UTF-16 and byte order marks.
 func Strip(body []byte) (clean []byte, err *openai.Error) {
 	if !isObject(body) || !utf8.Valid(body) {

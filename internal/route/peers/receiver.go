@@ -10,8 +10,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Silence is how long a replica may publish nothing before its bookings are dropped. It leaves room for
-// the loss of two heartbeats.
+// Silence is the time for which a replica may publish nothing before its bookings are dropped. It
+// leaves room for the loss of two heartbeats.
 const Silence = 3500 * time.Millisecond
 
 const (

@@ -18,7 +18,7 @@ type RankAmount struct {
 	Amount fleet.Amount
 }
 
-// Update is what one replica has booked.
+// Update has the bookings of one replica.
 type Update struct {
 	// Replica is the name of the replica. Every start of a process has a new one.
 	Replica string

@@ -26,7 +26,7 @@ const (
 	Moved                    // its end was reported, and another worker than the picked one served it
 	Failed                   // its end was reported, and no worker gave a good answer
 
-	// Reasons is how many there are.
+	// Reasons is the number of reasons.
 	Reasons = 7
 )
 
@@ -55,22 +55,22 @@ type Booking struct {
 	// Amount is the booking's load now. The end of its prefill takes the prefill part out of it.
 	Amount fleet.Amount
 	// Last is the sequence hash of the prompt's last complete block. When the rank's events report it, the
-	// prompt is computed. It is 0 where there is no such block, where the request has several prompts, where
-	// the rank had the block before, and once it was reported.
+	// prompt is computed. It is 0 if there is no such block, if the request has several prompts, if the rank
+	// had the block before, and once it was reported.
 	Last uint64
 	// Source names the Envoy that carries the request.
 	Source string
 	At     time.Time
 	Tokens
-	// FirstToken is how long after At the first token was expected, or came.
+	// FirstToken is the time from At until the first token was expected, or came.
 	FirstToken Micros
 }
 
 // Tokens are counts of the tokens of a request's prompt.
 type Tokens struct {
 	Prompt int32
-	// Cached is how many of them the choice took for cached. Certain is how many of those are on the rank's device: its engine may compute
-	// the others if that is faster.
+	// Cached is the number of them that the choice took for cached. Certain is the number of these on the rank's device: its engine may
+	// compute the others if that is faster.
 	Cached, Certain int32
 }
 
@@ -93,8 +93,8 @@ type BookingsConfig struct {
 	Limit int
 	// Served receives each booking that ended as Finished: its Rank, At and Tokens. May be nil.
 	Served func(rank fleet.Rank, at time.Time, t Tokens)
-	// Prefilled receives each prefill that ended, where it is certain how long its rank worked on it. May
-	// be nil.
+	// Prefilled receives each prefill that ended, if it is certain how long its rank worked on it. May be
+	// nil.
 	Prefilled func(k *Booking, p fleet.Ended)
 	// Gone receives the id of each booking that has ended, whatever the reason. May be nil.
 	Gone func(id string)
@@ -129,8 +129,8 @@ type shard struct {
 	_     [40]byte // keeps two shards off one cache line
 }
 
-// earlyEnds is how many ends without a booking a shard remembers: 1,024 in all shards. An end comes at most some
-// milliseconds before its booking, and few ends come in that time.
+// earlyEnds is the number of ends without a booking that a shard remembers: 1,024 in all shards. An end comes at
+// most some milliseconds before its booking, and few ends come in that time.
 const earlyEnds = 16
 
 // endedEarly reports whether the end of this id was reported already. Envoy logs a request that its client cancels
@@ -314,7 +314,7 @@ func (b *Bookings) endPrefill(id string, progress Progress, ended, now time.Time
 	return had
 }
 
-// Progress is how far a prefill is.
+// Progress is the progress of a prefill.
 type Progress uint8
 
 // The three kinds of progress.
@@ -415,7 +415,7 @@ func (b *Bookings) Reconcile(rank fleet.RankID, reported int, at time.Time, grac
 	})
 }
 
-// Len is how many bookings have not ended.
+// Len is the number of bookings that have not ended.
 func (b *Bookings) Len() int { return int(b.count.Load()) }
 
 // Stats is a snapshot of the counters.

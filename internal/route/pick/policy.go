@@ -19,7 +19,7 @@ type Candidate struct {
 	Facts cost.Facts
 	// Total is its cost; the lowest is best.
 	Total float64
-	// Uncached is how many prompt tokens it would have to compute.
+	// Uncached is the number of prompt tokens that it would have to compute.
 	Uncached int
 	// Tie orders candidates of equal Total; the lowest is best, and chance decides among equals.
 	Tie int

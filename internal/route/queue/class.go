@@ -14,8 +14,8 @@ type class struct {
 	// clock is the virtual time of start-time fair queueing, in tokens: the start of the tenant that was
 	// served last, before it was served.
 	clock int64
-	// deficit is how many tokens the class may spend at its turn, by deficit round robin. It is below 0 after
-	// a request that cost more than there was.
+	// deficit is the number of tokens that the class may spend at its turn, by deficit round robin. It is
+	// below 0 after a request that cost more than there was.
 	deficit int64
 	next    *entry // the head that can go in this round of Queue.Next; nil for none
 }
@@ -57,7 +57,7 @@ func newClass(cfg *Class) *class {
 	return &class{Class: *cfg, lanes: map[string]*lane{}, tenants: map[string]*tenant{}}
 }
 
-// gate returns the gate of a request's lane, and makes it where it is missing.
+// gate returns the gate of a request's lane, and makes it if it is missing.
 func (q *Queue) gate(r *Request) *gate {
 	g := q.gates[r.Lane]
 	if g == nil {
@@ -118,7 +118,7 @@ func (c *class) tenant(it *Item) *tenant {
 // clock, and would be served too much if they were forgotten and came again.
 const maxIdle = 1024
 
-// forgetIdle drops the idle tenants where there are too many.
+// forgetIdle drops the idle tenants if there are too many.
 func (c *class) forgetIdle() {
 	if len(c.tenants) < maxIdle {
 		return

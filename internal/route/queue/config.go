@@ -53,8 +53,8 @@ type Limit struct {
 type Class struct {
 	// Name is the name that requests give; unique.
 	Name string
-	// Quantum is how many prompt tokens to compute the class may spend at its turn. Only the ratio between
-	// classes matters. Default DefaultQuantum.
+	// Quantum is the number of prompt tokens to compute that the class may spend at its turn. Only the
+	// ratio between classes matters. Default DefaultQuantum.
 	Quantum int
 	// Order is the order within the class.
 	Order Order
@@ -73,8 +73,8 @@ type Config struct {
 	Limit Limit
 }
 
-// DefaultRequests is how many requests may wait where no limit is set. DefaultQuantum is the quantum of a
-// class that sets none, and MaxQuantum the largest one.
+// DefaultRequests is the number of requests that may wait if no limit is set. DefaultQuantum is the
+// quantum of a class that sets none, and MaxQuantum the largest one.
 const (
 	DefaultRequests = 16_384
 	DefaultQuantum  = 512

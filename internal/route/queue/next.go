@@ -2,7 +2,7 @@ package queue
 
 import "time"
 
-// Next returns the request whose turn it is among those that can go, or nil where none can. The request
+// Next returns the request whose turn it is among those that can go, or nil if none can. The request
 // stays in the queue: call Take when it goes. canGo is called once for each lane, with one of its
 // requests, and reports whether a rank is free for it.
 //
@@ -118,5 +118,5 @@ func (q *Queue) Ahead(r Request) time.Duration {
 	return min(inAll, time.Duration(float64(inClass)*float64(quanta)/float64(c.Quantum)))
 }
 
-// mostSeen is how many requests Ahead looks at.
+// mostSeen is the number of requests that Ahead looks at.
 const mostSeen = 2048

@@ -18,7 +18,7 @@ type Request struct {
 	HeadStart time.Duration
 	// Tokens is its prompt's length, and Cached how many of them were cached when it came.
 	Tokens, Cached int
-	// Work is how long its prefill is expected to take: see Ahead.
+	// Work is the expected duration of its prefill: see Ahead.
 	Work time.Duration
 	// At is when it came, and Until when its wait ends: see PopExpired.
 	At, Until time.Time
@@ -26,8 +26,8 @@ type Request struct {
 	Value any
 }
 
-// cost is what a request's turn costs its class and tenant, in tokens to compute. It is at least 1, so that
-// cached prompts are not free.
+// cost is the price of a request's turn for its class and tenant, in tokens to compute. It is at least 1,
+// so that cached prompts are not free.
 func (r *Request) cost() int64 { return int64(max(1, r.Tokens-r.Cached)) }
 
 // Item is a place in the queue.
@@ -190,7 +190,7 @@ func (q *Queue) Take(it *Item) {
 	q.Remove(it)
 }
 
-// Len is how many requests wait.
+// Len is the number of requests that wait.
 func (q *Queue) Len() int { return q.all.requests }
 
 // PopExpired removes and returns one item whose wait ended before or at now; nil for none.

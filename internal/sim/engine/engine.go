@@ -49,7 +49,7 @@ type Engine struct {
 	stats Stats
 }
 
-// work is the part of one request in the pass. r is nil where the request was cancelled since.
+// work is the part of one request in the pass. r is nil if the request was cancelled since.
 type work struct {
 	r       *Request
 	tokens  int
@@ -324,8 +324,8 @@ func (e *Engine) admit(budget int, now time.Time) {
 	}
 }
 
-// take takes the request at the head of the queue out of it, with its first blocks that are cached. found is how many tokens need not
-// be computed because they were found in a cache, which counts once.
+// take takes the request at the head of the queue out of it, with its first blocks that are cached. found is the number of tokens
+// that need not be computed because they were found in a cache, which counts once.
 func (e *Engine) take(r *Request, hits, computed, found int) {
 	for _, h := range r.hashes[:hits] {
 		id, _ := e.pool.cached.get(h)

@@ -19,8 +19,8 @@ type Noise struct {
 	// StallEvery is the mean time of work between two stalls; default 0: none. A stall lasts for a time that
 	// is uniform between StallFrom and StallTo.
 	StallEvery, StallFrom, StallTo time.Duration
-	// ColdPrompts is how many of the first prompts of an engine make their pass ColdTime longer, because
-	// kernels are compiled for them. Default 0.
+	// ColdPrompts is the number of first prompts of an engine that make their pass ColdTime longer,
+	// because kernels are compiled for them. Default 0.
 	ColdPrompts int
 	ColdTime    time.Duration
 	// Beside reports whether another engine on the same hardware is computing. Then the prefill part of a pass
@@ -44,9 +44,9 @@ const (
 	// MeasuredStallEvery is ten times the 1.5 s of sgl-project/sglang#9241, because engines have frozen most of
 	// their heap since (vllm-project/vllm#24008 and 44363).
 	MeasuredStallEvery = 15 * time.Second
-	// MeasuredColdTime is how much longer the first prompts of a vLLM took in our own test of starved workers:
-	// each of three. Twelve Triton kernels that were compiled for a first request took 14 s in all, 1.2 s each
-	// (syv-ai/qwen38-27b-rtx3090, issue 155).
+	// MeasuredColdTime is the additional time that the first prompts of a vLLM took in our own test of starved
+	// workers: each of three. Twelve Triton kernels that were compiled for a first request took 14 s in all,
+	// 1.2 s each (syv-ai/qwen38-27b-rtx3090, issue 155).
 	MeasuredColdTime    = 1500 * time.Millisecond
 	MeasuredColdPrompts = 3
 	// MeasuredBesidePrefill and MeasuredBesideDecode are from two engines that share an A100 through MPS (Pebble,
@@ -54,8 +54,8 @@ const (
 	// 1.4 %, and the time for each further one by 19.5 %.
 	MeasuredBesidePrefill = 1.014
 	MeasuredBesideDecode  = 1.195
-	// MeasuredSlowFactor is how slow the outliers among equal GPUs were, relative to the median (Sinha et al.,
-	// "Not All GPUs Are Created Equal", SC 22, arXiv 2208.11035).
+	// MeasuredSlowFactor is the slowness of the outliers among equal GPUs, relative to the median (Sinha et
+	// al., "Not All GPUs Are Created Equal", SC 22, arXiv 2208.11035).
 	MeasuredSlowFactor = 1.5
 )
 

@@ -22,7 +22,8 @@ type Output struct {
 	Token   uint32
 	// Index counts the request's tokens from 0.
 	Index int
-	// Cached is how many tokens of the prompt were found in the cache when the request was first admitted.
+	// Cached is the number of tokens of the prompt that were found in the cache when the request was first
+	// admitted.
 	Cached int
 	// Done is the reason why this is the last token, or NotDone.
 	Done Reason
@@ -35,7 +36,7 @@ type Result struct {
 	Events []kvevent.Raw
 }
 
-// End ends the pass that [Engine.Begin] began and returns its result. The result is empty where no pass has
+// End ends the pass that [Engine.Begin] began and returns its result. The result is empty if no pass has
 // begun.
 func (e *Engine) End() *Result {
 	if !e.inPass {

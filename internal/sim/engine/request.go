@@ -20,8 +20,8 @@ type Request struct {
 	// Next returns the i-th token of the answer, and whether the answer ends with it. It is called once for
 	// each token, also when the request is preempted in between.
 	Next func(i int) (token uint32, stop bool)
-	// Delivered is how many tokens of the prompt were computed by a prefill worker and transferred. They use
-	// blocks here and no time. If the request is preempted, they must be computed.
+	// Delivered is the number of tokens of the prompt that were computed by a prefill worker and
+	// transferred. They use blocks here and no time. If the request is preempted, they must be computed.
 	Delivered int
 	// Keep has the request keep its blocks after its last token, until [Engine.Release]: another engine reads them.
 	Keep bool
@@ -67,7 +67,7 @@ const (
 // known returns the number of tokens that the request has: prompt and answer so far.
 func (r *Request) known() int { return len(r.Prompt) + len(r.answer) }
 
-// tokens returns the known tokens [from, to). It appends them to dst, except where they are all in the prompt:
+// tokens returns the known tokens [from, to). It appends them to dst, except if they are all in the prompt:
 // then it returns that part of the prompt, which must not be changed.
 func (r *Request) tokens(dst []uint32, from, to int) []uint32 {
 	p := len(r.Prompt)

@@ -19,8 +19,8 @@ type Tier struct {
 	Tier fleet.Tier
 	// Blocks is its size.
 	Blocks int
-	// Read and Write are the times of a block, and Latency that of a load without its blocks. Reads and writes do not share
-	// bandwidth; reads of several requests do, one after the other.
+	// Read and Write are the times of a block, and Latency the time of a load without its blocks. Reads and writes do not
+	// share bandwidth; reads of several requests do, one after the other.
 	Read, Write, Latency time.Duration
 }
 
@@ -192,7 +192,7 @@ func (e *Engine) Loads(now time.Time) (out [fleet.Tiers]fleet.TierLoad) {
 	return out
 }
 
-// Wake returns when the next request that loads can run; false where none loads. An engine that is idle until then has to plan again.
+// Wake returns when the next request that loads can run; false if none loads. An engine that is idle until then has to plan again.
 func (e *Engine) Wake() (at time.Time, ok bool) {
 	for _, r := range e.loading {
 		if !ok || r.loadedAt.Before(at) {

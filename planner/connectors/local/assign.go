@@ -16,11 +16,11 @@ type worker struct {
 	model string
 	role  fleet.Role
 	state fleet.State
-	// booked is how many requests routers have booked; negative where that is not known.
+	// booked is the number of requests that routers have booked; negative where that is not known.
 	booked int64
 }
 
-// memory is what is remembered between two assignments, by worker. It belongs to one goroutine.
+// memory is the state that is kept between two assignments, by worker. It belongs to one goroutine.
 type memory struct {
 	ready    map[string]time.Time // since when a worker is ready
 	down     map[string]time.Time // when a worker was first seen down, unless it has been ready since
@@ -34,13 +34,14 @@ func newMemory() *memory {
 		assigned: map[string]bool{}}
 }
 
-// downLong is how long a worker may be down before another slot is used instead, if there is one.
+// downLong is the time that a worker may be down before another slot is used instead, if there is
+// one.
 const downLong = time.Minute
 
 // slotsKnown is after how long the slots of a new agent are known. Its workers may be known before.
 const slotsKnown = 5 * time.Second
 
-// forgetFailure is how long a slot whose engine has failed is the last choice.
+// forgetFailure is the time for which a slot whose engine has failed is the last choice.
 const forgetFailure = 10 * time.Minute
 
 // observe records the states of workers. Those that are gone and in no slot are forgotten.

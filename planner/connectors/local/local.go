@@ -47,7 +47,7 @@ type Config struct {
 	Bus Bus
 	// Fleet has the workers, with what routers have booked.
 	Fleet *fleet.Fleet
-	// Drain is how long a drain may take.
+	// Drain is the longest time that a drain may take.
 	Drain time.Duration
 	Log   *slog.Logger
 }
@@ -94,7 +94,8 @@ func (c *Connector) changed() {
 }
 
 const (
-	// assignEvery is how often assignments are made where nothing has changed: workers may be down for too long, and bookings end.
+	// assignEvery is the interval at which assignments are made if nothing has changed: workers may be down for too long, and
+	// bookings end.
 	assignEvery = time.Second
 	// together is the least time between two assignments.
 	together = 50 * time.Millisecond
@@ -154,7 +155,7 @@ func (c *Connector) applySynced() {
 	c.changed()
 }
 
-// current returns the plan and the slots, sorted by node. The plan is nil where there is nothing to do.
+// current returns the plan and the slots, sorted by node. The plan is nil if there is nothing to do.
 func (c *Connector) current() (p *plan.Plan, slots []bus.Slots) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
