@@ -74,8 +74,8 @@ func (f *Flags) Read(args []string) error {
 	return f.Refuse(f.Args())
 }
 
-// readFlags reads flags up to the first argument that is none. It prints help where that is asked for,
-// and otherwise what is wrong.
+// readFlags reads flags up to the first argument that is none. It prints help if it is requested, and
+// otherwise the error.
 func (f *Flags) readFlags(args []string) error {
 	err := f.Parse(args)
 	switch {
@@ -119,7 +119,7 @@ func (f *Flags) Explain(err error) string {
 	return singleDash.ReplaceAllString(err.Error(), "$1 --$2")
 }
 
-// printHelp writes what the command is for, and its flags.
+// printHelp writes the purpose of the command, and its flags.
 func (f *Flags) printHelp(w io.Writer) {
 	fmt.Fprintf(w, "Usage: stator %s%s [flags]\n\n%s\n", f.Name(), f.arguments, strings.TrimSpace(f.about))
 

@@ -57,7 +57,7 @@ func (w *Writer) add(line Line) {
 	}
 }
 
-// Run writes lines until ctx ends, and then those that are queued. It must be called once.
+// Run writes lines until ctx ends, and then the queued ones. It must be called once.
 func (w *Writer) Run(ctx context.Context) {
 	for {
 		select {
@@ -72,7 +72,7 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 }
 
-// write writes a line together with those that are queued after it, up to writeSize.
+// write writes a line together with the lines queued after it, up to writeSize.
 func (w *Writer) write(line Line) {
 	w.buffer = w.buffer[:0]
 	lines := 0

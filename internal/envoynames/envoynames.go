@@ -16,9 +16,9 @@ const (
 
 // Stator's own names.
 const (
-	// Namespace is the namespace of dynamic metadata. Booking is set in it before the pick, and the
-	// access-log entry carries it. Decision is set with the pick, and CachedTokens with that of a request whose prompt a
-	// prefill worker has computed.
+	// Namespace is the namespace of dynamic metadata. Booking is set in it before the pick, and the access-log entry
+	// carries it. Decision is set with the pick, and CachedTokens with the pick of a request whose prompt a prefill
+	// worker has computed.
 	Namespace    = "stator"
 	Booking      = "booking"
 	Decision     = "decision"
@@ -56,7 +56,7 @@ const (
 	DetailPrefix = "stator_"
 
 	// Authority is the :authority of the streams of an Envoy whose whole configuration is from xds, and SnippetAuthority
-	// that of one to which its operator added the snippet. Both read picks from the metadata.
+	// the same for an Envoy to which its operator added the snippet. Both read picks from the metadata.
 	Authority        = "xds.stator"
 	SnippetAuthority = "snippet.stator"
 
@@ -67,8 +67,8 @@ const (
 	// MetadataEnvoy is the gRPC metadata with which an Envoy opens all its streams: its node id.
 	MetadataEnvoy = "x-stator-envoy"
 
-	// Filter is the name of the ext_proc filter in configurations that this program writes, Routers that of the cluster of
-	// routers, and Undecided that of the cluster without endpoints.
+	// Filter is the name of the ext_proc filter in configurations that this program writes, Routers the name of the
+	// cluster of routers, and Undecided the name of the cluster without endpoints.
 	Filter    = "stator.ext_proc"
 	Routers   = "stator-extproc"
 	Undecided = "stator-undecided"

@@ -53,7 +53,7 @@ type Config struct {
 	// which live messages wait for a replay; default 10 s. Keep it above the time after which the
 	// consumer gives up on a gap.
 	Timeout time.Duration
-	// Probe is how long the stream may be silent before the source asks for missed messages;
+	// Probe is the time that the stream may be silent before the source asks for missed messages;
 	// default 10 s, negative never.
 	Probe time.Duration
 	// Logger receives connections made and lost, and errors; nil discards them.

@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// Socket is where one rank of an engine publishes.
+// Socket is the address at which one rank of an engine publishes.
 type Socket struct {
 	Rank int
 	// Endpoint and Replay are addresses to connect to. If the engine binds every interface the

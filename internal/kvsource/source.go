@@ -23,7 +23,7 @@ type Source struct {
 
 	mu    sync.Mutex
 	stats Stats // guarded by mu
-	// lostLines, failedLines and restartLines bound what is logged; guarded by mu.
+	// lostLines, failedLines and restartLines bound the log lines; guarded by mu.
 	lostLines, failedLines, restartLines lineLimit
 
 	// All fields below belong to the goroutine of Run.
@@ -37,7 +37,7 @@ type Source struct {
 	// connection is the number of the connection that Run reads messages of, as Stats.Connects
 	// counts them. The subscriber may be on a later one already.
 	connection uint64
-	// progress is how far that connection has come.
+	// progress is the progress of that connection.
 	progress progress
 	// identified means that the engine behind the connection has answered a replay, so that its
 	// process is known to be the one of last.

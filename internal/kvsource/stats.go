@@ -27,7 +27,7 @@ type Stats struct {
 	// Gaps are batches that the consumer refused. Unrecovered are live messages after a gap that
 	// was not closed.
 	Gaps, Unrecovered uint64
-	// Replays were asked for; ReplayErrors are those that broke off.
+	// Replays were asked for; ReplayErrors are the replays that broke off.
 	Replays, ReplayErrors uint64
 	// Connects counts connections, the first included. Restarts counts new engine processes.
 	Connects, Restarts uint64

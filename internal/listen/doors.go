@@ -27,7 +27,8 @@ type Doors struct {
 	Insecure bool
 }
 
-// AddFlags adds the flags of every process. listeners is what the certificate is for, in the help of the flags.
+// AddFlags adds the flags of every process. listeners names the purpose of the certificate, in the help of the
+// flags.
 func (d *Doors) AddFlags(f *flag.FlagSet, listeners string) {
 	f.StringVar(&d.CertFile, "tls-cert", "", "`file` with the certificate of "+listeners+" in PEM; it is read again when it changes")
 	f.StringVar(&d.KeyFile, "tls-key", "", "`file` with the key of --tls-cert")

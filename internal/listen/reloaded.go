@@ -11,7 +11,8 @@ import (
 // lookAgain bounds how often files are examined for changes.
 const lookAgain = time.Second
 
-// stamp identifies the content of a file, as far as the file system shows it. That of a missing file is zero.
+// stamp identifies the content of a file, as far as the file system shows it. The stamp of a missing file is
+// zero.
 type stamp struct {
 	changed time.Time
 	size    int64

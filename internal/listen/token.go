@@ -71,7 +71,7 @@ func ReadToken(path string) (string, error) {
 	return string(text), nil
 }
 
-// checkToken refuses what is too easy to guess, and what a header cannot hold.
+// checkToken refuses a token that is too easy to guess, and one that a header cannot hold.
 func checkToken(text []byte) error {
 	switch {
 	case len(text) < minToken || len(text) > maxToken:

@@ -22,8 +22,8 @@ func (m *Model) WithTemplate(source string) (*Model, error) {
 
 // RenderRaw renders the model's chat template and appends the text to dst. context is a JSON object with
 // the variables of the template, as apply_chat_template passes them. The model's special tokens stand in
-// for those that the context does not define. The error is the template's, or names the mistake in the
-// context. It is ErrStopped where done was closed; a nil done never ends the render.
+// for the tokens that the context does not define. The error is the template's, or names the mistake in
+// the context. It is ErrStopped where done was closed; a nil done never ends the render.
 func (m *Model) RenderRaw(dst, context []byte, now time.Time, done <-chan struct{}) ([]byte, error) {
 	v, err := chattemplate.FromJSON(context)
 	if err != nil {

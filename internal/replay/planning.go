@@ -37,7 +37,7 @@ func (p *planningFlags) addFlags(f *flag.FlagSet) {
 	f.StringVar(&p.tuning.Forecast, "planner-forecast", "auto", "sla: model of the forecast: "+strings.Join(forecast.Names(), ", "))
 }
 
-// apply adds the planner to a simulation that has all other settings. Its plans are those of one run.
+// apply adds the planner to a simulation that has all other settings. Its plans are one run's.
 func (p *planningFlags) apply(c *sim.Config) error {
 	if p.algorithm == "" {
 		return nil

@@ -73,8 +73,8 @@ const (
 	listDepth    = 2
 	messageDepth = 3
 
-	// knownDepth is how deep containers may be nested for the names of members to be recognized. Below it all names
-	// are read as texts.
+	// knownDepth is the depth to which containers may be nested for the names of members to be recognized. Below it
+	// all names are read as texts.
 	knownDepth = 63
 )
 
@@ -89,7 +89,7 @@ type Scanner struct {
 
 	// The scanner's place in the body.
 	depth     int    // of containers
-	objects   uint64 // bit d is set where the container at depth d is an object
+	objects   uint64 // bit d is set if the container at depth d is an object
 	wantName  bool   // a string that follows is the name of a member
 	inString  bool
 	isName    bool // the string is the name of a member
@@ -109,7 +109,7 @@ type Scanner struct {
 	now    messageScan  // the message at hand
 }
 
-// messageScan is what is known of one message.
+// messageScan is the state of one message's scan.
 type messageScan struct {
 	part       part
 	system     bool // its role is system or developer
@@ -176,7 +176,7 @@ func (s *Scanner) outside(c byte) {
 			s.beginValue('"')
 		}
 	default:
-		// Numbers are separated, or the ids 1, 23 would be those of 12, 3.
+		// Numbers are separated, or the ids 1, 23 would equal the ids 12, 3.
 		if !s.inScalar {
 			s.inScalar = true
 			s.beginValue(',')
@@ -391,7 +391,8 @@ func (s *Scanner) endMessage() {
 	s.chosen[f] = !s.now.system
 }
 
-// Key returns the key of what was read, 16 hexadecimal digits. ok is false if there was no prompt.
+// Key returns the key of the bytes that were read, 16 hexadecimal digits. ok is false if there was
+// no prompt.
 func (s *Scanner) Key() (key string, ok bool) {
 	end := *s // a body that is cut has an unfinished message
 	if end.inMessages() {

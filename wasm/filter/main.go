@@ -54,7 +54,7 @@ func (r *request) OnHttpRequestBody(bodySize int, endOfStream bool) types.Action
 	for r.scanned < bodySize && !r.scanner.Done() {
 		piece, err := proxywasm.GetHttpRequestBody(r.scanned, min(pieceBytes, bodySize-r.scanned))
 		if err != nil || len(piece) == 0 {
-			break // the key is that of what was read
+			break // the key comes from the bytes that were read
 		}
 		r.scanner.Add(piece)
 		r.scanned += len(piece)

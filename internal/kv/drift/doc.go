@@ -8,7 +8,7 @@
 //
 // # Windows
 //
-// A window lies between two reports of one engine. Its promises are those of requests that were decided
+// A window lies between two reports of one engine. Its promises were made to requests that were decided
 // and ended within it, so the engine's counters include them for certain. The counters may include
 // other clients' requests too, which were found or not. Therefore only a difference that no other
 // requests can explain counts as drift.

@@ -19,8 +19,8 @@ type Stack struct {
 	mask   uint64                        // guarded by mu; a block is in the sample if its hash has none of these bits
 	each   int                           // guarded by mu; how many blocks one of the sample stands for
 	placed map[blockhash.Sequence]uint32 // guarded by mu; the place of each block's last use
-	blocks []blockhash.Sequence          // guarded by mu; by place; 0 where the block was used again since
-	// above is a Fenwick tree over the places. It counts those that have a block.
+	blocks []blockhash.Sequence          // guarded by mu; by place; 0 if the block was used again since
+	// above is a Fenwick tree over the places. It counts the places with a block.
 	above [places + 1]int32 // guarded by mu
 }
 

@@ -64,7 +64,7 @@ func (p *pool) allocate() (id int32, evicted kvevent.EngineHash, wasCached bool)
 	return id, evicted, wasCached
 }
 
-// hold adds a request to those that use a cached block.
+// hold adds a request to the users of a cached block.
 func (p *pool) hold(id int32) {
 	b := p.at(id)
 	if b.refs == 0 {
@@ -73,7 +73,7 @@ func (p *pool) hold(id int32) {
 	b.refs++
 }
 
-// release removes a request from those that use a block. A cached block that no request uses is allocated
+// release removes a request from the users of a block. A cached block that no request uses is allocated
 // last. A block without useful content is allocated first.
 func (p *pool) release(id int32) {
 	b := p.at(id)

@@ -10,9 +10,10 @@
 //
 // [Engine.Begin] plans a pass. First every running request, in order, gets its decode step or the next chunk of
 // its prompt. Then, if no request was preempted, waiting requests are admitted in order of arrival, up to
-// MaxNumSeqs and the token budget. A request at the head of the queue that does not fit blocks those behind it.
-// Planning allocates blocks and evicts old ones. The blocks that the pass is going to fill enter the prefix
-// cache at once, so a request that is admitted in the same pass finds the blocks of an earlier one, as in vLLM.
+// MaxNumSeqs and the token budget. A request at the head of the queue that does not fit blocks the requests
+// behind it. Planning allocates blocks and evicts old ones. The blocks that the pass is going to fill enter the
+// prefix cache at once, so a request that is admitted in the same pass finds the blocks of an earlier one, as
+// in vLLM.
 //
 // [Engine.End] ends the pass. Every request whose tokens are all computed emits one token, and the changes of
 // the cache since Begin are returned as events, in order. The pass that ends a prompt emits its first token at
