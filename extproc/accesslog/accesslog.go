@@ -75,8 +75,8 @@ type Config struct {
 	// are empty if there is one router alone.
 	Replica string
 	Foreign func(replica string, e *messages.Entry)
-	// Gone is called when a log of an Envoy was closed: entries were lost with it, also those of other routers.
-	// It passes the time of the end on to them. May be nil.
+	// Gone is called when a log of an Envoy was closed: entries were lost with it, also the entries of other
+	// routers. It passes the time of the end on to them. May be nil.
 	Gone func(source string, closed time.Time)
 	// Ended receives each entry with the outcome of its request. It must not keep the entry. May be
 	// nil.

@@ -16,7 +16,7 @@ const (
 	// cluster, unless its circuit breakers are raised: two routers must stay below that together.
 	maxFollowed = 400
 	// maxAwaited bounds the ends that wait for an entry or for an engine's report. Further ones are applied at once, and
-	// those that no stream reports are not counted.
+	// ends that no stream reports are not counted.
 	maxAwaited = 1 << 14
 	// maxEnvoys bounds the Envoys whose requests are followed.
 	maxEnvoys = 1024
@@ -124,7 +124,8 @@ func (s *Server) endsNow(source string, e *exchange.Ending, now time.Time) bool 
 	return !s.await(e.Booking, &end{source, *e, now.Add(lateEntries)})
 }
 
-// settleEnds applies the ends for which no entry has come, and counts those that engines' reports have made.
+// settleEnds applies the ends for which no entry has come, and counts the ends that engines' reports have
+// made.
 func (s *Server) settleEnds(now time.Time) {
 	for _, e := range s.overdueEnds(now) {
 		if e.ending.Unseen {
@@ -135,7 +136,7 @@ func (s *Server) settleEnds(now time.Time) {
 	}
 }
 
-// overdueEnds removes the ends whose time has come, and returns them. Those of an Envoy without a connection wait until it is
+// overdueEnds removes the ends whose time has come, and returns them. Ends of an Envoy without a connection wait until it is
 // gone, or back: its streams have ended with it, which shows nothing about its log.
 func (s *Server) overdueEnds(now time.Time) (out []*end) {
 	s.mu.Lock()

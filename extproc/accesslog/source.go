@@ -140,7 +140,7 @@ type overdueSource struct {
 	before, closed time.Time
 }
 
-// overdue returns the Envoys whose bookings have to end, and drops those that are gone.
+// overdue returns the Envoys whose bookings have to end, and drops the gone ones.
 //
 // Bookings also end for an Envoy that has connected again. It may be a new process, which does not
 // report the requests of the old one. If it is the old process, the requests that it still serves are

@@ -60,7 +60,7 @@ type Syncer struct {
 
 	mu    sync.Mutex
 	ranks map[rankKey]*rank // guarded by mu
-	nodes map[string]*node  // guarded by mu; those with a recovery that runs or has failed
+	nodes map[string]*node  // guarded by mu; the ranks with a recovery that runs or has failed
 	// running is the number of recoveries that run.
 	running int // guarded by mu
 	// pruned is the fleet's version at which ranks was last pruned.
@@ -108,7 +108,7 @@ const (
 	silenceLimit = 5 * time.Second
 	// maxRecoveries bounds how many recoveries run at a time.
 	maxRecoveries = 16
-	// maxNodeRecoveries bounds those of one node.
+	// maxNodeRecoveries bounds the recoveries of one node.
 	maxNodeRecoveries = 4
 	// maxDumpBytes bounds the dumps of all recoveries together.
 	maxDumpBytes = 512 << 20

@@ -36,8 +36,8 @@
 //	recovery ended without an answer        –                        idle, pause of the node too
 //	first message of the node after that    no pause of the node     no pause of the node
 //
-// When a recovery ends the queued batches are applied in order. Those that the recovery has applied
-// already are duplicates.
+// When a recovery ends the queued batches are applied in order. Messages that the recovery has
+// applied already are duplicates.
 //
 // # One recovery
 //

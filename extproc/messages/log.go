@@ -124,7 +124,8 @@ func readUInt32(message []byte) (n uint32, err error) {
 	return n, w.err
 }
 
-// The flags that mean that the worker's side ended a request early, and those that mean that the client did.
+// The flags that mean that the worker's side ended a request early, and the flags that mean that the client
+// did.
 const (
 	brokenFlags = 1<<flagNoHealthyUpstream | 1<<flagUpstreamRequestTimeout | 1<<flagUpstreamRemoteReset |
 		1<<flagUpstreamConnectionFailure | 1<<flagUpstreamConnectionTermination | 1<<flagUpstreamOverflow |

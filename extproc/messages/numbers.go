@@ -1,6 +1,6 @@
 package messages
 
-// The numbers of the protobuf fields that the package reads and writes. They are those of Envoy's and
+// The numbers of the protobuf fields that the package reads and writes. They come from Envoy's and
 // protobuf's .proto files, and never change.
 
 // envoy.service.ext_proc.v3.ProcessingRequest. Flow control has fields beside the oneof of the content. The

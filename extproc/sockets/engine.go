@@ -84,7 +84,7 @@ func (c Config) readModels(ctx context.Context, probe *engineprobe.Probe, w *fle
 	return models.MaxModelLen > 0 || models.Adapters.Known()
 }
 
-// readLoad reads an engine's load and passes it on. It returns the load, or the last one where it cannot be read.
+// readLoad reads an engine's load and passes it on. It returns the load, or the last one if it cannot be read.
 func (c Config) readLoad(ctx context.Context, probe *engineprobe.Probe, w *fleet.Worker, hasBlocks bool, last engineprobe.Load,
 ) engineprobe.Load {
 	load, err := probe.Load(ctx)

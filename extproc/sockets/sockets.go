@@ -66,8 +66,8 @@ func New(cfg Config, workers []fleet.Worker) (*Reader, error) {
 	return r, r.Set(workers)
 }
 
-// Set makes the reader read these workers and no others. Those that are the same go on undisturbed. After an error nothing
-// has changed.
+// Set makes the reader read these workers and no others. Unchanged ones go on undisturbed. After an error nothing has
+// changed.
 func (r *Reader) Set(workers []fleet.Worker) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

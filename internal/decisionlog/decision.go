@@ -95,12 +95,12 @@ type Candidate struct {
 	Picked  bool   `json:"picked"`
 
 	// Overlap counts blocks of the prompt: on the device from the first one, and on each slower tier
-	// beyond those of the faster ones.
+	// beyond the blocks of the faster ones.
 	Overlap Overlap `json:"overlap_blocks"`
 	// EvictingBlocks are further blocks on the device. The prompts that wait there will evict them before this one is computed.
 	EvictingBlocks int `json:"evicting_blocks,omitempty"`
-	// NodeBlocks and PeerBlocks follow those of Overlap in host memory from which the rank can load: that of its node, where other engines
-	// have reported them, and that of other nodes.
+	// NodeBlocks and PeerBlocks follow the blocks of Overlap in host memory from which the rank can load: that of its node, where other
+	// engines have reported them, and that of other nodes.
 	NodeBlocks int `json:"node_blocks,omitempty"`
 	PeerBlocks int `json:"peer_blocks,omitempty"`
 

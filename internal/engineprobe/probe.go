@@ -34,8 +34,8 @@ type Load struct {
 	// StepTokens is the number of tokens of an answer that a decode step makes in the mean, by speculative decoding: at least 1,
 	// and 0 for an engine that does not report it.
 	StepTokens float64
-	// Tiers are those of the engine's own behind its cache, sorted by name: of vLLM's OffloadingConnector. They are not those of a
-	// store of this agent.
+	// Tiers are the engine's own behind its cache, sorted by name: of vLLM's OffloadingConnector. They do not belong to a store of
+	// this agent.
 	Tiers []Tier
 
 	drafts, accepted float64 // vLLM's counters: drafts of a step, and the tokens of them that were accepted
@@ -236,7 +236,7 @@ func (l *Load) add(n loadNames, s metric.Sample) {
 // maxCapacity bounds the tokens of a KV cache. The largest ones hold some hundred million.
 const maxCapacity = 1 << 40
 
-// addCapacity counts the capacity of one rank in. The smallest rank counts, because capacities are those of any rank.
+// addCapacity counts the capacity of one rank in. The smallest rank counts, because capacities hold for any rank.
 func (l *Load) addCapacity(tokens int) {
 	if tokens > 0 && (l.Capacity == 0 || tokens < l.Capacity) {
 		l.Capacity = tokens

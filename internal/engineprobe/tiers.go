@@ -24,7 +24,8 @@ const hostTier = "host"
 // maxTiers bounds the tiers of an engine.
 const maxTiers = 8
 
-// tierCounts are the counters of vLLM's OffloadingConnector. Those of the tiers behind host memory have the label tier, such as "1:fs".
+// tierCounts are the counters of vLLM's OffloadingConnector. Metrics of the tiers behind host memory have the label tier, such as
+// "1:fs".
 var tierCounts = map[string]func(*Tier) *uint64{
 	"vllm:kv_offload_store_bytes_total":                           func(t *Tier) *uint64 { return &t.Stored },
 	"vllm:kv_offload_tiering_write_bytes_total":                   func(t *Tier) *uint64 { return &t.Stored },
@@ -37,7 +38,8 @@ var tierCounts = map[string]func(*Tier) *uint64{
 	"vllm:kv_offload_tiering_backpressure_stores_dropped_total":   func(t *Tier) *uint64 { return &t.Failed },
 }
 
-// readTiers returns the tiers that a page of vLLM has, sorted by name. Those of several ranks are added up.
+// readTiers returns the tiers that a page of vLLM has, sorted by name. The values of several ranks are
+// added up.
 func readTiers(page metric.Samples) (tiers []Tier) {
 	for _, s := range page {
 		count := tierCounts[s.Name]

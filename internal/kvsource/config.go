@@ -12,7 +12,8 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// Config describes where a rank publishes and how it is read. It is read by [New] and not changed later.
+// Config describes the addresses of a rank's stream and the way to read it. It is read by [New] and not
+// changed later.
 type Config struct {
 	// Endpoint is the event socket to connect to: tcp://host:port or ipc://path. For TensorRT-LLM
 	// it is the URL to poll, http://host:port/kv_cache_events. Each event is answered once, so no

@@ -20,8 +20,8 @@ func Discovered(kvEvents string) bool { return kvEvents == auto }
 // Bound reports whether a worker's kvEvents means that the engine connects to the source.
 func Bound(kvEvents string) bool { return strings.HasPrefix(kvEvents, bindPrefix) }
 
-// ConfiguredSocket returns the socket of one rank of a worker with these kvEvents and kvReplay, which are
-// those of rank 0: ports are raised by the rank, and paths of Unix sockets end in _dp and the rank.
+// ConfiguredSocket returns the socket of one rank of a worker with these kvEvents and kvReplay, which
+// belong to rank 0: ports are raised by the rank, and paths of Unix sockets end in _dp and the rank.
 func ConfiguredSocket(kvEvents, kvReplay string, rank int) (Socket, error) {
 	f := Socket{Rank: rank, Bind: Bound(kvEvents)}
 	var err error

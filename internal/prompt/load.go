@@ -78,7 +78,7 @@ func (f folder) has(name string) bool {
 	return err == nil
 }
 
-// readJSON decodes an optional file into v. It leaves v as it is where the file does not exist.
+// readJSON decodes an optional file into v. It does not change v if the file does not exist.
 func (f folder) readJSON(name string, v any) error {
 	raw, err := f.read(name)
 	if errors.Is(err, fs.ErrNotExist) {

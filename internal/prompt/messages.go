@@ -13,9 +13,11 @@ import (
 
 // messagesValue returns the messages variable for template t, converted as vLLM converts it:
 //   - Messages have only the members that vLLM supports.
-//   - Content is a string, or a list of parts where the template iterates over parts.
+//
+// - Content is a string, or a list of parts if the template iterates over parts.
 //   - Arguments of tool calls are dicts.
-//   - Developer messages become system messages where the template has no developer role.
+//
+// - Developer messages become system messages if the template has no developer role.
 //
 // The value is valid until p is used again, because it is made of p's buffers.
 func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemplate.Value, error) {
@@ -398,7 +400,7 @@ func toolValue(t *chattemplate.Dict) (_ *chattemplate.Dict, reason string) {
 	for _, m := range []struct {
 		name string
 		kind chattemplate.Kind
-		kept bool // present in the result even where it is None
+		kept bool // present in the result even if it is None
 	}{{"name", chattemplate.String, false}, {"description", chattemplate.String, true}, {"parameters", chattemplate.DictKind, true},
 		{"strict", chattemplate.Bool, false}, {"defer_loading", chattemplate.Bool, false}} {
 		v, ok := fn.Dict().Get(m.name)

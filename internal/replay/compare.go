@@ -84,7 +84,7 @@ func (m *measure) text(r *sim.Result) string {
 	return fmt.Sprintf(m.format, m.of(r))
 }
 
-// difference writes by how much the figure of a run differs from the first run's, or "" where it hardly does.
+// difference writes by how much the figure of a run differs from the first run's, or "" if it hardly does.
 func (m *measure) difference(r, first *sim.Result) string {
 	if m.has != nil && !m.has(r) {
 		return ""
@@ -105,7 +105,7 @@ func measuresOf(runs []Run) (list []measure) {
 // leastDifference is the smallest difference that is shown, as a share.
 const leastDifference = 0.0005
 
-// difference writes by how much v differs from the first value, or "" where it hardly does.
+// difference writes by how much v differs from the first value, or "" if it hardly does.
 func difference(v, first float64) string {
 	if first == 0 || math.Abs(v/first-1) < leastDifference {
 		return ""

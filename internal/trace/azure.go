@@ -117,7 +117,7 @@ const (
 	maxConversations = 1 << 14
 )
 
-// assign returns the id of the conversation that a row continues, or fresh where it begins one.
+// assign returns the id of the conversation that a row continues, or fresh if it begins one.
 func (c *conversations) assign(at time.Duration, row azureRow, fresh uint64) uint64 {
 	c.dropOld(at)
 

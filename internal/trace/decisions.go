@@ -18,8 +18,8 @@ type decided struct {
 	session   string
 	model     string
 	stream    bool
-	maxTokens int // 0 where the client set no bound
-	output    int // tokens of the answer; 0 where its end is not in the log
+	maxTokens int // 0 if the client set no bound
+	output    int // tokens of the answer; 0 if its end is not in the log
 }
 
 // maxDecisions bounds a log. All of it is held in memory, because the end of a request is some lines
@@ -27,8 +27,8 @@ type decided struct {
 const maxDecisions = 1 << 20
 
 // Decisions reads a decision log as a trace of the requests that were made. Prompts that were equal up to
-// one of the logged hashes are equal up to there. It returns the number of arrivals, too. Requests
-// whose prompt was not read, and those that no fleet could serve, are left out.
+// one of the logged hashes are equal up to there. It returns the number of arrivals, too. Requests whose
+// prompt was not read, and requests that no fleet could serve, are left out.
 //
 // A log does not have the number of tokens of an answer. It is estimated from the bytes of the answer and
 // the bytes of a token in vLLM's answers, and is at most the client's bound. If the end of a request is
@@ -132,8 +132,8 @@ func requestOf(line *decisionlog.Line, number uint64) (*decided, error) {
 // The bytes of vLLM's answers.
 const (
 	bytesPerEvent  = 230.0 // of an event with one token, besides the model's name
-	bytesPerToken  = 4.5   // of text, where the answer is not streamed
-	bytesPerAnswer = 500.0 // around the text, where the answer is not streamed
+	bytesPerToken  = 4.5   // of text, if the answer is not streamed
+	bytesPerAnswer = 500.0 // around the text, if the answer is not streamed
 
 	// defaultAnswer is the length of an answer without an end and without a bound.
 	defaultAnswer = 200

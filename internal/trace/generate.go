@@ -165,9 +165,9 @@ func (g Generated) Source() (Source, error) {
 	}, nil
 }
 
-// The conversations of [Conversations], with shares like those of Mooncake's conversation trace.
+// The conversations of [Conversations], with shares like Mooncake's conversation trace.
 const (
-	continueShare   = 0.42 // of requests, those that continue a conversation
+	continueShare   = 0.42 // of requests, the ones that continue a conversation
 	endShare        = 0.2  // of these, those after which the conversation ends
 	maxNewBlocks    = 10   // of a turn
 	meanFirstBlocks = 18   // of a first prompt, beyond two blocks

@@ -1,4 +1,4 @@
-// Package prometheus reads demand from a Prometheus server, for fleets whose routers are not Stator's: the queries are those of NVIDIA
+// Package prometheus reads demand from a Prometheus server, for fleets whose routers are not Stator's: the queries come from NVIDIA
 // Dynamo's planner, over the metrics of Dynamo's frontends.
 package prometheus
 

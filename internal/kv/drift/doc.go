@@ -1,10 +1,10 @@
 // Package drift compares the cached tokens that routing decisions promised with those that engines
 // report to have found, and reports workers whose cache state must be rebuilt.
 //
-// An engine counts the prompt tokens that it looked up in its cache (queries), and those that it found
-// there (hits), for all its clients. A decision promises the tokens that the index has for the picked
-// rank. If the index is wrong, engines find fewer tokens than promised, or more. Blocks that are not on the rank's device promise nothing:
-// the engine may compute them, and finding them is no drift either.
+// An engine counts the prompt tokens that it looked up in its cache (queries), and the tokens that it found there (hits), for all its
+// clients. A decision promises the tokens that the index has for the picked rank. If the index is wrong, engines find fewer tokens than
+// promised, or more. Blocks that are not on the rank's device promise nothing: the engine may compute them, and finding them is no
+// drift either.
 //
 // # Windows
 //

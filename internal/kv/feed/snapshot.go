@@ -95,7 +95,7 @@ func (f *Feed) Restore(s *Snapshot, now time.Time) error {
 	return nil
 }
 
-// loadDump replaces a rank's blocks by those of a snapshot, or by none if they are of another size than the
+// loadDump replaces a rank's blocks by a snapshot's, or by none if they are of another size than the
 // router's. It returns why the result may differ from the engine's cache. After an error nothing has changed.
 func (f *Feed) loadDump(r *rank, w *fleet.Worker, s *Snapshot) (Reason, error) {
 	if want := f.cfg.BlockSize(w); s.BlockSize != 0 && want != 0 && s.BlockSize != want {

@@ -6,8 +6,8 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// Stream applies the events of one engine process's rank to a feed, as a source reads them from
-// the engine. Its methods are those of kvsource.Consumer.
+// Stream applies the events of one engine process's rank to a feed, as a source reads them from the
+// engine. Its methods implement kvsource.Consumer.
 type Stream struct {
 	Feed   *Feed
 	Worker string

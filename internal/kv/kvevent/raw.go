@@ -15,7 +15,7 @@ type Raw struct {
 	// Parent precedes the first block, where HasParent is true.
 	Parent    EngineHash
 	HasParent bool
-	// Tokens are those of all Hashes, BlockSize each. Only for Stored.
+	// Tokens are the tokens of all Hashes, BlockSize each. Only for Stored.
 	Tokens    []uint32
 	BlockSize int
 	// LoRA is the adapter's name, empty for the base model; LoRAID is the engine's number for it.

@@ -246,7 +246,7 @@ func (d *vllmDecoder) skip() {
 }
 
 // hashes returns the hashes of the present event. Their capacity ends with them, so that an append cannot
-// overwrite those of the next event.
+// overwrite the next event's.
 func (d *vllmDecoder) hashes() []EngineHash {
 	n := len(d.b.hashes)
 	return d.b.hashes[d.f.hashes:n:n]

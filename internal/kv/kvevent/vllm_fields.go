@@ -20,7 +20,7 @@ type vllmFields struct {
 	blockSize int
 	group     int // -1 if not reported
 	lora      []byte
-	loraID    []byte // as msgpack, where it is not null
+	loraID    []byte // as msgpack, if it is not null
 	medium    []byte
 	extra     []byte // as msgpack
 	salt      []byte
@@ -233,7 +233,7 @@ func readToken(raw []byte) (uint32, []byte, error) {
 	return t, rest, err
 }
 
-// tier is where the event's blocks lie; ok is false if no index of this rank wants them.
+// tier is the tier of the event's blocks; ok is false if no index of this rank wants them.
 func (f *vllmFields) tier() (t fleet.Tier, ok bool) {
 	if string(f.locality) == "REMOTE" {
 		return 0, false

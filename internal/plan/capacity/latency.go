@@ -89,7 +89,7 @@ func (e *Engine) Aggregated(n int, rate float64, s Shape, q float64) Latency {
 	}
 	running, _ := d.running(each, float64(n), q)
 
-	// A pass with prompts makes a step of those that decode.
+	// A pass with prompts makes a step of the requests that decode.
 	p := e.prefilling(s, d.step(typical))
 	busy := each / p.most
 	load = max(load, busy)

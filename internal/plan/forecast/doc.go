@@ -11,9 +11,9 @@
 // A [Forecaster] is a value: observing returns the next state and copies about as much as the table shows. Memory does not
 // grow with time. States contain pointers to parts that never change, so they must not be compared with ==.
 //
-// Deviations are those of forecasts that the same forecaster made before: each one remembers what it predicted for 1, 2, 4 … 64
-// steps ahead, and compares that with what came. So a quantile means what it promises, whether the model fits the series or not. Until
-// some forecasts were compared, the deviation is the model's.
+// Deviations come from forecasts that the same forecaster made before: each one remembers what it predicted for 1, 2, 4 … 64 steps
+// ahead, and compares that with what came. So a quantile means what it promises, whether the model fits the series or not. Until some
+// forecasts were compared, the deviation is the model's.
 //
 // All values are at least 0 and at most 1e15; others are moved there. A NaN is a step without a value.
 package forecast

@@ -29,8 +29,8 @@ func (e Estimate) Quantile(q float64) float64 {
 
 // Options configure models. The zero Options has defaults.
 type Options struct {
-	// Season is the number of steps after which the series repeats, such as those of a day; 0 is none. Seasonal models keep Slots
-	// values of a season; 0 means 96, a quarter of an hour each for a day.
+	// Season is the number of steps after which the series repeats, such as the steps of a day; 0 is none. Seasonal models keep
+	// Slots values of a season; 0 means 96, a quarter of an hour each for a day.
 	Season, Slots int
 	// Multiplicative has seasons multiply the level instead of adding to it.
 	Multiplicative bool
@@ -129,8 +129,8 @@ type calibrated struct {
 	peak float64
 }
 
-// horizons is the number of forecasts that are compared with what came: those of 1, 2, 4 … 64
-// steps.
+// horizons is the number of forecasts that are compared with what came: the forecasts for 1, 2, 4 …
+// 64 steps.
 const horizons = 7
 
 // score is the mean square of errors with forgetting, and how many there were.
@@ -204,8 +204,8 @@ func (c *calibrated) At(steps int) Estimate {
 	return e
 }
 
-// variance returns the mean square of past errors, between those of the two nearest horizons. Beyond the last one it grows as it did
-// before. The model's own variance counts until there were some comparisons.
+// variance returns the mean square of past errors, between the errors of the two nearest horizons. Beyond the last one it grows as
+// it did before. The model's own variance counts until there were some comparisons.
 func (c *calibrated) variance(steps int, e Estimate) float64 {
 	own := e.Deviation * e.Deviation
 	place := math.Log2(float64(steps))

@@ -15,7 +15,7 @@ type seasonal struct {
 	rest holt
 	// pattern is what each slot adds to the level, or multiplies it with; nil before the first season is over. It never changes.
 	pattern []float64
-	// sums and counts are those of the current season.
+	// sums and counts cover the current season.
 	sums   []float64
 	counts []uint32
 }

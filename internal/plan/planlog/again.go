@@ -13,7 +13,7 @@ type Again struct {
 
 	settings *plan.Settings
 	state    plan.State
-	// Plans counts plans, and Different those that differ from the log's.
+	// Plans counts plans, and Different the plans that differ from the log's.
 	Plans, Different int
 	// Continued means that the log begins in the middle of a planner's life, so its first plans may differ.
 	Continued bool

@@ -38,7 +38,7 @@ type Line struct {
 // Begin is the first line of a file.
 type Begin struct {
 	Settings *plan.Settings
-	// Rates are those with which forecasts began, by model.
+	// Rates are the rates with which forecasts began, by model.
 	Rates map[string][]float64
 	// Continued means that the planner had made plans before.
 	Continued bool

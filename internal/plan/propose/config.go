@@ -138,7 +138,7 @@ func (d *Deployment) arguments(q *Question, pool *Pool) []string {
 // leastBatched is the tokens of a pass if an engine's are not known.
 const leastBatched = 8192
 
-// context returns the longest context that an engine's cache can hold; 0 where it holds all that the model allows.
+// context returns the longest context that an engine's cache can hold; 0 if it holds all that the model allows.
 func (d *Deployment) context(pool *Pool) int {
 	const share = 0.9 // of the cache for one request
 	held := int(share * float64(pool.Engine.KVTokens))

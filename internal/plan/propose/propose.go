@@ -2,8 +2,8 @@
 //
 // [Propose] compares all fleets of a [Question]: engines that prefill and decode, and separate ones in every split, for every size of
 // engines. Without a rate it looks for the fleet that serves the most requests, and with one for the fleet with the fewest GPUs. The
-// latencies are those of package capacity, so a proposal is as good as the timing of its engines: see [Proposal.SlowRate]. All
-// functions are pure.
+// latencies come from package capacity, so a proposal is as good as the timing of its engines: see [Proposal.SlowRate]. All functions
+// are pure.
 package propose
 
 import (
@@ -20,7 +20,7 @@ import (
 // Engine is one kind of engine that a fleet may have.
 type Engine struct {
 	capacity.Engine
-	// GPUs and Watts are those of one engine.
+	// GPUs and Watts count one engine.
 	GPUs  int
 	Watts float64
 	// Doubt is by how much its passes may take longer than Timing has it, as a share.
@@ -55,7 +55,7 @@ type Pool struct {
 type Proposal struct {
 	// Pools are one of aggregated workers, or one of prefill and one of decode workers.
 	Pools []Pool
-	// GPUs and Watts are those of the fleet.
+	// GPUs and Watts count the fleet.
 	GPUs  int
 	Watts float64
 	// Rate is the most requests per second within the targets, 0 if there is none. Limit names what bounds it.
@@ -121,7 +121,7 @@ func Propose(q Question) []Proposal {
 	return out
 }
 
-// compare orders proposals: those that meet the targets first, then by GPUs and rate.
+// compare orders proposals: fleets that meet the targets first, then by GPUs and rate.
 func (q *Question) compare(a, b *Proposal) int {
 	if a.Met != b.Met {
 		if a.Met {

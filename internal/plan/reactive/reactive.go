@@ -72,7 +72,7 @@ func (c *Config) Validate() error {
 
 // Worker is the report of one worker.
 type Worker struct {
-	// Ready reports whether it takes requests. Workers that start have no metric yet; those that drain do not belong here.
+	// Ready reports whether it takes requests. Workers that start have no metric yet; draining workers do not belong here.
 	Ready bool
 	// Known reports whether it has reported its load.
 	Known            bool
@@ -214,7 +214,7 @@ func within(list []entry, at time.Time, window time.Duration) []entry {
 	return out
 }
 
-// remember adds a recommendation and drops those that it exceeds, which cannot be the highest any more. So the first is the highest.
+// remember adds a recommendation and drops the ones it exceeds, which cannot be the highest any more. So the first is the highest.
 func remember(list []entry, e entry) []entry {
 	for len(list) > 0 && list[len(list)-1].n <= e.n {
 		list = list[:len(list)-1]

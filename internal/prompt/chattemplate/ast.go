@@ -27,7 +27,7 @@ type (
 		op string
 		of expression
 	}
-	// binary is left op right, for the operators and, or and those of arithmetic.
+	// binary is left op right, for the operators and, or and the arithmetic ones.
 	binary struct {
 		op          string
 		left, right expression

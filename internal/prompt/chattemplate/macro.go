@@ -52,7 +52,7 @@ type macroCode struct {
 	slots []int
 	// defaults are the default values of params, nil for a parameter without one.
 	defaults []eval
-	// special holds those of the names caller, kwargs and varargs that the body uses.
+	// special holds the names that the body uses out of caller, kwargs and varargs.
 	special map[string]bool
 	scope   *scope
 	body    []exec

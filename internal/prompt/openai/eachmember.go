@@ -1,6 +1,6 @@
 package openai
 
-// EachMember calls see for each member at the top level of a body: its name, and where its text begins and ends, from the
+// EachMember calls see for each member at the top level of a body: its name, and the beginning and end of its text, from the
 // quote before the name to the end of the value. A name of more than 256 bytes is empty. A body that does not begin as a JSON
 // object has no members. EachMember returns an error for an object that is malformed or nests too deeply; see may have been
 // called for members before the fault. Names may alias the body. EachMember reads the body once and allocates only for names

@@ -25,8 +25,8 @@ type Hints struct {
 	Rank   int
 	// Class is the class of the queue.
 	Class string
-	// Prefill is where the prompt is computed, of a model with prefill and decode workers: PrefillRemote, PrefillLocal, or
-	// empty for the router's choice.
+	// Prefill is the place of the prompt's computation, of a model with prefill and decode workers: PrefillRemote,
+	// PrefillLocal, or empty for the router's choice.
 	Prefill string
 	// Tenant is the client's tenant. Only a header carries it; the body has Request.User.
 	Tenant string

@@ -10,9 +10,9 @@ import (
 const maxModelName = 256
 
 // ModelOf returns the string under "model" at the top level of a body, for requests of which nothing else is
-// read. It returns false for a body that is no JSON object, and where the name is missing, no string, empty
-// or longer than 256 bytes. The last value of a repeated key counts. ModelOf reads the body once and
-// allocates only for keys and names with escapes. Name may alias the body.
+// read. It returns false for a body that is no JSON object, and if the name is missing, no string, empty or
+// longer than 256 bytes. The last value of a repeated key counts. ModelOf reads the body once and allocates
+// only for keys and names with escapes. Name may alias the body.
 func ModelOf(body []byte) (name string, ok bool) {
 	s := scanner{src: body, depth: Limits{}.WithDefaults().Depth}
 	if s.peek() != objectValue {

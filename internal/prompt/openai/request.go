@@ -83,7 +83,7 @@ type Request struct {
 type memory struct {
 	arena    []byte
 	messages []Message
-	// parts are those of all messages, one after another.
+	// parts are the parts of all messages, one after another.
 	parts   []Part
 	prompts []Prompt
 	hints   Hints

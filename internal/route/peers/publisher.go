@@ -22,7 +22,7 @@ type Publisher struct {
 	fleet   *fleet.Fleet
 
 	seq uint64
-	// published are the amounts of all updates so far, without those that are zero.
+	// published are the amounts of all updates so far, without the zero ones.
 	published map[fleet.RankID]RankAmount
 	digest    uint64    // of published
 	last      time.Time // the last update

@@ -64,9 +64,9 @@ type Stats struct {
 	// Live are the replicas that published an update within Silence, and Booked their requests.
 	Live   int
 	Booked int64
-	// Messages are applied updates, and Old those that were late or repeated. Lost are missing by
-	// their numbers. Refused have an amount that no router books. DigestMismatches are updates with a digest
-	// mismatch. Expired are replicas that stopped publishing.
+	// Messages are applied updates, and Old the late or repeated ones. Lost are missing by their numbers.
+	// Refused have an amount that no router books. DigestMismatches are updates with a digest mismatch.
+	// Expired are replicas that stopped publishing.
 	Messages, Old, Lost, Refused, DigestMismatches, Expired uint64
 }
 

@@ -397,7 +397,7 @@ func (b *Bookings) EndIf(why Reason, match func(id string, k *Booking) bool) int
 	return n
 }
 
-// EndBefore ends the bookings that match accepts and that began before t: those of an Envoy
+// EndBefore ends the bookings that match accepts and that began before t: the bookings of an Envoy
 // whose access-log stream has stayed closed. It returns how many there were.
 func (b *Bookings) EndBefore(match func(k *Booking) bool, t time.Time) int {
 	return b.EndIf(SourceGone, func(_ string, k *Booking) bool { return k.At.Before(t) && match(k) })

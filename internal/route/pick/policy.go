@@ -213,7 +213,7 @@ func drawTwo(cs []Candidate, rng *rand.Rand) (a, b int) {
 	return a, b
 }
 
-// requests counts all requests on a candidate, with those that no router has booked.
+// requests counts all requests on a candidate, with the requests that no router has booked.
 func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + c.Facts.Untracked }
 
 // argmin returns the least candidate. Ties are broken uniformly at random by a reservoir of one, so that

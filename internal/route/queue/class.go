@@ -42,7 +42,7 @@ type gate struct {
 type tenant struct {
 	name    string
 	start   int64
-	entries []*entry // one in each lane where it waits
+	entries []*entry // one in each lane in which it waits
 }
 
 // entry is one tenant's requests in one lane.

@@ -2,9 +2,9 @@ package queue
 
 import "time"
 
-// Next returns the request whose turn it is among those that can go, or nil if none can. The request
-// stays in the queue: call Take when it goes. canGo is called once for each lane, with one of its
-// requests, and reports whether a rank is free for it.
+// Next returns the request whose turn it is among the requests that can go, or nil if none can. The
+// request stays in the queue: call Take when it goes. canGo is called once for each lane, with one
+// of its requests, and reports whether a rank is free for it.
 //
 // A second call before Take returns the same item, unless an item that goes before it has come, or its
 // lane has closed.

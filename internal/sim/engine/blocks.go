@@ -10,8 +10,8 @@ import "github.com/stator-project/stator/internal/kv/kvevent"
 //	the rest of the list     cached blocks, the one released first first
 //
 // Invariants: made has the blocks that were used, by number, after the sentinel of the list. One of them is in the list exactly
-// when refs is 0. Hashed blocks and those of cached are the same set. free is the number of free blocks, and useless the number
-// of the first ones of the list.
+// when refs is 0. Hashed blocks and the blocks of cached are the same set. free is the number of free blocks, and useless the
+// number of the first ones of the list.
 type pool struct {
 	made    []block
 	size    int

@@ -130,7 +130,7 @@ func (e *Engine) Found(r *Request) int {
 }
 
 // Cancel removes r from the engine at once, also during a pass. It returns false where r is done already. Its
-// computed blocks stay cached, and so do those that the running pass computes.
+// computed blocks stay cached, and so do the blocks that the running pass computes.
 func (e *Engine) Cancel(r *Request) bool {
 	e.quiet = 0
 	switch r.state {
@@ -202,7 +202,7 @@ func (e *Engine) Begin(now time.Time) (end time.Time, ok bool) {
 }
 
 // Plan is Begin for a caller that counts durations: it returns how long the pass takes. It must not be called during a pass.
-// Where it returns false, [Engine.Wake] returns when to call it again.
+// If it returns false, [Engine.Wake] returns when to call it again.
 func (e *Engine) Plan(now time.Time) (took time.Duration, ok bool) {
 	if e.quiet > 0 {
 		e.beginQuiet()

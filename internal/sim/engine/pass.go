@@ -106,7 +106,7 @@ func (e *Engine) addStored(r *Request, from, to int) {
 		raw.Salt = r.Salt
 	}
 
-	// Tokens of the prompt are not copied. Those of the answer are copied into the pass's buffer, because the
+	// Tokens of the prompt are not copied. The answer's tokens are copied into the pass's buffer, because the
 	// answer grows.
 	n := len(e.tokens)
 	tokens := r.tokens(e.tokens, from*e.cfg.BlockSize, to*e.cfg.BlockSize)
@@ -173,7 +173,8 @@ type Stats struct {
 	Finished, Cancelled   uint64
 }
 
-// Backlog returns the prompt tokens that are still to be computed for all requests, without those that are in the cache now.
+// Backlog returns the prompt tokens that are still to be computed for all requests, without the tokens that are in the cache
+// now.
 func (e *Engine) Backlog() (tokens int) {
 	for _, r := range e.running {
 		tokens += max(0, len(r.Prompt)-r.computed)

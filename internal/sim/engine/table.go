@@ -24,7 +24,7 @@ const smallestTable = 64
 // home returns the place at which the search for a hash begins.
 func (t *table) home(h kvevent.EngineHash) int { return int(uint64(h) & uint64(len(t.places)-1)) }
 
-// find returns the place of a hash, or the empty one where it belongs.
+// find returns the place of a hash, or the empty place for it.
 func (t *table) find(h kvevent.EngineHash) *place {
 	mask := len(t.places) - 1
 	for i := t.home(h); ; i = (i + 1) & mask {

@@ -44,7 +44,7 @@ const slotsKnown = 5 * time.Second
 // forgetFailure is the time for which a slot whose engine has failed is the last choice.
 const forgetFailure = 10 * time.Minute
 
-// observe records the states of workers. Those that are gone and in no slot are forgotten.
+// observe records the states of workers. Workers that are gone and in no slot are forgotten.
 func (m *memory) observe(slots []bus.Slots, workers map[string]worker, now time.Time) {
 	inSlot := map[string]bool{}
 	for i := range slots {
@@ -95,7 +95,7 @@ func (m *memory) isDownLong(name string, now time.Time) bool {
 	return isDown && now.Sub(since) >= downLong
 }
 
-// The preference for slots, the best first. Those that run are kept: their caches are worth more than a better place.
+// The preference for slots, the best first. Running ones are kept: their caches are worth more than a better place.
 const (
 	preferReady    = iota
 	preferStarting // started or asked for, and not known to fail
@@ -116,8 +116,8 @@ type candidate struct {
 	ready      time.Time // since when its worker is ready
 }
 
-// assign returns the workers that should run, by node, for a plan. Nodes are those of slots. Slots whose pool is in no plan stay as they
-// are.
+// assign returns the workers that should run, by node, for a plan. Nodes are the nodes of slots. Slots whose pool is in no plan stay as
+// they are.
 func assign(p *plan.Plan, slots []bus.Slots, workers map[string]worker, m *memory, now time.Time) map[string][]string {
 	run := make(map[string][]string, len(slots))
 	for i := range slots {
@@ -214,8 +214,8 @@ func replicas(pool *plan.Pool, candidates []candidate, slots []bus.Slots, worker
 	return max(pool.Replicas-all, min(pool.Replicas-settled, running))
 }
 
-// others returns how many workers of a pool are in no slot, and serve or will: those that the configuration lists, and those of agents
-// whose slots are not known yet. Settled ones have been so for longer than slots take to arrive.
+// others returns how many workers of a pool are in no slot, and serve or will: those that the configuration lists, and the slots of
+// agents whose slots are not known yet. Settled ones have been so for longer than slots take to arrive.
 func others(pool *plan.Pool, slots []bus.Slots, workers map[string]worker, m *memory, now time.Time) (all, settled int) {
 	inSlot, drained := map[string]bool{}, drainedBy(pool)
 	for i := range slots {

@@ -65,7 +65,7 @@ type Connector struct {
 	// Run's loop alone uses these.
 	memory  *memory
 	began   time.Time
-	written map[string]bus.Assignment // by node; nothing where the bus may have lost it
+	written map[string]bus.Assignment // by node; nothing if the bus may have lost it
 	term    uint64                    // of the last plan
 }
 

@@ -29,8 +29,8 @@ type Connector struct {
 // New returns a connector that has published nothing.
 func New(b Bus) *Connector { return &Connector{bus: b} }
 
-// Apply publishes what a plan asks for, where that differs from what was asked for before. Its decisions go on after those of earlier
-// planners.
+// Apply publishes what a plan asks for, where that differs from what was asked for before. Its decisions go on after the decisions of
+// earlier planners.
 func (c *Connector) Apply(ctx context.Context, p plan.Plan) error {
 	next := wanted(&p)
 	if c.last.Term != p.Term {
