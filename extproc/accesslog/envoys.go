@@ -9,7 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/metric"
 )
 
-// Envoy is what is known of an Envoy that is connected.
+// Envoy is the state of a connected Envoy.
 type Envoy struct {
 	Name string
 	// AccessLog means that entries with ids of decisions arrive from it. Ends is the source of the last end of a booking.

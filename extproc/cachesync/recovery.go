@@ -57,7 +57,7 @@ func (s *Syncer) recoverRank(ctx context.Context, t Transport, key rankKey, r *r
 	}
 }
 
-// attempt requests what a rank is missing from its agent. The package comment has a table of the steps.
+// attempt requests a rank's missing state from its agent. The package comment has a table of the steps.
 func (s *Syncer) attempt(ctx context.Context, t Transport, key rankKey, r *rank) (method, error) {
 	m, ok := s.cfg.Fleet.Snapshot().Rank(key.worker, key.rank)
 	if !ok {

@@ -13,11 +13,9 @@ import (
 
 // messagesValue returns the messages variable for template t, converted as vLLM converts it:
 //   - Messages have only the members that vLLM supports.
-//
-// - Content is a string, or a list of parts if the template iterates over parts.
+//   - Content is a string, or a list of parts if the template iterates over parts.
 //   - Arguments of tool calls are dicts.
-//
-// - Developer messages become system messages if the template has no developer role.
+//   - Developer messages become system messages if the template has no developer role.
 //
 // The value is valid until p is used again, because it is made of p's buffers.
 func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemplate.Value, error) {

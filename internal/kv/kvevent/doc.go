@@ -20,6 +20,6 @@
 // # Safety
 //
 // The bytes come from outside. Decoders bound what they read (see [Limits]), never panic, and return an error
-// that describes what is wrong with the message. They skip unknown fields, and count unknown kinds of event
-// in [Batch.Unknown].
+// that describes the mistake in the message. They skip unknown fields, and count unknown kinds of event in
+// [Batch.Unknown].
 package kvevent

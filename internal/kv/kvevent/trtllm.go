@@ -31,7 +31,7 @@ func DecodeTRTLLM(payload []byte, lim Limits, b *Batch) error {
 
 // trtMemory is what TensorRT-LLM reports once and later events depend on.
 type trtMemory struct {
-	window    uint64 // the largest: that of full attention
+	window    uint64 // the largest: the window of full attention
 	created   bool   // the last event was "created"
 	levels    uint8  // bit l: a block was seen on cache level l
 	blockSize int    // the largest seen

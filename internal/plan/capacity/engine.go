@@ -23,7 +23,7 @@ type Engine struct {
 	StepTokens float64
 }
 
-// Shape is what the requests of a model look like.
+// Shape describes the requests of a model.
 type Shape struct {
 	// Prompt and Answer are mean numbers of tokens.
 	Prompt, Answer float64

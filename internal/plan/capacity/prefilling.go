@@ -12,7 +12,7 @@ import (
 type prefilling struct {
 	engine *Engine
 	shape  Shape
-	beside float64 // what a pass takes besides its prompts
+	beside float64 // the time of a pass besides its prompts
 	most   float64 // prompts per second that one engine computes
 	batch  float64 // prompts of a pass at that rate
 

@@ -39,7 +39,8 @@ type Options struct {
 	// QLevel, QTrend and R are the variances of the Kalman filter: of changes of the level, of changes of the trend, and of
 	// observations. 0 means 1, 0.1 and 10, which are Dynamo's.
 	QLevel, QTrend, R float64
-	// Damping is what remains of the trend of the Kalman filter with each step ahead, at most 1; 0 means 0.9.
+	// Damping is the remaining share of the trend of the Kalman filter with each step ahead, at most 1; 0
+	// means 0.9.
 	Damping float64
 }
 
@@ -49,7 +50,7 @@ const (
 	mostSteps = 1 << 30
 )
 
-// validate reports what is wrong.
+// validate reports the mistake.
 func (o Options) validate() error {
 	switch {
 	case o.Season < 0 || o.Season > mostSteps:

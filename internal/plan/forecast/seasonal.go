@@ -13,7 +13,8 @@ type seasonal struct {
 
 	step int // of the season
 	rest holt
-	// pattern is what each slot adds to the level, or multiplies it with; nil before the first season is over. It never changes.
+	// pattern is the amount that each slot adds to the level, or multiplies it with; nil before the first season is over. It
+	// never changes.
 	pattern []float64
 	// sums and counts cover the current season.
 	sums   []float64

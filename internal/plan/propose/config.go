@@ -20,7 +20,7 @@ type Deployment struct {
 	ProfileGPUs int
 	// Quantization is the engine's option of that name; empty for what the model's files have.
 	Quantization string
-	// Context is the longest prompt and answer that a client may send; 0 is what the model allows.
+	// Context is the longest prompt and answer that a client may send; 0 is the model's own limit.
 	Context int
 	// StartUp is the time that an engine takes to start.
 	StartUp time.Duration

@@ -25,7 +25,7 @@ const (
 
 // Config is the configuration of an autoscaler. Create it with [Defaults].
 type Config struct {
-	// Metric is kv-usage, waiting or running, and Target what it should be in the mean of all workers.
+	// Metric is kv-usage, waiting or running, and Target its wanted value in the mean of all workers.
 	Metric string
 	Target float64
 	// Min and Max bound the replicas. Max 0 is no bound.

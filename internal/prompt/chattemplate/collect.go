@@ -226,8 +226,8 @@ func groupBy(r *run, v Value, a *arguments) Value {
 		keys[i] = sortKey(r.lookUpPath(item, attr, absent), a.argument(2, "case_sensitive", falseValue).truth())
 	}
 
-	// Sorting brings equal keys together, so that each new key begins a group. The key of a group is that of its first
-	// item, before it is converted to lower case.
+	// Sorting brings equal keys together, so that each new key begins a group. The key of a group is its first item's,
+	// before it is converted to lower case.
 	var out []Value
 	var last Value
 	for i, item := range r.sortByKeys(items, keys, false) {

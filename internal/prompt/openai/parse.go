@@ -88,8 +88,8 @@ type parser struct {
 	// hasEmbeds is set if the request has prompt_embeds.
 	// hasLogprobs is set if it asks for a number of logprobs.
 	hasMessages, hasPrompt, hasEmbeds, hasLogprobs bool
-	// These count what was read so far, for the limits. Elements of a repeated key count each time, because
-	// each costs memory.
+	// These count the items read so far, for the limits. Elements of a repeated key count each time,
+	// because each costs memory.
 	messageCount, partCount, promptCount, tokenCount, hintCount int
 }
 

@@ -78,8 +78,8 @@ type Request struct {
 	memory memory
 }
 
-// memory is what a request keeps from one ParseInto to the next. Its slices have length 0 between them, except
-// for parts.
+// memory is the storage that a request keeps from one ParseInto to the next. Its slices have length 0 between
+// them, except for parts.
 type memory struct {
 	arena    []byte
 	messages []Message
@@ -156,8 +156,8 @@ type Message struct {
 	// distinguishes absent from empty.
 	Name, Task, ToolCallID, Reasoning string
 	Has                               Members
-	// ToolCalls is the raw JSON array of tool_calls, and Tools that of a developer's tools; nil
-	// if absent or null.
+	// ToolCalls is the raw JSON array of tool_calls, and Tools the same of a developer's tools; nil if
+	// absent or null.
 	ToolCalls, Tools []byte
 }
 

@@ -99,7 +99,7 @@ var required = []struct {
 	{"tp_size", true, func(v []byte) bool { return isNumber(v, 1, 1<<20) }, "a number of at least 1"},
 }
 
-// checkNixl returns what is wrong with parameters of a transfer.
+// checkNixl returns the mistake in parameters of a transfer.
 func checkNixl(given []byte) error {
 	if !isObject(given) {
 		return errors.New("kv_transfer_params is no object")

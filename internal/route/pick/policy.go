@@ -25,7 +25,7 @@ type Candidate struct {
 	Tie int
 }
 
-// Request is what a policy compares of the request.
+// Request has the values of a request that a policy compares.
 type Request struct {
 	// Session names the client's session; empty for none.
 	Session string

@@ -40,8 +40,8 @@
 //
 // # Tiers
 //
-// Behind the cache there may be others ([Tier]): host memory, a disk, an object store. What the engine computes is copied to the first
-// of them, and blocks are loaded where that is faster than to compute them.
+// Behind the cache there may be others ([Tier]): host memory, a disk, an object store. Computed blocks are copied to the first of
+// them, and blocks are loaded where that is faster than to compute them.
 //
 // # Concurrency
 //

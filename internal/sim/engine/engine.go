@@ -36,7 +36,7 @@ type Engine struct {
 	isQuiet bool // the present pass is
 
 	// The result of the pass, and the memory of its events: both are used again by the next Begin. held means that the last Plan
-	// began no pass: what it evicted for blocks from tiers is in the result of the next one.
+	// began no pass: the events of its evictions for blocks from tiers are in the result of the next one.
 	result  Result
 	held    bool
 	hashes  []kvevent.EngineHash

@@ -11,9 +11,9 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 )
 
-// Tier is a cache behind the engine's own: host memory, a disk, an object store. What the engine computes is copied to the first tier,
-// and what a tier evicts to the next one. A prompt's blocks are loaded where that is faster than to compute them, as package onboard
-// decides. The request waits for them, and others run meanwhile, as with vLLM's OffloadingConnector.
+// Tier is a cache behind the engine's own: host memory, a disk, an object store. Computed blocks are copied to the first tier, and
+// blocks that a tier evicts to the next one. A prompt's blocks are loaded where that is faster than to compute them, as package
+// onboard decides. The request waits for them, and others run meanwhile, as with vLLM's OffloadingConnector.
 type Tier struct {
 	// Tier names it in events. Tiers of an engine differ, and are in order.
 	Tier fleet.Tier

@@ -34,7 +34,7 @@ import (
 	"github.com/stator-project/stator/internal/plan"
 )
 
-// Bus is what the connector needs of the bus. *bus.Bus implements it.
+// Bus has the methods of the bus that the connector needs. *bus.Bus implements it.
 type Bus interface {
 	WatchSlots(ctx context.Context, apply func(bus.Slots), synced func()) error
 	PutAssignment(ctx context.Context, a bus.Assignment) error

@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/plan"
 )
 
-// Bus is what the connector needs of the bus. *bus.Bus implements it.
+// Bus has the methods of the bus that the connector needs. *bus.Bus implements it.
 type Bus interface {
 	PutWanted(ctx context.Context, w bus.Wanted) error
 	Wanted(ctx context.Context) (bus.Wanted, bus.Done, error)
