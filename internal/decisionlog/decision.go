@@ -60,7 +60,7 @@ type Decision struct {
 	Source       string `json:"source,omitempty"`
 
 	// Candidates are the best ranks that were considered, best first, the picked one always among them.
-	// Considered is the number of all ranks.
+	// Considered is the number of ranks that the model had.
 	Candidates []Candidate `json:"candidates"`
 	Considered int         `json:"considered"`
 }

@@ -165,7 +165,7 @@ func (g Generated) Source() (Source, error) {
 	}, nil
 }
 
-// The conversations of [Conversations], with shares like Mooncake's conversation trace.
+// The conversations of [Conversations], with the shares of Mooncake's conversation trace.
 const (
 	continueShare   = 0.42 // of requests, the ones that continue a conversation
 	endShare        = 0.2  // of these, those after which the conversation ends

@@ -2,7 +2,7 @@ package feed
 
 import "time"
 
-// State is the trust in the index for one rank. The package comment has a table of the transitions.
+// State describes how far the index of one rank can be trusted. The package comment has a table of the transitions.
 type State uint8
 
 // The states. A rank begins in None.

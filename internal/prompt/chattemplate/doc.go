@@ -2,7 +2,7 @@
 // Python would give.
 //
 // [Parse] compiles a template into closures once, and [Template.Render] renders it often. Values behave
-// like Python's if a template can see the difference: dicts keep their order, integers are not floats,
+// like Python's wherever a template can see the difference: dicts keep their order, integers are not floats,
 // and missing values are undefined. The package has no autoescape, no inheritance and no include,
 // because chat templates have none.
 //
