@@ -2,8 +2,6 @@ package stator_test
 
 import (
 	"go/token"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -27,19 +25,9 @@ var fenced = regexp.MustCompile("(?s)```.*?```")
 
 // TestDialect counts these constructions in documents, and in the comments of production code.
 func TestDialect(t *testing.T) {
-	var documents, comments strings.Builder
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
-		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range paths {
-			data, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			documents.Write(fenced.ReplaceAll(data, nil))
-		}
+	var pages, comments strings.Builder
+	for _, text := range documents(t) {
+		pages.WriteString(fenced.ReplaceAllString(text, ""))
 	}
 	for _, f := range parsed(t, token.NewFileSet()) {
 		for _, group := range f.Comments {
@@ -51,7 +39,7 @@ func TestDialect(t *testing.T) {
 		for _, prose := range []struct {
 			name, text string
 			most       float64
-		}{{"documents", documents.String(), d.documents}, {"comments", comments.String(), d.comments}} {
+		}{{"documents", pages.String(), d.documents}, {"comments", comments.String(), d.comments}} {
 			hits := len(d.pattern.FindAllStringIndex(prose.text, -1))
 			rate := 1e4 * float64(hits) / float64(len(strings.Fields(prose.text)))
 			if rate > prose.most {

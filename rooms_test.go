@@ -87,20 +87,13 @@ func TestRooms(t *testing.T) {
 // TestReadmeNamesRooms checks that the map in the README names every room of code, and no folder that is not there. The
 // first column has paths, the second also names of folders below them.
 func TestReadmeNamesRooms(t *testing.T) {
-	data, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(data), "\n## Map of the packages\n")
-	section, _, _ := strings.Cut(rest, "\n## ")
-
 	named := map[string]bool{}
 	isFolder := func(path string) bool {
 		info, err := os.Stat(path)
 		return err == nil && info.IsDir()
 	}
 	code := regexp.MustCompile("`([a-z/-]+)`")
-	for row := range strings.Lines(section) {
+	for row := range strings.Lines(sectionOf(t, "README.md", "Map of the packages")) {
 		columns := strings.SplitN(row, "|", 4)
 		if len(columns) < 4 {
 			continue

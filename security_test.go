@@ -10,16 +10,7 @@ import (
 
 // TestSecurityTable: each row of the table of docs/security.md names tests, and all of them exist.
 func TestSecurityTable(t *testing.T) {
-	page, err := os.ReadFile("docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, found := strings.Cut(string(page), "\n## Who can do what\n")
-	table, _, ends := strings.Cut(table, "\n## ")
-	if !found || !ends {
-		t.Fatal("docs/security.md has no section of that name")
-	}
-
+	table := sectionOf(t, "docs/security.md", "Who can do what")
 	exists := namesOfTests(t)
 	test := regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
 	rows := 0

@@ -190,32 +190,8 @@ var riddles = regexp.MustCompile(`(?i)\b(whoever|nobody|somebody|anybody|anew|of
 
 // TestPlainWords reads what users see first: the documents, and the comments of exported names.
 func TestPlainWords(t *testing.T) {
-	documents, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	engines, err := filepath.Glob("docs/engines/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	decisions, err := filepath.Glob("docs/adr/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	results, err := filepath.Glob("docs/results/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	front, err := filepath.Glob("*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range slices.Concat(documents, engines, decisions, results, front) {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, line := range strings.Split(string(data), "\n") {
+	for path, text := range documents(t) {
+		for i, line := range strings.Split(text, "\n") {
 			if word := riddles.FindString(line); word != "" {
 				t.Errorf("%s:%d: %q: name who does what, in a plain word", path, i+1, word)
 			}

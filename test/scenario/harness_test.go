@@ -372,6 +372,9 @@ func (g *gateway) fleet() []rank {
 	return out.Ranks
 }
 
+// metricsPage reads the page once, because tests poll metrics.
+var metricsPage = sync.OnceValues(func() ([]byte, error) { return os.ReadFile("../../docs/metrics.md") })
+
 // metric sums the samples of a metric whose labels contain all of labels. All metrics must be documented.
 func (g *gateway) metric(name string, labels ...string) float64 {
 	g.t.Helper()
@@ -379,7 +382,7 @@ func (g *gateway) metric(name string, labels ...string) float64 {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	page, err := os.ReadFile("../../docs/metrics.md")
+	page, err := metricsPage()
 	if err != nil {
 		g.t.Fatal(err)
 	}
