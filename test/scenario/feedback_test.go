@@ -102,7 +102,8 @@ func startWithoutLog(t *testing.T, mode string, replace ...string) *inMode {
 	})
 }
 
-// converse has conversations, one after the other, whose later turns must find their cache.
+// converse has conversations, one after the other, whose later turns must find their cache. The booking of a turn must have
+// ended before the next one: while the router counts it as load, another worker may be the better choice.
 func (o *inMode) converse(talks, turns int) {
 	o.t.Helper()
 	for i := range talks {
@@ -113,6 +114,7 @@ func (o *inMode) converse(talks, turns int) {
 				o.t.Errorf("turn %d of talk %d found no cache", turn, i)
 			}
 			list = append(list, message{"assistant", r.text}, message{"user", "And what else is there?"})
+			o.assertNothingBooked()
 		}
 	}
 }
