@@ -124,7 +124,7 @@ test: $(ENVOY_STAMP) $(WEED_STAMP) ## unit and scenario tests with the race dete
 
 .PHONY: test-python
 test-python: ## the tests of the Python package by which vLLM uses the store of KV blocks, with a real store
-	go test ./workeragent/kvbm/block ./workeragent/kvbm/session -run 'Vectors|Python' -count 1 -v
+	go test ./internal/kv/block ./kvbm/session -run 'Vectors|Python' -count 1 -v
 
 .PHONY: test-legs
 test-legs: $(ENVOY_STAMP) ## cancel each leg of split requests 40 times: how soon does it stop? (40 s)
@@ -163,7 +163,7 @@ test-states-mutants: ## put each known false claim of exactness back, and print 
 
 .PHONY: test-blocks
 test-blocks: ## kill 200 processes that store KV blocks, damage 9,800 indexes, store 100 times a tier's size; no wrong block may be read (4 min)
-	go test ./workeragent/kvbm/disk -run '^(TestKilled|TestDamage|TestChurn)$$' -count 1 -v -timeout 30m \
+	go test ./kvbm/disk -run '^(TestKilled|TestDamage|TestChurn)$$' -count 1 -v -timeout 30m \
 	  -args -blocks.kills 200 -blocks.logs 9800 -blocks.churn 100 $(ARGS) | grep -v '^=== '
 
 .PHONY: test-hostile
@@ -184,9 +184,9 @@ $(VENV_NIXL)/.nixl-$(NIXL): | $(VENV)/bin/python
 .PHONY: test-nixl
 test-nixl: $(VENV_NIXL)/.nixl-$(NIXL) $(ENVOY_STAMP) ## copy blocks with real NIXL: peers that die or stop, late writes, 10,000 transfers, stores of two nodes; installs 130 MB (5 minutes; ARGS="-nixl.transfers 1000")
 	export NIXL_LIB_DIR=$(CURDIR)/$(VENV_NIXL)/.nixl_cu12.mesonpy.libs; \
-	  go test $$(go list ./workeragent/nixl/... | grep -v /transfer) -count 1 -timeout 20m && \
-	  go test ./workeragent/nixl/transfer -count 1 -v -timeout 20m -args -nixl.trials 20 $(ARGS) && \
-	  go test -race ./workeragent/kvbm/node ./test/scenario -run NIXL -count 1 -v -timeout 20m
+	  go test $$(go list ./nixl/... | grep -v /transfer) -count 1 -timeout 20m && \
+	  go test ./nixl/transfer -count 1 -v -timeout 20m -args -nixl.trials 20 $(ARGS) && \
+	  go test -race ./kvbm/node ./test/scenario -run NIXL -count 1 -v -timeout 20m
 
 .PHONY: test-weights
 test-weights: $(ENVOY_STAMP) ## change a weight 20 times: how soon does a real Envoy have it? (30 s; ARGS="-trials 100")

@@ -84,7 +84,7 @@ var allowed = map[string][]string{
 	"discovery": {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
 	// The page of decisions shows them as the decision log has them, and those of the agent and of Envoys their status.
 	// The stores of KV blocks are shown and changed by their keys.
-	"admin": {"extproc/accesslog", "workeragent", "workeragent/kvbm", "workeragent/kvbm/block", "workeragent/kvbm/node", "workeragent/kvbm/peers", "xds", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel"},
+	"admin": {"extproc/accesslog", "workeragent", "kvbm", "internal/kv/block", "kvbm/node", "kvbm/peers", "xds", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel"},
 
 	// The router process.
 	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
@@ -114,28 +114,28 @@ var allowed = map[string][]string{
 	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},
 	// The store decides by the same rule as the simulator, and names tiers as routers do.
-	"workeragent/kvbm":         {"internal/fleet", "internal/kv/onboard", "workeragent/kvbm/block", "workeragent/kvbm/disk", "workeragent/kvbm/object", "workeragent/kvbm/pool"},
-	"workeragent/kvbm/node":    {"internal/backoff", "internal/fleet", "internal/metric", "workeragent/kvbm", "workeragent/kvbm/..."},
-	"workeragent/kvbm/session": {"internal/backoff", "internal/fleet", "workeragent/kvbm", "workeragent/kvbm/block", "workeragent/kvbm/host"},
-	"workeragent/kvbm/pool":    {"workeragent/kvbm/block"},
+	"kvbm":         {"internal/fleet", "internal/kv/onboard", "internal/kv/block", "kvbm/disk", "kvbm/object", "kvbm/pool"},
+	"kvbm/node":    {"internal/backoff", "internal/fleet", "internal/kv/block", "internal/metric", "kvbm", "kvbm/..."},
+	"kvbm/session": {"internal/backoff", "internal/fleet", "kvbm", "internal/kv/block", "kvbm/host"},
+	"kvbm/pool":    {"internal/kv/block"},
 	// Pauses after failed writes grow as those of other processes do.
-	"workeragent/kvbm/disk": {"internal/backoff", "workeragent/kvbm/block", "workeragent/kvbm/pool"},
+	"kvbm/disk": {"internal/backoff", "internal/kv/block", "kvbm/pool"},
 	// Nodes find each other's stores by the bus.
-	"workeragent/kvbm/announce": {"bus", "workeragent/kvbm/peers"},
+	"kvbm/announce": {"bus", "kvbm/peers"},
 	// A pause between attempts grows as everywhere.
-	"workeragent/kvbm/peers":  {"workeragent/kvbm/block", "workeragent/kvbm/stream", "internal/backoff"},
-	"workeragent/kvbm/object": {"workeragent/kvbm/block", "internal/backoff"},
+	"kvbm/peers":  {"internal/kv/block", "kvbm/stream", "internal/backoff"},
+	"kvbm/object": {"internal/kv/block", "internal/backoff"},
 	// Copies by NIXL run its child beside the stream, which carries what nodes have to exchange.
-	"workeragent/kvbm/direct": {"internal/backoff", "workeragent/kvbm/block", "workeragent/kvbm/host", "workeragent/kvbm/stream", "workeragent/nixl/transfer", "workeragent/nixl/wire"},
+	"kvbm/direct": {"internal/backoff", "internal/kv/block", "kvbm/host", "kvbm/stream", "nixl/transfer", "nixl/wire"},
 	// An agent's child has NIXL and the protocol, and the agent only the protocol: transfer must not import engine or nixl.
-	"workeragent/nixl/wire":        {"workeragent/kvbm/block"},
-	"workeragent/nixl/serve":       {"workeragent/nixl/wire"},
-	"workeragent/nixl/engine":      {"workeragent/nixl", "workeragent/nixl/serve", "workeragent/nixl/wire"},
-	"workeragent/nixl/transfer":    {"internal/child", "workeragent/kvbm/block", "workeragent/nixl/wire"},
-	"workeragent/nixl/probe":       {"workeragent/kvbm/block", "workeragent/kvbm/host", "workeragent/nixl/transfer", "workeragent/nixl/wire"},
-	"workeragent/kvbm/stream":      {"workeragent/kvbm/block", "internal/backoff"},
-	"workeragent/engine":           {"internal/config", "internal/fleet"},
-	"workeragent/engine/enginesim": {"internal/perfmodel", "workeragent/kvbm/block", "workeragent/kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
+	"nixl/wire":          {"internal/kv/block"},
+	"nixl/serve":         {"nixl/wire"},
+	"nixl/engine":        {"nixl", "nixl/serve", "nixl/wire"},
+	"nixl/transfer":      {"internal/child", "internal/kv/block", "nixl/wire"},
+	"kvbm/nixlprobe":     {"internal/kv/block", "kvbm/host", "nixl/transfer", "nixl/wire"},
+	"kvbm/stream":        {"internal/kv/block", "internal/backoff"},
+	"workeragent/engine": {"internal/config", "internal/fleet"},
+	"enginesim":          {"internal/perfmodel", "internal/kv/block", "kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login. It compares an Envoy with the names and versions of the configurations that xds writes.
 	"doctor": {"bus", "xds", "internal/adminclient", "internal/backoff", "internal/config", "internal/engineprobe", "internal/envoynames", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",

@@ -83,7 +83,7 @@ var stateful = []string{
 	"bus", "envoy", "extproc", "extproc/accesslog", "extproc/cachesync", "extproc/exchange", "extproc/prefill", "extproc/sockets",
 	"extproc/stream", "internal/child", "internal/fleet", "internal/kv/drift", "internal/kv/feed", "internal/kv/kvindex",
 	"internal/kv/recency", "internal/kvsource", "internal/perfmodel", "internal/route", "internal/route/peers", "internal/route/pick",
-	"internal/route/queue", "internal/sim", "internal/sim/engine", "workeragent", "workeragent/engine/enginesim", "workeragent/kvbm/peers",
+	"internal/route/queue", "internal/sim", "internal/sim/engine", "workeragent", "enginesim", "kvbm/peers",
 }
 
 const leastComments = 0.25
@@ -99,17 +99,17 @@ var behind = map[string]float64{
 	"planner":                   0.19,
 	"planner/connectors/local":  0.19,
 	"workeragent/engine":        0.16,
-	"workeragent/kvbm":          0.23,
-	"workeragent/kvbm/announce": 0.22,
-	"workeragent/kvbm/direct":   0.23,
-	"workeragent/kvbm/disk":     0.17,
-	"workeragent/kvbm/node":     0.17,
-	"workeragent/kvbm/object":   0.19,
-	"workeragent/kvbm/session":  0.16,
-	"workeragent/kvbm/stream":   0.19,
-	"workeragent/nixl/probe":    0.11,
-	"workeragent/nixl/transfer": 0.23,
-	"workeragent/nixl/wire":     0.24,
+	"kvbm":          0.23,
+	"kvbm/announce": 0.22,
+	"kvbm/direct":   0.23,
+	"kvbm/disk":     0.17,
+	"kvbm/node":     0.17,
+	"kvbm/object":   0.19,
+	"kvbm/session":  0.16,
+	"kvbm/stream":   0.19,
+	"kvbm/nixlprobe":    0.11,
+	"nixl/transfer": 0.23,
+	"nixl/wire":     0.24,
 	"xds":                       0.19,
 }
 

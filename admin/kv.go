@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/workeragent/kvbm/node"
-	"github.com/stator-project/stator/workeragent/kvbm/peers"
+	"github.com/stator-project/stator/kvbm/node"
+	"github.com/stator-project/stator/kvbm/peers"
 )
 
 // KVStore is the store of KV blocks of one model on this node.

@@ -12,13 +12,13 @@ import (
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/workeragent/kvbm"
-	"github.com/stator-project/stator/workeragent/kvbm/block"
-	"github.com/stator-project/stator/workeragent/kvbm/direct"
-	"github.com/stator-project/stator/workeragent/kvbm/node"
-	"github.com/stator-project/stator/workeragent/kvbm/peers"
-	"github.com/stator-project/stator/workeragent/kvbm/pool"
-	"github.com/stator-project/stator/workeragent/kvbm/session"
+	"github.com/stator-project/stator/internal/kv/block"
+	"github.com/stator-project/stator/kvbm"
+	"github.com/stator-project/stator/kvbm/direct"
+	"github.com/stator-project/stator/kvbm/node"
+	"github.com/stator-project/stator/kvbm/peers"
+	"github.com/stator-project/stator/kvbm/pool"
+	"github.com/stator-project/stator/kvbm/session"
 )
 
 // fakeStore has a status, and records the last call.

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stator-project/stator/workeragent/kvbm"
-	"github.com/stator-project/stator/workeragent/kvbm/block"
-	"github.com/stator-project/stator/workeragent/kvbm/node"
+	"github.com/stator-project/stator/internal/kv/block"
+	"github.com/stator-project/stator/kvbm"
+	"github.com/stator-project/stator/kvbm/node"
 )
 
 // The bounds of the body of a call: its bytes, and the time in which it must arrive.

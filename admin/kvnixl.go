@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/stator-project/stator/workeragent/kvbm/node"
+	"github.com/stator-project/stator/kvbm/node"
 )
 
 // kvNIXLView is the state of copies from other nodes by NIXL.

@@ -9,10 +9,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stator-project/stator/enginesim"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/testkit"
-	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
 // asEngine is the variable that makes this test binary a simulated engine: agents start it as one.

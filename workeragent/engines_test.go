@@ -16,13 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/enginesim"
 	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/workeragent/engine"
-	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
 // role is the variable that makes this test binary an engine, which an agent starts.

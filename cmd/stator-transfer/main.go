@@ -8,9 +8,9 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/stator-project/stator/workeragent/nixl/engine"
-	"github.com/stator-project/stator/workeragent/nixl/serve"
-	"github.com/stator-project/stator/workeragent/nixl/wire"
+	"github.com/stator-project/stator/nixl/engine"
+	"github.com/stator-project/stator/nixl/serve"
+	"github.com/stator-project/stator/nixl/wire"
 )
 
 func main() {

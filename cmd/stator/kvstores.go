@@ -14,11 +14,11 @@ import (
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/listen"
+	"github.com/stator-project/stator/kvbm"
+	"github.com/stator-project/stator/kvbm/announce"
+	"github.com/stator-project/stator/kvbm/node"
+	"github.com/stator-project/stator/kvbm/object"
 	"github.com/stator-project/stator/workeragent/engine"
-	"github.com/stator-project/stator/workeragent/kvbm"
-	"github.com/stator-project/stator/workeragent/kvbm/announce"
-	"github.com/stator-project/stator/workeragent/kvbm/node"
-	"github.com/stator-project/stator/workeragent/kvbm/object"
 )
 
 // kvStores returns the stores of KV blocks of the models whose engines a node launches, and the announcer by which they find the stores

@@ -25,10 +25,10 @@ import (
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/kvsource/sources"
 	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/kvbm/node"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/workeragent/engine"
-	"github.com/stator-project/stator/workeragent/kvbm/node"
 	"github.com/stator-project/stator/xds"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/cli"
-	"github.com/stator-project/stator/workeragent/nixl/probe"
-	"github.com/stator-project/stator/workeragent/nixl/transfer"
+	"github.com/stator-project/stator/kvbm/nixlprobe"
+	"github.com/stator-project/stator/nixl/transfer"
 )
 
 const nixlAbout = `Measures what NIXL does on this machine, beside plain Go that copies the same bytes: UCX over shared memory
@@ -23,7 +23,7 @@ func runNIXL(ctx context.Context, env environment, args []string) error {
 		"`path` of libnixl_capi.so, of a folder or of a Python environment with it (default: $NIXL_LIB_DIR, then $VIRTUAL_ENV)")
 	program := f.String("program", "", "`path` of stator-transfer (default: the one beside this program)")
 	sizes := f.String("block-sizes", "64KiB,1MiB,4MiB", "sizes of blocks, with commas between them")
-	var c probe.Config
+	var c nixlprobe.Config
 	f.IntVar(&c.Batch, "batch", 8, "blocks of each transfer")
 	f.IntVar(&c.Rounds, "rounds", 20, "how often each copy is repeated")
 	f.StringVar(&c.Device, "device", "lo", "network `device` of UCX over TCP")
@@ -60,7 +60,7 @@ func runNIXL(ctx context.Context, env environment, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
-	report, err := probe.Run(ctx, c)
+	report, err := nixlprobe.Run(ctx, c)
 	if report != nil {
 		report.Print(env.out)
 		err = errors.Join(err, report.Err())

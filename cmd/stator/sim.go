@@ -6,12 +6,12 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/stator-project/stator/enginesim"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
-	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
 const simAbout = `Runs one simulated engine with the interfaces of vLLM: OpenAI's HTTP API with server-sent events,

@@ -25,11 +25,11 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/internal/listen"
+	"github.com/stator-project/stator/kvbm/announce"
+	"github.com/stator-project/stator/kvbm/node"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/workeragent/engine"
-	"github.com/stator-project/stator/workeragent/kvbm/announce"
-	"github.com/stator-project/stator/workeragent/kvbm/node"
 	"github.com/stator-project/stator/xds"
 )
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stator-project/stator/enginesim"
 	"github.com/stator-project/stator/extproc/sockets"
 	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
@@ -24,7 +25,6 @@ import (
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/test/loopback"
-	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

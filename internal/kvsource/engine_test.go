@@ -14,12 +14,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/stator-project/stator/enginesim"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/testkit"
-	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
 // TestMain ignores a goroutine of the library's PUB socket, which these tests use as an engine: Close

@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/enginesim"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/test/loopback"
-	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
 const anyPort = "tcp://127.0.0.1:0"

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/stator-project/stator/workeragent/kvbm/block"
-	"github.com/stator-project/stator/workeragent/kvbm/disk"
+	"github.com/stator-project/stator/internal/kv/block"
+	"github.com/stator-project/stator/kvbm/disk"
 )
 
 // depth is the number of goroutines of the bare loop, with which the device is fastest. The tier has its default of goroutines, and callers

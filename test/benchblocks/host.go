@@ -7,7 +7,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/stator-project/stator/workeragent/kvbm/host"
+	"github.com/stator-project/stator/kvbm/host"
 )
 
 var blockSizes = []int{64 << 10, 512 << 10, 2 << 20}

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"github.com/stator-project/stator/internal/kv/block"
+	"github.com/stator-project/stator/kvbm/object"
 	"github.com/stator-project/stator/test/process"
 	"github.com/stator-project/stator/test/weed"
-	"github.com/stator-project/stator/workeragent/kvbm/block"
-	"github.com/stator-project/stator/workeragent/kvbm/object"
 )
 
 const (

@@ -24,7 +24,7 @@ const (
 
 var faultNames = [faultKinds]string{"with half of the blocks", "without blocks", "up to 1 s late", "6 s late", "ended the session"}
 
-// The frames of a session, which package workeragent/kvbm/session describes.
+// The frames of a session, which package kvbm/session describes.
 const (
 	frameHead  = 9
 	frameFetch = 3

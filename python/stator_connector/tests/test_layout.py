@@ -7,7 +7,7 @@ import unittest
 
 from stator_connector.layout import Layout, Space
 
-VECTORS = pathlib.Path(__file__).parents[3] / "workeragent/kvbm/block/testdata/keys.json"
+VECTORS = pathlib.Path(__file__).parents[3] / "internal/kv/block/testdata/keys.json"
 
 
 def layout_of(fields: dict) -> Layout:

@@ -1,4 +1,4 @@
-"""Layouts, spaces and keys of KV blocks. They equal those of the Go package workeragent/kvbm/block byte by byte."""
+"""Layouts, spaces and keys of KV blocks. They equal those of the Go package internal/kv/block byte by byte."""
 
 from __future__ import annotations
 

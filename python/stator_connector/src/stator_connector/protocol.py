@@ -1,4 +1,4 @@
-"""A session with the store of KV blocks. The Go package workeragent/kvbm/session describes the frames."""
+"""A session with the store of KV blocks. The Go package kvbm/session describes the frames."""
 
 from __future__ import annotations
 

@@ -1,0 +1,398 @@
+package stream
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/stator-project/stator/internal/kv/block"
+)
+
+const (
+	// quarantine bounds how long a transfer that ends early waits for the rest of a block, before it closes the connection.
+	quarantine = 100 * time.Millisecond
+	// writeTimeout bounds the writes of a client, which are small.
+	writeTimeout = 2 * time.Second
+)
+
+// connection is a client's connection after its handshake.
+type connection struct {
+	conn   *tls.Conn
+	bytes  int // of a block
+	window int
+	// answersCalls is whether the server does.
+	answersCalls bool
+	ended        chan struct{} // closed when the reader has ended, and with it all transfers
+
+	writing chan struct{} // has room for the one that writes
+
+	mu        sync.Mutex
+	transfers map[uint32]*transfer
+	lastID    uint32
+	received  int // frames
+	ask       *ask
+	lastAsk   uint32
+	calls     map[uint32]*call
+	lastCall  uint32
+	err       error
+}
+
+// ask is a summary that is awaited. The mutex of its connection guards it until done is closed.
+type ask struct {
+	id      uint32
+	version uint64
+	content []byte
+	err     error
+	done    chan struct{}
+}
+
+// transfer is a request that has not been answered in full. The mutex of its connection guards it.
+type transfer struct {
+	dst      [][]byte
+	results  []Result
+	answered []bool
+	left     int
+	// receiving is set while the reader writes into a slice of dst. quiet is closed after that, if the transfer has been given up.
+	receiving bool
+	quiet     chan struct{}
+	done      chan struct{} // closed when nothing is left, or with the connection
+}
+
+func newConnection(conn *tls.Conn, bytes, window int, calls bool) *connection {
+	c := &connection{conn: conn, bytes: bytes, window: window, answersCalls: calls, ended: make(chan struct{}),
+		writing: make(chan struct{}, 1), transfers: map[uint32]*transfer{}, calls: map[uint32]*call{}}
+	go c.read()
+	return c
+}
+
+// alive reports whether the connection has not ended.
+func (c *connection) alive() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err == nil
+}
+
+// end closes the connection for a reason. The first one counts. It closes the connection below TLS, because the last message of TLS could
+// wait for the peer.
+func (c *connection) end(err error) {
+	c.mu.Lock()
+	if c.err == nil {
+		c.err = err
+	}
+	c.mu.Unlock()
+	_ = c.conn.NetConn().Close()
+}
+
+// transfer requests blocks, and waits for them until ctx ends. The error is the error of the connection, if it has ended before any block
+// had come.
+func (c *connection) transfer(ctx context.Context, keys []block.Key, dst [][]byte, results []Result) error {
+	t := &transfer{dst: dst, results: results, answered: make([]bool, len(keys)), left: len(keys), done: make(chan struct{})}
+	c.mu.Lock()
+	c.lastID++
+	id := c.lastID
+	before := c.received
+	if c.err == nil {
+		c.transfers[id] = t
+	} else {
+		t.fail(c.err)
+		close(t.done)
+	}
+	c.mu.Unlock()
+
+	if err := c.write(ctx, appendRequest(nil, id, keys)); err != nil && ctx.Err() == nil {
+		c.end(fmt.Errorf("request blocks: %w", err))
+	}
+	select {
+	case <-t.done:
+	case <-ctx.Done():
+		c.giveUp(ctx, id, t, before)
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.left == len(keys) && ctx.Err() == nil {
+		return c.err
+	}
+	return nil
+}
+
+// summary asks for a summary, and waits for it until ctx ends.
+func (c *connection) summary(ctx context.Context, has uint64) (version uint64, content []byte, err error) {
+	a := &ask{done: make(chan struct{})}
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return 0, nil, c.err
+	}
+	c.lastAsk++
+	a.id = c.lastAsk
+	c.ask = a
+	before := c.received
+	c.mu.Unlock()
+
+	if err := c.write(ctx, appendSummary(nil, kindAsk, a.id, has, 0)); err != nil && ctx.Err() == nil {
+		c.end(fmt.Errorf("ask for a summary: %w", err))
+	}
+	select {
+	case <-a.done:
+		return a.version, a.content, a.err
+	case <-ctx.Done():
+	}
+
+	c.mu.Lock()
+	stalled := errors.Is(ctx.Err(), context.DeadlineExceeded) && c.received == before
+	if c.ask == a {
+		c.ask = nil
+	}
+	c.mu.Unlock()
+	if stalled {
+		err = fmt.Errorf("%w: %w", ErrStalled, ctx.Err())
+		c.end(err)
+		return 0, nil, err
+	}
+	return 0, nil, ctx.Err()
+}
+
+// readSummary receives a summary. One that is not awaited any more is dropped.
+func (c *connection) readSummary(r *bufio.Reader, length int) error {
+	content := make([]byte, length)
+	if _, err := io.ReadFull(r, content); err != nil {
+		return err
+	}
+	id, version := parseSummary(content)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.received++
+	if a := c.ask; a != nil && a.id == id {
+		a.version = version
+		if length > summaryHeader {
+			a.content = content[summaryHeader:]
+		}
+		c.ask = nil
+		close(a.done)
+	}
+	return nil
+}
+
+// giveUp ends a transfer early. When it returns, no more bytes arrive in the transfer's slices. before is the number of frames that
+// had been received when the transfer began.
+func (c *connection) giveUp(ctx context.Context, id uint32, t *transfer, before int) {
+	c.mu.Lock()
+	if c.transfers[id] != t { // it has just ended
+		c.mu.Unlock()
+		<-t.done
+		return
+	}
+	delete(c.transfers, id)
+	stalled := errors.Is(ctx.Err(), context.DeadlineExceeded) && c.received == before
+	t.quiet = make(chan struct{})
+	if !t.receiving {
+		close(t.quiet)
+	}
+	c.mu.Unlock()
+
+	timer := time.NewTimer(quarantine)
+	defer timer.Stop()
+	select {
+	case <-t.quiet:
+	case <-timer.C:
+		stalled = true
+	}
+
+	err := ctx.Err()
+	if stalled {
+		err = fmt.Errorf("%w: %w", ErrStalled, err)
+		c.end(err)
+		<-c.ended // the reader writes nothing from here on
+	} else {
+		// The peer may stop sending. If it does not get this, its bytes are dropped.
+		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), quarantine)
+		defer cancel()
+		_ = c.write(short, appendNumber(nil, kindCancel, id))
+	}
+	t.fail(err)
+}
+
+// fail sets the error of all blocks that have no answer.
+func (t *transfer) fail(err error) {
+	for i, is := range t.answered {
+		if !is {
+			t.results[i].Err = err
+		}
+	}
+}
+
+// write writes a frame. After an error nothing more can be written, which ends the connection.
+func (c *connection) write(ctx context.Context, b []byte) error {
+	select {
+	case c.writing <- struct{}{}:
+		defer func() { <-c.writing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// The deadline is not the deadline of ctx: other calls use the connection too, and one late call must not end it.
+	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	_, err := c.conn.Write(b)
+	if err != nil {
+		c.end(err)
+	}
+	return err
+}
+
+// read receives frames until the connection ends. Then it ends all transfers.
+func (c *connection) read() {
+	defer close(c.ended)
+	err := c.write(context.Background(), appendNumber(nil, kindCredit, uint32(c.window)))
+	r := bufio.NewReaderSize(c.conn, 4<<10) // small, because the bytes of blocks should pass it by
+	consumed := 0
+	for err == nil {
+		var n int
+		n, err = c.readOne(r)
+		consumed += n
+		if err == nil && consumed >= c.window/4 {
+			err = c.write(context.Background(), appendNumber(nil, kindCredit, uint32(consumed)))
+			consumed = 0
+		}
+	}
+	c.end(fmt.Errorf("the connection to the peer ended: %w", err))
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.transfers {
+		t.fail(c.err)
+		close(t.done)
+	}
+	clear(c.transfers)
+	c.failCalls()
+	if c.ask != nil {
+		c.ask.err = c.err
+		close(c.ask.done)
+		c.ask = nil
+	}
+}
+
+// readOne receives a frame, and returns how many bytes of blocks it had.
+func (c *connection) readOne(r *bufio.Reader) (n int, err error) {
+	f, err := readFrame(r, true, c.bytes)
+	if err != nil {
+		return 0, err
+	}
+	switch f.kind {
+	case kindBlock:
+		return c.readBlock(r, f.length)
+	case kindBusy:
+		var id [4]byte
+		if _, err := io.ReadFull(r, id[:]); err != nil {
+			return 0, err
+		}
+		c.refused(binary.LittleEndian.Uint32(id[:]))
+		return 0, nil
+	case kindSummary:
+		return 0, c.readSummary(r, f.length)
+	case kindAnswer:
+		return 0, c.readAnswer(r, f.length)
+	}
+	return 0, fmt.Errorf("%w: a frame of kind %d", ErrProtocol, f.kind)
+}
+
+// refused ends a transfer that the peer has no room for.
+func (c *connection) refused(id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.received++
+	if t := c.transfers[id]; t != nil {
+		t.fail(ErrBusy)
+		delete(c.transfers, id)
+		close(t.done)
+	}
+}
+
+// readBlock receives a block into its slice. Blocks of transfers that were given up are dropped.
+func (c *connection) readBlock(r *bufio.Reader, length int) (n int, err error) {
+	var b [blockHeader]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return 0, err
+	}
+	f, err := parseBlock(b, length)
+	if err != nil {
+		return 0, err
+	}
+	t, err := c.begin(f)
+	if err != nil {
+		return 0, err
+	}
+	if t == nil {
+		_, err := io.CopyN(io.Discard, r, int64(f.length))
+		return int(f.length), err
+	}
+
+	var sum uint32
+	if f.length > 0 {
+		_, err = io.ReadFull(r, t.dst[f.index])
+		if err == nil {
+			sum = block.Sum(t.dst[f.index])
+		}
+	}
+	c.finish(t, f, sum, err)
+	return int(f.length), err
+}
+
+// begin finds the transfer of a block, or nil if it was given up.
+func (c *connection) begin(f blockFrame) (*transfer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.received++
+	t := c.transfers[f.id]
+	switch {
+	case t == nil && f.id > c.lastID:
+		return nil, fmt.Errorf("%w: a block of request %d, which was not sent", ErrProtocol, f.id)
+	case t == nil:
+		return nil, nil
+	case int64(f.index) >= int64(len(t.dst)) || t.answered[f.index]:
+		return nil, fmt.Errorf("%w: block %d of request %d was not asked for, or came before", ErrProtocol, f.index, f.id)
+	}
+	t.receiving = true
+	return t, nil
+}
+
+// finish notes the result of a block.
+func (c *connection) finish(t *transfer, f blockFrame, sum uint32, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	t.receiving = false
+	if t.quiet != nil { // it was given up, and its results may be in use
+		close(t.quiet)
+		return
+	}
+	if err != nil {
+		return // the connection ends
+	}
+	result := &t.results[f.index]
+	switch {
+	case f.length == 0:
+		result.Err = ErrMissing
+	case sum != f.sum:
+		result.Err = fmt.Errorf("%w: their CRC32C is %08x and should be %08x", ErrDamaged, sum, f.sum)
+	default:
+		*result = Result{Sum: sum, Generation: f.generation}
+	}
+	t.answered[f.index] = true
+	t.left--
+	if t.left == 0 {
+		delete(c.transfers, f.id)
+		close(t.done)
+	}
+}
