@@ -255,7 +255,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	}
 	switch {
 	case d.Outcome == route.Queued:
-		return Reply{Queued: &Queued{ticket: d.Ticket, decided: decided, split: d.Split}, Body: sent}
+		return Reply{Queued: &Queued{ticket: req.Ticket, decided: decided, split: d.Split}, Body: sent}
 	case d.Split && !x.isRelayed(d):
 		return Reply{Queued: &Queued{picked: d, split: true, began: now}, Body: sent}
 	}

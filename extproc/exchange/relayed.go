@@ -58,7 +58,6 @@ type plan struct {
 func (p *plans) add(d *route.Decision, relayed bool, broke []string) {
 	kept := &plan{decision: *d, relayed: relayed, broke: broke}
 	kept.decision.Candidates, kept.decision.Others = nil, nil
-	kept.decision.Ticket = nil
 
 	p.mu.Lock()
 	defer p.mu.Unlock()

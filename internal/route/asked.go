@@ -100,7 +100,7 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	if q.model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
 		q.routeByLoad() // embeddings leave nothing in a cache that a later request could use
 	}
-	q.mayWait = q.model.waiting != nil && req.Ready != nil
+	q.mayWait = q.model.Queue != nil && req.Ready != nil
 
 	w.prompt.Done = req.Done
 	if err := q.prepare(&w.prompt, d); err != nil {

@@ -31,6 +31,7 @@ func (r *Router) DecideInto(d *Decision, req *Request, now time.Time) *Decision 
 		d.ID = r.NewID()
 	}
 
+	req.Ticket = nil
 	final := r.decide(w, req, d)
 	req.keep(&w.asked, d)
 	if final != d {
@@ -110,7 +111,7 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 	switch {
 	case refused != nil:
 		return refused
-	case q.mayWait && q.model.waiting.len.Load() > 0:
+	case q.mayWait && r.queueOf(q.model).len.Load() > 0:
 		return queueOccupied
 	}
 

@@ -121,7 +121,7 @@ func BenchmarkLanes(b *testing.B) {
 			req := waiter(sets(7)...)
 			for b.Loop() {
 				d := r.Decide(req, start)
-				if d.Outcome != route.Queued || !r.Cancel(d.Ticket) {
+				if d.Outcome != route.Queued || !r.Cancel(req.Ticket) {
 					b.Fatal(d)
 				}
 			}

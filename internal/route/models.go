@@ -105,13 +105,12 @@ func newChoice(c Choice) (*choice, error) {
 	return &choice{c, policy}, errors.Join(err, c.Cost.Validate())
 }
 
-// model is a ModelConfig with its defaults, policies and queue. It never changes once it is served.
+// model is a ModelConfig with its defaults, and policies. It never changes once it is served.
 type model struct {
 	ModelConfig
-	name    string
-	all     choice
-	roles   map[fleet.Role]*choice
-	waiting *waiting // nil for a model without a queue
+	name  string
+	all   choice
+	roles map[fleet.Role]*choice
 }
 
 // choice returns how workers of a role are chosen.

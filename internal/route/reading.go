@@ -57,7 +57,7 @@ func (r *Router) reuse(q *asked, req *Request, k *Reading, d *Decision) *refusal
 	q.policyName, q.policy = c.Policy, c.policy
 	q.policyInput = q.hints.policyInput(d.Session)
 	q.session = sessionHash(d.Session)
-	q.mayWait = q.model.waiting != nil && req.Ready != nil
+	q.mayWait = q.model.Queue != nil && req.Ready != nil
 
 	d.Model, d.Pool = k.model.name, k.model.Pool
 	d.Role, d.Policy = q.role, q.policyName

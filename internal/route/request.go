@@ -59,6 +59,8 @@ type Request struct {
 	// unless Cancel or Expire came first, from whichever goroutine ends the wait. It must be quick and
 	// must not call the router. Nil means that the request cannot wait, and is refused instead.
 	Ready func(*Decision)
+	// Ticket is the place in the queue of a request for which Decide returned Queued: Decide sets it, to nil for others.
+	Ticket *Ticket
 }
 
 // isDone reports whether the client has gone.
@@ -103,8 +105,6 @@ type Decision struct {
 	Err        *prompt.Error
 	RetryAfter time.Duration
 	Reason     Reason `json:",omitempty"`
-	// Ticket is the place in the queue of a queued request.
-	Ticket *Ticket `json:"-"`
 	// Wait describes the time in the queue; nil for a request that did not wait.
 	Wait *Wait `json:",omitempty"`
 

@@ -31,7 +31,6 @@ func (g *ring) add(d *Decision) {
 	s.used = true
 	s.d = *d
 	s.d.Candidates, s.d.Others = candidates, others
-	s.d.Ticket = nil // it refers to the queue
 }
 
 // find walks the ring from the newest decision back. Only people look for decisions, so a walk over a

@@ -301,7 +301,7 @@ func (w *world) decide(a args, input string) string {
 	d := w.router.Decide(req, w.now)
 	text := d.String()
 	if d.Outcome == route.Queued {
-		w.tickets[d.ID] = d.Ticket
+		w.tickets[d.ID] = req.Ticket
 		return text
 	}
 	if d.Outcome == route.Picked {

@@ -73,7 +73,7 @@ type Ticket struct {
 // Until is the latest end of the wait: see [Router.Expire].
 func (t *Ticket) Until() time.Time { return t.item.Until }
 
-// setQueues gives every model the queue of its pool, and every queue its configuration. Requests that
+// setQueues gives every pool that needs one a queue, and every queue its configuration. Requests that
 // wait keep their place. A queue whose pool has no model any more stays until its requests have gone.
 func (r *Router) setQueues(models map[string]*model) {
 	r.queuesMu.Lock()
@@ -98,9 +98,18 @@ func (r *Router) setQueues(models map[string]*model) {
 			w.queue.Configure(*m.Queue)
 			w.mu.Unlock()
 		}
-		m.waiting = w
 	}
 	r.queues.Store(&list)
+}
+
+// queueOf returns the queue of a model that has one. There are as many queues as pools, so a search is quick.
+func (r *Router) queueOf(m *model) *waiting {
+	for _, wt := range *r.queues.Load() {
+		if wt.pool == m.Pool {
+			return wt
+		}
+	}
+	return nil // setQueues makes the queue of a model before the model is served, so this cannot happen
 }
 
 // enqueue puts a request into the queue after attempt has returned that it cannot go now. It returns d, which is
@@ -110,8 +119,9 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	f := &w.field
 	j := r.judge(w, q, f, d.At)
 	best, first := j.soonest()
+	wt := r.queueOf(q.model)
 	t := &Ticket{
-		waiting: q.model.waiting, ready: req.Ready, batch: q.batch, policy: q.policy, deciding: true,
+		waiting: wt, ready: req.Ready, batch: q.batch, policy: q.policy, deciding: true,
 		legs: q.choosesLegs, splits: q.splits,
 		hints:  q.hints.forQueue(q.model.ranks(r.fleet.Snapshot(), q.role)),
 		blocks: slices.Clone(q.blocks),
@@ -126,7 +136,6 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 		At: d.At, Until: d.At.Add(q.model.MaxWait), Value: t,
 	}
 
-	wt := q.model.waiting
 	wt.mu.Lock()
 	defer wt.mu.Unlock()
 	if q.deadline > 0 {
@@ -150,7 +159,7 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	r.queued.Add(1)
 
 	// The ticket keeps a copy of the decision, which is final once its outcome is set.
-	d.Outcome, d.Ticket = Queued, t
+	d.Outcome, req.Ticket = Queued, t
 	d.Wait = &t.wait
 	t.decision = *d
 	t.decision.Split = q.splits
@@ -293,7 +302,7 @@ func (t *Ticket) newDecision(now time.Time) *Decision {
 	d, wait := t.decision, t.wait
 	wait.Took = now.Sub(wait.Since)
 	d.At, d.Wait = now, &wait
-	d.Outcome, d.Ticket = Picked, nil
+	d.Outcome = Picked
 	return &d
 }
 

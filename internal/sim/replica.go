@@ -102,13 +102,13 @@ func (p *replica) Prepare(_ *prompt.Request, dst *prompt.Prompt) error {
 	return nil
 }
 
-// decide chooses a rank for a job. If the job must wait in the queue, ready is called with the final
+// decide chooses a rank for a job. If the job must wait in the queue, it has a ticket, and ready is called with the final
 // decision.
-func (p *replica) decide(j *job, ready func(*route.Decision), now time.Time) *route.Decision {
+func (p *replica) decide(j *job, ready func(*route.Decision), now time.Time) (*route.Decision, *route.Ticket) {
 	p.tokens = j.engine.Prompt // Prepare returns them during Decide
-	return p.router.Decide(&route.Request{
-		Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: j.session, Ready: ready,
-	}, now)
+	req := &route.Request{Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: j.session, Ready: ready}
+	d := p.router.Decide(req, now)
+	return d, req.Ticket
 }
 
 // decidePrefill chooses a prefill worker for a job whose worker is picked, as stator extproc does. It does not wait.

@@ -278,12 +278,12 @@ func (r *run) decide(j *job) {
 	if r.cfg.Queue != nil {
 		ready = func(d *route.Decision) { r.dequeued = append(r.dequeued, dequeuedJob{j, d}) }
 	}
-	d := j.replica.decide(j, ready, r.clock())
+	d, ticket := j.replica.decide(j, ready, r.clock())
 	if d.Outcome == route.Queued {
 		r.tally.queued++
 		r.demand.waits(j, 1)
 		r.inFlight++
-		r.agenda.add(event{at: d.Ticket.Until().Sub(epoch), kind: wakes, job: j})
+		r.agenda.add(event{at: ticket.Until().Sub(epoch), kind: wakes, job: j})
 		return
 	}
 	r.decided(j, d)
