@@ -9,7 +9,7 @@ import (
 // Queued is a request whose reply takes time: it is in the router's queue, or a prefill worker computes its prompt, or first one
 // and then the other.
 type Queued struct {
-	ticket *route.Ticket // nil for a request that did not have to queue
+	ticket route.Ticket // nil for a request that did not have to queue
 	// decided receives the final decision. It has room for one, so that the router never blocks.
 	decided chan *route.Decision
 

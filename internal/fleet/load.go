@@ -390,6 +390,9 @@ func (l *Load) SetReport(r Report, blocks int) Interval {
 	return i
 }
 
+// MaxReportAge is the age up to which an engine's report of its load counts in decisions.
+const MaxReportAge = 5 * time.Second
+
 // Gap returns the mean time between tokens by the newest report; 0 if that is not known, or is older than maxAge.
 func (l *Load) Gap(now time.Time, maxAge time.Duration) time.Duration {
 	last := l.reported.Load()

@@ -34,22 +34,13 @@ func (l *loaded) mayTake(w *fleet.Worker) bool {
 	return l.has
 }
 
-// hasRanks reports whether any rank may take the model's requests, whatever its state.
-func (m *model) hasRanks(snap *fleet.Snapshot, role fleet.Role) bool {
+// hasRanks reports whether any rank may take the requests of a model, whatever its state.
+func hasRanks(m *model, snap *fleet.Snapshot, role fleet.Role) bool {
 	holders := loaded{model: m}
-	for _, rank := range m.ranks(snap, role) {
+	for _, rank := range ranksFor(m, snap, role) {
 		if holders.mayTake(rank.Worker) {
 			return true
 		}
 	}
 	return false
-}
-
-// lane names the set of ranks that may take a request for the model; see [hints.lane]. Names of adapters and of workers
-// cannot hold a line break, so lanes of different sets differ.
-func (m *model) lane(h *hints) string {
-	if m.Adapter == "" {
-		return h.lane()
-	}
-	return keptLabel(h.lane() + "\n" + m.name)
 }

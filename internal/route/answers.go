@@ -36,6 +36,9 @@ const (
 	answerFirst = 2
 )
 
+// maxOutput bounds the length of an answer, in tokens, even if the model's context length is not known.
+const maxOutput = 131_072
+
 // observe adds an answer. session is 0 for a request without one.
 func (a *answerLengths) observe(tokens float64, session uint64) {
 	if !(tokens >= 0) || math.IsInf(tokens, 1) {

@@ -1,11 +1,12 @@
 package route
 
 import (
+	"time"
+
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
-	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
@@ -41,110 +42,21 @@ type asked struct {
 // reset forgets the request and keeps the buffers.
 func (q *asked) reset() { *q = asked{blocks: q.blocks[:0], chain: q.chain[:0]} }
 
-// anyModel serves requests that name no model on a path that is not parsed.
-var anyModel = &model{
-	ModelConfig: ModelConfig{BlockSize: DefaultBlockSize},
-	all:         choice{Choice{Policy: pick.LeastLoaded, Cost: cost.Default()}, must(pick.New(pick.LeastLoaded, 0))},
-}
-
-func must(p pick.Policy, err error) pick.Policy {
-	if err != nil {
-		panic(err) // pick.LeastLoaded exists, so this cannot happen
-	}
-	return p
-}
-
-// read parses the request, finds its model and policy, and renders and tokenizes its prompt. It writes its findings into d,
-// even if it refuses the request.
-func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusal {
-	q.reset()
-	d.Model = req.Model
-	if req.SaltKey != nil && !req.Known {
-		d.CacheSalt = tenantSalt(req.SaltKey, req.Tenant, "")
-	}
-	if req.Known {
-		parsed, err := req.parse(&w.parsed)
-		if err != nil {
-			d.Model = clip(d.Model)
-			return refuseError(err)
-		}
-		if req.SaltKey != nil {
-			parsed.CacheSalt = tenantSalt(req.SaltKey, req.Tenant, parsed.CacheSalt)
-			d.CacheSalt = parsed.CacheSalt
-		}
-		q.parsed = parsed
-		d.Model, d.MaxTokens = parsed.Model, parsed.MaxTokens
-		d.Stream, d.IncludeUsage = parsed.Stream, parsed.IncludeUsage
-	}
-
-	q.model = r.model(d.Model, req.Known)
-	if q.model == nil {
-		d.Model = clip(d.Model)
-		return refuse(ReasonModelNotFound, nil, 0, d.Model, "")
-	}
-	if q.model != anyModel {
-		d.Pool = q.model.Pool
-		d.Model = q.model.name // not the request's string, which may pin its body
-	}
-
-	q.hints = readHints(req, q.parsed)
-	q.batch = batchOf(q.parsed)
-	if q.role == fleet.Aggregated && len(r.fleet.Snapshot().Pool(q.model.Pool, fleet.Decode)) > 0 {
-		q.role = fleet.Decode
-	}
-	d.Role = q.role
-	c := q.model.choice(q.role)
-	q.policyName, q.policy = c.Policy, c.policy
-	q.policyInput = q.hints.policyInput(d.Session)
-	q.session = sessionHash(d.Session)
-	if q.model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
-		q.routeByLoad() // embeddings leave nothing in a cache that a later request could use
-	}
-	q.mayWait = q.model.Queue != nil && req.Ready != nil
-
-	w.prompt.Done = req.Done
-	if err := q.prepare(&w.prompt, d); err != nil {
-		d.Policy = q.policyName
-		return refuseError(err)
-	}
-	if w.prompt.Unread {
-		r.counts.unread.Add(1)
-		q.routeByLoad()
-	}
-	d.BlockSize, d.Policy = q.model.BlockSize, q.policyName
-	q.outputTokens = q.boundOutput(q.outputTokens, d.MaxTokens)
-	q.choosesLegs = req.Role == fleet.Aggregated && q.role == fleet.Decode
-	q.splits = q.choosesLegs && (q.isSplittable() || req.Splits && !req.Known)
-	q.remote = q.splits || req.Role == fleet.Decode
-	d.Split = q.splits
-	return q.refusalOf(req)
-}
-
 // refusalOf refuses a request, after it was read, if its client has left or a required hint is missing.
 func (q *asked) refusalOf(req *Request) *refusal {
 	if req.isDone() {
-		return refuse(ReasonCancelled, nil, 0)
+		return refuse(ReasonCancelled, 0, 0)
 	}
 	if q.policyName == pick.Direct && q.worker == "" {
-		return refuse(ReasonWorkerRequired, nil, 0)
+		return refuse(ReasonWorkerRequired, 0, 0)
 	}
 	return nil
 }
 
 // routeByLoad leaves the prompt out of the decision.
 func (q *asked) routeByLoad() {
-	q.policyName, q.policy = pick.LeastLoaded, anyModel.all.policy
+	q.policyName, q.policy = pick.LeastLoaded, anyModel.choice(fleet.Aggregated).picker
 	q.parsed = nil
-}
-
-// model returns the model of that name, or nil. A request that names none on a path that is not parsed
-// may go to any worker.
-func (r *Router) model(name string, known bool) *model {
-	m := (*r.models.Load())[name]
-	if m == nil && name == "" && !known {
-		return anyModel
-	}
-	return m
 }
 
 // parse returns the content of the body, which the caller may have parsed already. Else it is parsed into the
@@ -202,9 +114,6 @@ func batchOf(parsed *prompt.Request) batch {
 	return batch{prompts, min(prompts*answers, maxSequences)}
 }
 
-// maxOutput bounds the expected length of an answer, in tokens, even if the model's context length is not known.
-const maxOutput = 131_072
-
 // boundOutput bounds the length of the answer that a request claims to expect: by max_tokens, and by the rest of the context after the
 // prompt. A client could otherwise fill every cache with blocks that it never uses.
 func (q *asked) boundOutput(claimed, maxTokens int) int {
@@ -223,34 +132,13 @@ func (q *asked) answerBlocks() int {
 	return q.outputTokens / (2 * q.model.BlockSize) * q.batch.sequences
 }
 
-// costFunction is the model's cost function with the weights that the request overrides. The changed
-// copy lies in j.
-func (q *asked) costFunction(j *judged) cost.Function {
-	function := q.model.choice(q.role).Cost
-	if !q.overlapWeight.Set && !q.prefillLoadScale.Set {
-		return function
-	}
-
-	switch f := function.(type) {
-	case *cost.Weights:
-		j.weights = *f
-		overrideIf(&j.weights.Overlap, q.overlapWeight.Value, q.overlapWeight.Set)
-		overrideIf(&j.weights.PrefillLoadScale, q.prefillLoadScale.Value, q.prefillLoadScale.Set)
-		return &j.weights
-	case *cost.Delay: // it learns how much prefill weighs, so only the worth of cached tokens changes
-		j.delay = *f
-		if q.overlapWeight.Set {
-			for t := range j.delay.Tier {
-				j.delay.Tier[t] *= q.overlapWeight.Value
-			}
-		}
-		return &j.delay
-	}
-	return function
-}
-
 // isSplittable reports whether a prefill worker can compute the prompt. Engines transfer one prompt, for one answer. Answers with
 // the prompt, or with its probabilities, need the worker that has computed it.
 func (q *asked) isSplittable() bool {
 	return q.parsed != nil && q.batch.sequences == 1 && !q.parsed.PromptLogprobs && q.parsed.Facts&openai.Echo == 0
+}
+
+// refuseLate refuses a request whose first token is expected after its deadline.
+func refuseLate(q *asked, expected time.Duration) *refusal {
+	return refuse(ReasonDeadline, q.model.Busy.status(), wholeSeconds(expected-q.deadline), expected.Milliseconds(), q.deadline.Milliseconds())
 }

@@ -62,7 +62,7 @@ func (r *Router) decide(w *workspace, req *Request, d *Decision) *Decision {
 	q := &w.asked
 	var refused *refusal
 	if k := r.kept(req); k != nil {
-		refused = r.reuse(q, req, k, d)
+		refused = q.reuse(req, k, d)
 	} else {
 		refused = r.read(w, q, req, d)
 	}
@@ -96,7 +96,7 @@ func (r *Router) refuse(d *Decision, m *model, why *refusal) {
 // come both go through it. It returns nil for a request that is booked, and else the reason why it is not. For a request that may
 // wait, w then has its overlap.
 func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
-	f := r.eligible(w, q, d.At)
+	f := r.finder.find(&w.field, q, d.At)
 	refused := f.refusal(q, d.At)
 	if refused != nil && !(refused.isBusy() && q.mayWait) {
 		return refused
@@ -105,7 +105,7 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 	// A request that may wait is judged too, so it needs its overlap although no rank is free.
 	q.cut()
 	q.policyInput.Blocks = q.chain
-	d.nameBlocks(q)
+	d.nameBlocks(q.chain)
 	r.index.Expire(d.At)
 	r.index.Lookup(q.blocks, &w.overlap)
 	switch {
@@ -127,20 +127,18 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 	}
 	w.judged.candidates[won].Rank.Load.Health().Picked(d.At)
 	w.judged.explain(d, won, r.cfg.Candidates)
-	r.predict(w, q, d, *w.judged.candidates[won].Rank)
+	r.predicts.make(d.ID, q.session, q.chain, &w.overlap, *w.judged.candidates[won].Rank, d.At)
+	if !r.bookings.Has(d.ID) { // it has ended meanwhile, or the table is full
+		r.predicts.promises.drop(d.ID)
+	}
 	r.speeds.of(w.judged.candidates[won].Rank.Worker).reuse.observe(d.PromptTokens, d.Cached)
-	r.uses.touch(*w.judged.candidates[won].Rank, q.chain)
+	r.judge.uses.touch(*w.judged.candidates[won].Rank, q.chain)
 	return nil
 }
 
-// nameBlocks writes the hashes of the prompt's first and last block, and counts its blocks.
-func (d *Decision) nameBlocks(q *asked) {
-	d.Blocks = len(q.blocks)
-	if d.Blocks > 0 {
-		d.First = uint64(q.chain[0])
-		d.Last = uint64(q.chain[d.Blocks-1])
-	}
-}
+// queueOccupied makes a request join the queue although a rank is free, because others wait already. It
+// never reaches a client.
+var queueOccupied = &refusal{}
 
 // PrefillTimeout bounds the time that prefill workers have for the prompt of a request whose decision is Split.
 const PrefillTimeout = 30 * time.Second
@@ -155,12 +153,12 @@ func (r *Router) book(w *workspace, q *asked, d *Decision) (won int, refused *re
 	f, busy := &w.field, &q.model.Busy
 	for try := 0; ; try++ {
 		if try > 0 && (busy.isSet() || f.admitted) { // the booking that came first may have filled the rank
-			f = r.eligible(w, q, d.At)
+			f = r.finder.find(&w.field, q, d.At)
 			if refused := f.refusal(q, d.At); refused != nil {
 				return 0, refused
 			}
 		}
-		j := r.judge(w, q, f, d.At)
+		j := r.judge.field(&w.judged, &w.overlap, q, f, d.At)
 		if q.deadline > 0 {
 			if _, first := j.soonest(); first > q.deadline {
 				return 0, refuseLate(q, first)
@@ -175,8 +173,8 @@ func (r *Router) book(w *workspace, q *asked, d *Decision) (won int, refused *re
 			r.bookings.Force(d.ID, k)
 			return won, nil
 		}
-		if busy.isSet() && r.isBusyWith(busy, c.Rank, &c.Facts.Booked, d.At) {
-			continue // it became busy after eligible found it free
+		if busy.isSet() && r.finder.isBusyWith(busy, c.Rank, &c.Facts.Booked, d.At) {
+			continue // it became busy after it was found free
 		}
 		if f.admitted && !admits(c.Rank, c.Facts.Booked.Requests, d.At) {
 			continue // another request went to a half-open worker meanwhile
@@ -211,43 +209,4 @@ func (r *Router) newBooking(q *asked, j *judged, c *pick.Candidate, d *Decision)
 		Tokens:     pick.Tokens{Prompt: int32(d.PromptTokens), Cached: int32(cached), Certain: int32(certain)},
 		FirstToken: pick.InMicros(firstToken),
 	}
-}
-
-// Predictions of at most shortPrediction only bridge the time until the engine's events. They need few
-// blocks: bridgeBlocks are 260,000 tokens of 16 to a block. A longer prediction stands for the rank's
-// whole cache, and may have as many blocks as that.
-const (
-	shortPrediction = 10 * time.Second
-	bridgeBlocks    = 1 << 14
-)
-
-// predict makes the index expect the prompt's blocks on the picked rank, until its events report them. It
-// remembers them, so that the prediction can be taken back if the request does not reach the rank.
-func (r *Router) predict(w *workspace, q *asked, d *Decision, rank fleet.Rank) {
-	ttl := r.cfg.PredictFor(rank)
-	if ttl <= 0 || len(q.blocks) == 0 {
-		return
-	}
-	known := r.knownBlocks(w, q, d.At, rank.ID, ttl)
-	until := r.predictOn(rank, q.chain, known, d.At)
-
-	r.promises.make(d.ID, q.session, q.chain, known, until)
-	if !r.bookings.Has(d.ID) { // it has ended meanwhile, or the table is full
-		r.promises.drop(d.ID)
-	}
-}
-
-// knownBlocks counts the prompt's blocks that need no new prediction, because the rank reports them,
-// or because their prediction lasts for at least half of ttl. So the next turn of a conversation
-// pays for its new blocks alone.
-func (r *Router) knownBlocks(w *workspace, q *asked, now time.Time, rank fleet.RankID, ttl time.Duration) int {
-	known := w.overlap.Of(rank)[fleet.Device]
-	if known == 0 {
-		return 0
-	}
-	until, predicted := r.index.PredictedUntil(rank, q.chain[known-1])
-	if predicted && until.Sub(now) < ttl/2 {
-		return 0
-	}
-	return known
 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
@@ -45,7 +44,7 @@ func (r *Router) Ended(e Ending, now time.Time) bool {
 	if !e.Failed {
 		r.settleOne(e.ID, now)
 	}
-	made := r.promises.take(e.ID) // before the booking, whose end drops it
+	made := r.predicts.promises.take(e.ID) // before the booking, whose end drops it
 	k, ok := r.bookings.EndAs(e.ID, e.reason)
 	if ok {
 		if e.reason(k.Rank) == pick.Finished && !e.Refused && !e.Left {
@@ -54,7 +53,7 @@ func (r *Router) Ended(e Ending, now time.Time) bool {
 		r.correct(&e, &k, made, now)
 		r.Wake(now)
 	}
-	r.promises.recycle(e.ID, made)
+	r.predicts.promises.recycle(e.ID, made)
 	return ok
 }
 
@@ -64,7 +63,7 @@ func (r *Router) learnAnswer(k *pick.Booking, made *promise, now time.Time) {
 	if made != nil {
 		session = made.session
 	}
-	r.speeds.observeAnswer(k, session, k.Rank.Load.Gap(now, maxReportAge), now)
+	r.speeds.observeAnswer(k, session, k.Rank.Load.Gap(now, fleet.MaxReportAge), now)
 }
 
 // reason returns the cause for which the booking on a rank ends.
@@ -87,7 +86,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 	case e.Served == k.Rank.Worker.Address && !e.Failed:
 		health.ObserveServed(now)
 		if e.Refused {
-			r.withdraw(k.Rank, made)
+			r.predicts.withdraw(k.Rank, made)
 		}
 		return
 	case e.Served == k.Rank.Worker.Address:
@@ -101,7 +100,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 	}
 
 	if r.isForeign(e.Served) || r.isForeign(e.Tried) {
-		r.withdraw(k.Rank, made) // the relay has sent the request to workers, and has reported how that went
+		r.predicts.withdraw(k.Rank, made) // the relay has sent the request to workers, and has reported how that went
 		return
 	}
 	r.unserved(health, now)
@@ -111,7 +110,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 			r.unserved(tried.Load.Health(), now)
 		}
 	}
-	r.withdraw(k.Rank, made)
+	r.predicts.withdraw(k.Rank, made)
 	if e.Failed {
 		return
 	}
@@ -122,7 +121,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 	}
 	served.Load.Health().ObserveServed(now)
 	if made != nil && !e.Refused {
-		r.predictOn(served, made.chain, 0, now)
+		r.predicts.on(served, made.chain, 0, now)
 	}
 	if r.cfg.Served != nil {
 		r.cfg.Served(served, k.At, pick.Tokens{Prompt: k.Prompt})
@@ -142,13 +141,6 @@ func (r *Router) isForeign(address string) bool {
 	return true
 }
 
-// withdraw takes the prediction of a request back. made is nil for a request without one.
-func (r *Router) withdraw(rank fleet.Rank, made *promise) {
-	if made != nil {
-		r.index.Withdraw(rank.ID, made.chain, made.from, made.until)
-	}
-}
-
 // left corrects the caches after a request whose client left before the response began. A worker that is in doubt may never
 // have seen the prompt. One that is not may have computed it, and the client may ask again.
 func (r *Router) left(e *Ending, k *pick.Booking, made *promise, now time.Time) {
@@ -159,7 +151,7 @@ func (r *Router) left(e *Ending, k *pick.Booking, made *promise, now time.Time) 
 		k.Rank.Load.Health().ObserveOverdue(now)
 	}
 	if k.Rank.Load.Health().View().State != fleet.HealthReady {
-		r.withdraw(k.Rank, made)
+		r.predicts.withdraw(k.Rank, made)
 	}
 }
 
@@ -195,19 +187,4 @@ func rankAt(snap *fleet.Snapshot, like *fleet.Worker, address string) (rank flee
 		}
 	}
 	return fleet.Rank{}, false
-}
-
-// predictOn makes the index expect the blocks of a chain on a rank, except the first known ones, and returns
-// until when; the zero time if it predicts nothing.
-func (r *Router) predictOn(rank fleet.Rank, chain []blockhash.Sequence, known int, now time.Time) (until time.Time) {
-	ttl, limit := r.cfg.PredictFor(rank), rank.Worker.Blocks
-	if ttl <= 0 || known >= len(chain) {
-		return time.Time{}
-	}
-	if ttl <= shortPrediction && (limit == 0 || limit > bridgeBlocks) {
-		limit = bridgeBlocks
-	}
-	until = now.Add(ttl)
-	r.index.Predict(rank.ID, chain, known, until, limit)
-	return until
 }

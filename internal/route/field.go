@@ -51,44 +51,45 @@ func (f *field) usable() int {
 	return len(f.ranks)
 }
 
-// eligible returns the field of a request. A rank must pass the request's hints, be ready, and not be
-// busy. The result is valid until the next call with the same workspace.
-func (r *Router) eligible(w *workspace, q *asked, now time.Time) *field {
-	return r.eligibleIn(&w.field, q, now)
+// finder finds the ranks that may take a request. It is safe for concurrent use.
+type finder struct {
+	fleet   *fleet.Fleet
+	speeds  *speeds
+	latches latches
 }
 
-// eligibleIn is eligible with the memory of f.
-func (r *Router) eligibleIn(f *field, q *asked, now time.Time) *field {
+// find finds the field of a request, in the memory of f. A rank must pass the request's hints, be ready, and not be busy.
+func (e *finder) find(f *field, q *asked, now time.Time) *field {
 	m := q.model
-	snap := r.fleet.Snapshot()
+	snap := e.fleet.Snapshot()
 	name := poolMoment{snap, m.Pool, q.role, nil}
 	if m.Adapter != "" {
 		name.adapter = m
 	}
 	restricted := q.isRestricted()
-	inDoubt := r.fleet.AnyRestricted()
+	inDoubt := e.fleet.AnyRestricted()
 	cacheable := m != anyModel && !restricted && !m.Busy.isSet() && !inDoubt
 	if cacheable && f.cached == name {
 		return f
 	}
 
-	r.fillField(f, snap, q, now, inDoubt)
+	e.fill(f, snap, q, now, inDoubt)
 	if len(f.ranks) == 0 && inDoubt { // all of them, and one may be back
-		r.fillField(f, snap, q, now, false)
+		e.fill(f, snap, q, now, false)
 	}
-	f.loadFacts(&r.speeds)
+	f.loadFacts(e.speeds)
 	if cacheable && f.free > 0 {
 		f.cached = name
 	}
 	return f
 }
 
-// fillField finds the ranks of a field: all, or only ranks whose workers' health admits another request.
-func (r *Router) fillField(f *field, snap *fleet.Snapshot, q *asked, now time.Time, onlyAdmitted bool) {
+// fill finds the ranks of a field: all, or only ranks whose workers' health admits another request.
+func (e *finder) fill(f *field, snap *fleet.Snapshot, q *asked, now time.Time, onlyAdmitted bool) {
 	m, restricted := q.model, q.isRestricted()
 	*f = field{ranks: f.ranks[:0], facts: f.facts[:0], nodes: f.nodes[:0], numbers: f.numbers, admitted: onlyAdmitted}
 	holders := loaded{model: m}
-	for _, rank := range m.ranks(snap, q.role) {
+	for _, rank := range ranksFor(m, snap, q.role) {
 		if m == anyModel && rank.Worker.Role != q.role || !holders.mayTake(rank.Worker) {
 			continue
 		}
@@ -106,7 +107,7 @@ func (r *Router) fillField(f *field, snap *fleet.Snapshot, q *asked, now time.Ti
 		if rank.Worker.State != fleet.Ready || onlyAdmitted && !admits(&rank, rank.Load.Booked().Requests, now) {
 			continue
 		}
-		f.add(rank, !r.isBusy(&m.Busy, &rank, now))
+		f.add(rank, !e.isBusy(&m.Busy, &rank, now))
 	}
 }
 
@@ -194,8 +195,8 @@ func (f *field) stateSummary() string {
 	return text[len(", "):]
 }
 
-// ranks returns the ranks that serve a model in a role, whatever their state.
-func (m *model) ranks(snap *fleet.Snapshot, role fleet.Role) []fleet.Rank {
+// ranksFor returns the ranks that serve a model in a role, whatever their state.
+func ranksFor(m *model, snap *fleet.Snapshot, role fleet.Role) []fleet.Rank {
 	if m == anyModel {
 		return snap.Ranks
 	}

@@ -3,6 +3,7 @@ package route
 import (
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -182,4 +183,31 @@ func cloneStrings(list []string) []string {
 		list[i] = strings.Clone(list[i])
 	}
 	return list
+}
+
+// lane names the set of ranks that may take the request: requests with the same lane may go to the same
+// ranks. Names of workers cannot hold a comma, so lanes of different sets differ.
+func (h *hints) lane() string {
+	if !h.isRestricted() {
+		if h.role == fleet.Aggregated {
+			return ""
+		}
+		return h.role.String()
+	}
+
+	workers := strings.Join(h.allowed, ",")
+	if h.worker != "" {
+		workers = h.worker
+	}
+	lane := strings.Join(append([]string{h.role.String(), workers + "/" + strconv.Itoa(h.rank)}, h.required...), ",")
+	return keptLabel(lane)
+}
+
+// laneFor names the set of ranks that may take a request for the model; see [hints.lane]. Names of adapters and of workers
+// cannot hold a line break, so lanes of different sets differ.
+func (h *hints) laneFor(m *model) string {
+	if m.Adapter == "" {
+		return h.lane()
+	}
+	return keptLabel(h.lane() + "\n" + m.name)
 }

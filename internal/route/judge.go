@@ -1,6 +1,7 @@
 package route
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -41,29 +42,31 @@ type classModel struct {
 	answer, reuse  float64
 }
 
-// judge computes the cost of the usable ranks of a field by their load now. The result is valid until
-// the next call with the same workspace.
-func (r *Router) judge(w *workspace, q *asked, f *field, now time.Time) *judged {
-	return r.judgeIn(&w.judged, w, q, f, now)
+// judge computes what a request would cost on ranks. It is safe for concurrent use.
+type judge struct {
+	index  *kvindex.Index
+	speeds *speeds
+	uses   uses
 }
 
-// judgeIn is judge with the memory of j.
-func (r *Router) judgeIn(j *judged, w *workspace, q *asked, f *field, now time.Time) *judged {
+// field computes the cost of the usable ranks of a field by their load now, in the memory of j. overlap is that of the request's prompt
+// with the cache of each rank.
+func (g *judge) field(j *judged, overlap *kvindex.Overlap, q *asked, f *field, now time.Time) *judged {
 	j.asked = q
-	j.speeds = &r.speeds
+	j.speeds = g.speeds
 	j.models = j.models[:0]
 	j.request = cost.Request{BlockSize: q.model.BlockSize, PromptTokens: q.tokens, Computed: q.remote}
-	j.loadFacts(f, &w.overlap, now)
+	j.loadFacts(f, overlap, now)
 	for i := range j.candidates {
 		c := &j.candidates[i]
-		c.Facts.Held = r.index.Blocks(c.Rank.ID)
-		r.discount(c, q)
+		c.Facts.Held = g.index.Blocks(c.Rank.ID)
+		g.uses.discount(c, q)
 	}
 
-	j.findPulls(f, &w.overlap)
-	j.findLoads(f, &w.overlap)
+	j.findPulls(f, overlap)
+	j.findLoads(f, overlap)
 
-	j.function = q.costFunction(j)
+	j.function = j.costFunction()
 	for i := range j.candidates {
 		c := &j.candidates[i]
 		if i == 0 || f.facts[i].class != f.facts[i-1].class {
@@ -78,6 +81,33 @@ func (r *Router) judgeIn(j *judged, w *workspace, q *asked, f *field, now time.T
 	return j
 }
 
+// costFunction returns the model's cost function with the weights that the request overrides. The changed
+// copy lies in j.
+func (j *judged) costFunction() cost.Function {
+	q := j.asked
+	function := q.model.choice(q.role).Cost
+	if !q.overlapWeight.Set && !q.prefillLoadScale.Set {
+		return function
+	}
+
+	switch f := function.(type) {
+	case *cost.Weights:
+		j.weights = *f
+		overrideIf(&j.weights.Overlap, q.overlapWeight.Value, q.overlapWeight.Set)
+		overrideIf(&j.weights.PrefillLoadScale, q.prefillLoadScale.Value, q.prefillLoadScale.Set)
+		return &j.weights
+	case *cost.Delay: // it learns how much prefill weighs, so only the worth of cached tokens changes
+		j.delay = *f
+		if q.overlapWeight.Set {
+			for t := range j.delay.Tier {
+				j.delay.Tier[t] *= q.overlapWeight.Value
+			}
+		}
+		return &j.delay
+	}
+	return function
+}
+
 // loadFacts makes a candidate of every usable rank, and finds the smallest booked prefill of all.
 func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 	n := f.usable()
@@ -86,7 +116,7 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 		c, load := &j.candidates[i], f.ranks[i].Load
 		c.Rank = &f.ranks[i]
 		c.Facts.Booked = load.Booked()
-		c.Facts.View = load.View(now, maxReportAge)
+		c.Facts.View = load.View(now, fleet.MaxReportAge)
 		c.Facts.Wait = load.Wait(now)
 		c.Facts.Pace = load.Pace(now)
 		c.Facts.Gathering = load.IsGathering(now)
@@ -208,124 +238,33 @@ func (j *judged) dropLate(deadline time.Duration) {
 	j.candidates = slices.DeleteFunc(j.candidates, func(c pick.Candidate) bool { return j.firstToken(&c) > deadline })
 }
 
-// cheapest returns the indexes of the n cheapest candidates, cheapest first. The winner takes the last
-// place if it is not one of them. One pass with insertion suffices because n is small.
-func (j *judged) cheapest(won, n int) []int {
-	less := func(a, b int) bool {
-		ca, cb := j.candidates[a].Total, j.candidates[b].Total
-		return ca < cb || ca == cb && (a == won || b != won && a < b)
-	}
-	order := j.order[:0]
+// least is the lowest cost of the candidates. There must be one.
+func (j *judged) least() float64 {
+	least := j.candidates[0].Total
 	for i := range j.candidates {
-		if len(order) == n {
-			if !less(i, order[n-1]) {
-				continue
-			}
-			order = order[:n-1]
-		}
-		at, _ := slices.BinarySearchFunc(order, i, func(have, i int) int {
-			if less(have, i) {
-				return -1
-			}
-			return 1
-		})
-		order = slices.Insert(order, at, i)
+		least = min(least, j.candidates[i].Total)
 	}
-
-	if !slices.Contains(order, won) {
-		order[len(order)-1] = won
-	}
-	j.order = order
-	return order
+	return least
 }
 
-// explain writes the pick and its reasons into the decision: the cheapest candidates, the picked one
-// among them, and the addresses to try next. It judges the candidates that are shown once more,
-// because a candidate keeps only its total.
-func (j *judged) explain(d *Decision, won, shown int) {
-	winner := &j.candidates[won]
-	worker := winner.Rank.Worker
-	d.Worker, d.Address = worker.Name, worker.Address
-	d.Rank, d.Ranks = winner.Rank.Number, worker.Ranks
-	d.Transfer, d.TransferAt = worker.Transfer, TransferAddress(worker, winner.Rank.Number)
-	d.Overlap = winner.Facts.HeldBlocks()
-	d.Cached = d.PromptTokens - winner.Uncached
-	d.Considered = len(j.candidates)
-
-	order := j.cheapest(won, shown)
-	d.Candidates = slices.Grow(d.Candidates[:0], len(order))[:len(order)]
-	for i, at := range order {
-		c := &j.candidates[at]
-		j.setModelOf(c)
-		d.Candidates[i] = Candidate{
-			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
-			Overlap: c.Facts.Overlap, Evicting: c.Facts.Evicting, OnNode: c.Facts.OnNode, OnPeers: c.Facts.OnPeers,
-			Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Reported: c.Facts.Reported,
-		}
-		j.judgeOne(c, &d.Candidates[i].Score)
-		if at == won {
-			j.explainPull(d, d.Candidates[i].Score.Pulled)
-		}
+// leastLocal is the lowest cost of a decode worker that computes the prompt, too. By cost.Delay a worker that is idle for a moment counts
+// as the mean of all: the next request may come to it during the prompt.
+func (j *judged) leastLocal() float64 {
+	delay, ok := j.function.(*cost.Delay)
+	if !ok {
+		return j.least()
 	}
-	j.listOthers(d, order)
-}
-
-// explainPull names the worker from whose cache the picked one should fetch the pulled tokens; none for 0.
-func (j *judged) explainPull(d *Decision, tokens int) {
-	if tokens == 0 {
-		return
+	running := int64(0)
+	for i := range j.candidates {
+		running += max(0, j.candidates[i].Facts.Booked.Requests)
 	}
-	from := j.source.rank
-	d.Pull = Pull{
-		Worker: from.Worker.Name, Rank: from.Number, At: TransferAddress(from.Worker, from.Number), Tokens: tokens,
-	}
-}
+	mean := float64(running) / float64(len(j.candidates))
 
-// maxOthers is the number of addresses that a retry may try.
-const maxOthers = 2
-
-// listOthers adds the addresses to try next to a decision, best first. There is one retry only. So a worker that did not
-// serve its last request stands behind the others, and before it one of the picked worker's node: engines of a node often
-// stop together, as when their agent is replaced.
-func (j *judged) listOthers(d *Decision, order []int) {
-	for place := range otherPlaces {
-		for _, at := range order {
-			rank := j.candidates[at].Rank
-			if d.placeOf(rank) == place && d.mayRetryAt(rank.Worker) {
-				d.addOther(rank.Worker.Address)
-			}
-		}
+	least := math.Inf(1)
+	for i := range j.candidates {
+		c := &j.candidates[i]
+		more := max(0, mean-float64(c.Facts.Booked.Requests))
+		least = min(least, c.Total+delay.Interference*more*float64(j.expect(c).prefill)/1e6)
 	}
-}
-
-// otherPlaces is the number of places that placeOf distinguishes.
-const otherPlaces = 4
-
-// placeOf returns the place of a rank in the order of ranks to try after the picked worker. Lower places come first.
-func (d *Decision) placeOf(rank *fleet.Rank) int {
-	place := 0
-	if node := fleet.NodeOf(d.Worker); node != "" && fleet.NodeOf(rank.Worker.Name) == node {
-		place++
-	}
-	if rank.Load.Health().HasFailed() {
-		place += 2
-	}
-	return place
-}
-
-// mayRetryAt reports whether a worker may be tried after the picked one. Ranks of one worker share an address, and a
-// retry must reach another worker. It carries the number of the picked rank, so that worker must have such a rank.
-func (d *Decision) mayRetryAt(w *fleet.Worker) bool {
-	return w.Address != d.Address && !slices.Contains(d.Others, w.Address) && (d.Ranks == 1 || d.Rank < w.Ranks)
-}
-
-// addOther adds an address to try next, unless there are enough.
-func (d *Decision) addOther(address string) {
-	if len(d.Others) == maxOthers {
-		return
-	}
-	if cap(d.Others) == 0 {
-		d.Others = make([]string, 0, maxOthers)
-	}
-	d.Others = append(d.Others, address)
+	return least
 }

@@ -1,7 +1,7 @@
 package route
 
 import (
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +49,7 @@ func (l *laneRanks) resolve(snap *fleet.Snapshot, m *model, h *hints) {
 	l.ranks = l.ranks.reset(snap.MaxRank)
 	l.isEmpty = true
 
-	pool := m.ranks(snap, h.role)
+	pool := ranksFor(m, snap, h.role)
 	if h.worker != "" {
 		pool = ranksOf(snap, h.worker)
 	}
@@ -70,11 +70,26 @@ func (l *laneRanks) resolve(snap *fleet.Snapshot, m *model, h *hints) {
 	}
 }
 
+// ranksOf returns the ranks of one worker. It searches the sorted ranks and does not walk the fleet,
+// because there may be many lanes.
+func ranksOf(snap *fleet.Snapshot, worker string) []fleet.Rank {
+	at, ok := slices.BinarySearchFunc(snap.Ranks, worker, func(r fleet.Rank, name string) int {
+		return strings.Compare(r.Worker.Name, name)
+	})
+	if !ok {
+		return nil
+	}
+	end := at
+	for end < len(snap.Ranks) && snap.Ranks[end].Worker.Name == worker {
+		end++
+	}
+	return snap.Ranks[at:end]
+}
+
 // openRanks is the ranks that are free while a queue is drained. It is found once for all lanes, because there
 // may be many, and then follows the bookings.
 type openRanks struct {
-	router   *Router
-	models   map[string]*model
+	finder   *finder
 	snapshot *fleet.Snapshot
 	now      time.Time
 
@@ -82,11 +97,9 @@ type openRanks struct {
 	free rankSet
 }
 
-// openRanks returns the free ranks of a queue's pool, in the queue's memory. wt.mu is held.
-func (r *Router) openRanks(wt *waiting, now time.Time) *openRanks {
-	o := &wt.open
-	*o = openRanks{router: r, models: *r.models.Load(), snapshot: r.fleet.Snapshot(), now: now, free: o.free}
-	return o
+// begin forgets what was found, and keeps the memory.
+func (o *openRanks) begin(e *finder, now time.Time) {
+	*o = openRanks{finder: e, snapshot: e.fleet.Snapshot(), now: now, free: o.free}
 }
 
 // find finds the ready ranks of a model's pool that are not busy.
@@ -103,51 +116,29 @@ func (o *openRanks) find(m *model) {
 
 // update adds or removes a rank by its state and its load now.
 func (o *openRanks) update(rank *fleet.Rank) {
-	if rank.Worker.State == fleet.Ready && !o.router.isBusy(&o.pool.Busy, rank, o.now) {
+	if rank.Worker.State == fleet.Ready && !o.finder.isBusy(&o.pool.Busy, rank, o.now) {
 		o.free.add(rank.ID)
 	} else {
 		o.free.remove(rank.ID)
 	}
 }
 
-// booked updates the rank of a decision that was just made.
-func (o *openRanks) booked(d *Decision) {
-	if rank, ok := o.snapshot.Rank(d.Worker, d.Rank); ok && o.pool != nil {
+// booked updates the rank of a worker on which a request was just booked.
+func (o *openRanks) booked(worker string, number int) {
+	if rank, ok := o.snapshot.Rank(worker, number); ok && o.pool != nil {
 		o.update(&rank)
 	}
 }
 
-// canGo reports whether a decision for the request would be final: a rank is free, or the pool has no rank
-// for it any more, so that it will be refused. It is cheaper than resume, and is called for the head of
-// each lane at each Wake.
-func (o *openRanks) canGo(t *Ticket) bool {
-	m := o.models[t.decision.Model]
-	if m == nil {
-		return true
-	}
+// canGo reports whether a decision for a request for the model would be final: a rank of its lane is free, or the pool has no
+// rank for it any more, so that it will be refused. It is cheaper than a decision, and is called for the head of each lane
+// whenever the queue is drained.
+func (o *openRanks) canGo(m *model, l *laneRanks, h *hints) bool {
 	if o.pool == nil || o.pool.Pool != m.Pool { // models of one pool have the same thresholds
 		o.find(m)
 	}
-	if t.lane.snapshot != o.snapshot {
-		t.lane.resolve(o.snapshot, m, &t.hints)
+	if l.snapshot != o.snapshot {
+		l.resolve(o.snapshot, m, h)
 	}
-	return t.lane.isEmpty || t.lane.ranks.intersects(o.free)
-}
-
-// lane names the set of ranks that may take the request: requests with the same lane may go to the same
-// ranks. Names of workers cannot hold a comma, so lanes of different sets differ.
-func (h *hints) lane() string {
-	if !h.isRestricted() {
-		if h.role == fleet.Aggregated {
-			return ""
-		}
-		return h.role.String()
-	}
-
-	workers := strings.Join(h.allowed, ",")
-	if h.worker != "" {
-		workers = h.worker
-	}
-	lane := strings.Join(append([]string{h.role.String(), workers + "/" + strconv.Itoa(h.rank)}, h.required...), ",")
-	return keptLabel(lane)
+	return l.isEmpty || l.ranks.intersects(o.free)
 }

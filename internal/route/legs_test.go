@@ -147,7 +147,7 @@ func TestPull(t *testing.T) {
 // TestTransfersAreLearned: a transfer lasts from the end of the prefill to the event of the prompt's last block.
 func TestTransfersAreLearned(t *testing.T) {
 	r := newLegs(t, ModelConfig{Prefill: PrefillRemote}, "p", "d")
-	r.cfg.PredictFor = func(fleet.Rank) time.Duration { return time.Second } // as for workers with events
+	r.predicts.lasts = func(fleet.Rank) time.Duration { return time.Second } // as for workers with events
 	d := r.ask("id", text("a", 4000))
 	rank := r.fleet.Snapshot().Pool("m", fleet.Decode)[0]
 	before := r.Speeds()[classOf(rank.Worker)].Transfer
@@ -180,7 +180,7 @@ func TestTransfersAreLearned(t *testing.T) {
 // TestTransfersAreForgotten checks that transfers are forgotten if no event shows their end.
 func TestTransfersAreForgotten(t *testing.T) {
 	r := newLegs(t, ModelConfig{Prefill: PrefillRemote}, "p", "d")
-	r.cfg.PredictFor = func(fleet.Rank) time.Duration { return time.Second }
+	r.predicts.lasts = func(fleet.Rank) time.Duration { return time.Second }
 	r.Handed(r.ask("id", text("a", 4000)), noon)
 	r.SettlePrefills(noon.Add(maxTransfer))
 	kept := len(r.transfers.byID)

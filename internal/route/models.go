@@ -13,6 +13,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
@@ -87,7 +88,7 @@ const ChooserName = "chooser"
 // choice is a Choice with its policy.
 type choice struct {
 	Choice
-	policy pick.Policy
+	picker pick.Policy
 }
 
 // newChoice fills in the defaults of a choice and makes its policy.
@@ -136,32 +137,8 @@ func (m *model) keepPolicies(old *model) {
 // policy holds the state: the counter of round-robin.
 func (c *choice) keepPolicy(old *choice) {
 	if c.Chooser == nil && old.Chooser == nil && c.Policy == old.Policy && c.Temperature == old.Temperature {
-		c.policy = old.policy
+		c.picker = old.picker
 	}
-}
-
-// SetModels replaces the models. Decisions that have begun use the old models, and later ones the new.
-// On an error, which names everything that is wrong, nothing changes.
-func (r *Router) SetModels(models map[string]*ModelConfig) error {
-	ready := make(map[string]*model, len(models))
-	var errs []error
-	for name, cfg := range models {
-		m, err := newModel(name, *cfg)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("model %s: %w", name, err))
-		}
-		if old := (*r.models.Load())[name]; old != nil {
-			m.keepPolicies(old)
-		}
-		ready[name] = m
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	// Queues first: a decision that sees the new models must find their queues.
-	r.setQueues(ready)
-	r.models.Store(&ready)
-	return nil
 }
 
 // newModel fills in the defaults of a configuration. It returns a model even if the configuration is wrong, so
@@ -217,40 +194,30 @@ func (m *model) seed(salt string, media [][16]byte) uint64 {
 	return seed
 }
 
-// ModelStatus is one line of the model listing.
-type ModelStatus struct {
-	Name, Pool, Adapter, Parent string
-	ContextLength               int
-	// Workers counts the workers of the pool that decode, in any state; Ready counts the ones that take requests. For an adapter, only
-	// workers that have it loaded count.
-	Workers, Ready int
+// anyModel serves requests that name no model on a path that is not parsed.
+var anyModel = &model{
+	ModelConfig: ModelConfig{BlockSize: DefaultBlockSize},
+	all:         choice{Choice{Policy: pick.LeastLoaded, Cost: cost.Default()}, must(pick.New(pick.LeastLoaded, 0))},
 }
 
-// Serves reports whether requests may name this model.
-func (r *Router) Serves(name string) bool { return (*r.models.Load())[name] != nil }
-
-// Models lists the served models, sorted by name.
-func (r *Router) Models() []ModelStatus {
-	snap := r.fleet.Snapshot()
-	var list []ModelStatus
-	for name, m := range *r.models.Load() {
-		s := ModelStatus{Name: name, Pool: m.Pool, Adapter: m.Adapter, Parent: m.Parent, ContextLength: m.ContextLength}
-		holders := loaded{model: m}
-		serving := snap.Pool(m.Pool, fleet.Decode)
-		if len(serving) == 0 {
-			serving = snap.Pool(m.Pool, fleet.Aggregated)
-		}
-		for _, rank := range serving {
-			if rank.Number != 0 || !holders.mayTake(rank.Worker) {
-				continue
-			}
-			s.Workers++
-			if rank.Worker.State == fleet.Ready {
-				s.Ready++
-			}
-		}
-		list = append(list, s)
+func must(p pick.Policy, err error) pick.Policy {
+	if err != nil {
+		panic(err) // pick.LeastLoaded exists, so this cannot happen
 	}
-	slices.SortFunc(list, func(a, b ModelStatus) int { return strings.Compare(a.Name, b.Name) })
-	return list
+	return p
+}
+
+// Prefill sets the workers that compute the prompts of a model with prefill and decode workers.
+type Prefill string
+
+// The values. A request may ask for one of the last two.
+const (
+	PrefillAuto   Prefill = "auto"               // by the way that costs less
+	PrefillRemote Prefill = openai.PrefillRemote // on a prefill worker, if one is ready and free
+	PrefillLocal  Prefill = openai.PrefillLocal  // on the decode worker
+)
+
+// Prefills are the names of all values.
+func Prefills() []string {
+	return []string{string(PrefillAuto), string(PrefillRemote), string(PrefillLocal)}
 }

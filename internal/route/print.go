@@ -3,7 +3,6 @@ package route
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -62,9 +61,6 @@ func (d *Decision) String() string {
 	}
 	return b.String()
 }
-
-// PrefillID returns the id of the decision about the nth prefill worker of a request whose decision is Split, counted from 0.
-func (d *Decision) PrefillID(n int) string { return d.ID + "-prefill" + strconv.Itoa(n) }
 
 // rows are the table of the candidates, its head first.
 func (d *Decision) rows() [][]string {

@@ -110,3 +110,14 @@ func (p *promises) recycle(id string, made *promise) {
 
 // drop forgets a request's promise.
 func (p *promises) drop(id string) { p.recycle(id, p.take(id)) }
+
+// len returns the number of promises.
+func (p *promises) len() (n int) {
+	for i := range p.shards {
+		s := &p.shards[i]
+		s.mu.Lock()
+		n += len(s.byID)
+		s.mu.Unlock()
+	}
+	return n
+}

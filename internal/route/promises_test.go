@@ -64,14 +64,3 @@ func TestPromisesBesideEachOther(t *testing.T) {
 		t.Errorf("%d bytes are spare", got)
 	}
 }
-
-// Promised returns the number of promises, for tests of the whole router.
-func (r *Router) Promised() (n int) {
-	for i := range r.promises.shards {
-		s := &r.promises.shards[i]
-		s.mu.Lock()
-		n += len(s.byID)
-		s.mu.Unlock()
-	}
-	return n
-}

@@ -8,17 +8,6 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
-// Pull is a worker from whose cache the picked one should fetch the beginning of the prompt, because that is faster than to
-// compute it: vLLM's "remote_kv_source".
-type Pull struct {
-	Worker string
-	Rank   int
-	// At is the host and port of that rank for transfers.
-	At string
-	// Tokens is the number of tokens of the prompt that are there and not on the picked rank.
-	Tokens int
-}
-
 // source is the rank that holds most of a prompt, among the ranks from which others can fetch.
 type source struct {
 	rank   *fleet.Rank // nil for none

@@ -35,18 +35,8 @@ func (req *Request) keep(q *asked, d *Decision) {
 	}
 }
 
-// kept returns the reading that a decision about a prefill worker can use; nil for none. Another block size, template or
-// tokenizer since then needs another reading, and so do hints in the body.
-func (r *Router) kept(req *Request) *Reading {
-	k := req.Reading
-	if k == nil || k.model == nil || req.Role != fleet.Prefill || !req.IgnoreBodyHints || r.model(k.model.name, true) != k.model {
-		return nil
-	}
-	return k
-}
-
-// reuse fills q and d as read does, from a reading.
-func (r *Router) reuse(q *asked, req *Request, k *Reading, d *Decision) *refusal {
+// reuse fills q and d as [Router.read] does, from a reading.
+func (q *asked) reuse(req *Request, k *Reading, d *Decision) *refusal {
 	q.reset()
 	q.model = k.model
 	q.batch = k.batch
@@ -54,7 +44,7 @@ func (r *Router) reuse(q *asked, req *Request, k *Reading, d *Decision) *refusal
 	q.blocks = append(q.blocks, k.blocks...)
 	q.hints = readHints(req, nil)
 	c := q.model.choice(q.role)
-	q.policyName, q.policy = c.Policy, c.policy
+	q.policyName, q.policy = c.Policy, c.picker
 	q.policyInput = q.hints.policyInput(d.Session)
 	q.session = sessionHash(d.Session)
 	q.mayWait = q.model.Queue != nil && req.Ready != nil

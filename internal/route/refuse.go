@@ -3,10 +3,8 @@ package route
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
@@ -56,10 +54,6 @@ type refusal struct {
 	retryAfter time.Duration // what to advise; 0 for no advice
 }
 
-// queueOccupied makes a request join the queue although a rank is free, because others wait already. It
-// never reaches a client.
-var queueOccupied = &refusal{}
-
 // isBusy reports whether the request could go if a rank were less busy. Such a request may wait.
 func (w *refusal) isBusy() bool { return w.reason == ReasonBusy || w.reason == ReasonPinnedBusy }
 
@@ -104,13 +98,12 @@ var answers = map[Reason]struct {
 		"All ranks that may take this request stayed busy for %.1f s, while it waited. Try again in %s."},
 }
 
-// refuse makes the refusal for a reason of the table. busy gives the status if the table has
-// busyStatus; otherwise it may be nil.
-func refuse(reason Reason, busy *Busy, retryAfter time.Duration, args ...any) *refusal {
+// refuse makes the refusal for a reason of the table. busy is the status if the table has busyStatus; otherwise it may be 0.
+func refuse(reason Reason, busy int, retryAfter time.Duration, args ...any) *refusal {
 	answer := answers[reason]
 	status := answer.status
 	if status == busyStatus {
-		status = busy.status()
+		status = busy
 	}
 	if retryAfter > 0 {
 		args = append(args, inSeconds(retryAfter))
@@ -124,7 +117,7 @@ func refuse(reason Reason, busy *Busy, retryAfter time.Duration, args ...any) *r
 // that clients understand is ours.
 func refuseError(err error) *refusal {
 	if errors.Is(err, prompt.ErrStopped) {
-		return refuse(ReasonCancelled, nil, 0)
+		return refuse(ReasonCancelled, 0, 0)
 	}
 	var e *prompt.Error
 	if !errors.As(err, &e) {
@@ -135,72 +128,6 @@ func refuseError(err error) *refusal {
 		reason = ReasonInternal
 	}
 	return &refusal{reason: reason, err: e}
-}
-
-// refusal returns the reason why no rank can take a request; nil if a rank is free. Hints are checked before
-// states, and states before load.
-func (f *field) refusal(q *asked, now time.Time) *refusal {
-	switch {
-	case f.free > 0:
-		return nil
-	case len(f.ranks) > 0:
-		return f.refuseBusy(q, now)
-	case f.pool > 0 && f.hint != notExcluded && f.hint != excludedByFailure:
-		return f.refuseExcluded(q)
-	}
-
-	retryAfter := 10 * time.Second
-	if f.states[fleet.Starting] > 0 || q.model.Loadable {
-		retryAfter = 2 * time.Second
-	}
-	states := f.stateSummary()
-	switch {
-	case states == "" && q.model.Loadable:
-		states = "none of its workers has this adapter loaded, and one is asked to load it"
-	case states == "" && q.model.Adapter != "":
-		states = "none of its workers has this adapter loaded"
-	case states == "":
-		states = "it has none"
-	case q.isRestricted():
-		states = "of those that may take this request " + states
-	}
-	return refuse(ReasonNoReadyWorker, nil, retryAfter, q.model.name, states)
-}
-
-// refuseBusy refuses a request whose ranks are all busy.
-func (f *field) refuseBusy(q *asked, now time.Time) *refusal {
-	retryAfter := wholeSeconds(f.leastWait(now))
-	if q.worker != "" {
-		return refuse(ReasonPinnedBusy, &q.model.Busy, retryAfter, clip(q.worker))
-	}
-	ranks := "The only rank that may take this request is"
-	if n := len(f.ranks); n > 1 {
-		ranks = fmt.Sprintf("All %d ranks that may take this request are", n)
-	}
-	return refuse(ReasonBusy, &q.model.Busy, retryAfter, ranks)
-}
-
-// refuseExcluded refuses a request whose hints exclude every rank of its pool.
-func (f *field) refuseExcluded(q *asked) *refusal {
-	model := q.model.name
-	switch f.hint {
-	case excludedByAllowed:
-		return refuse(ReasonNoAllowedWorker, nil, 0, clip(strings.Join(q.allowed, ", ")), model)
-	case excludedByWorker:
-		if len(q.allowed) > 0 {
-			return refuse(ReasonWorkerNotFound, nil, 0, clip(q.worker), "is not among the allowed workers that serve", model, "allow it")
-		}
-		return refuse(ReasonWorkerNotFound, nil, 0, clip(q.worker), "does not serve", model, "none")
-	case excludedByRank:
-		return refuse(ReasonRankNotFound, nil, 0, q.rank)
-	default:
-		return refuse(ReasonNoTaintedWorker, nil, 0, clip(strings.Join(q.required, ", ")))
-	}
-}
-
-// refuseLate refuses a request whose first token is expected after its deadline.
-func refuseLate(q *asked, expected time.Duration) *refusal {
-	return refuse(ReasonDeadline, &q.model.Busy, wholeSeconds(expected-q.deadline), expected.Milliseconds(), q.deadline.Milliseconds())
 }
 
 // refuse makes d a refusal.

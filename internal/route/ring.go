@@ -1,7 +1,6 @@
 package route
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -72,11 +71,4 @@ func (s *slot) visit(visit func(*Decision) bool) (more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.used || visit(&s.d)
-}
-
-// Clone is a copy that shares no memory that DecideInto overwrites.
-func (d *Decision) Clone() *Decision {
-	c := *d
-	c.Candidates, c.Others = slices.Clone(d.Candidates), slices.Clone(d.Others)
-	return &c
 }

@@ -93,9 +93,9 @@ type Router struct {
 	recent   ring
 	counts   counts
 	ids      atomic.Uint64
-	latches  latches
-	promises promises
-	uses     uses
+	finder   finder
+	judge    judge
+	predicts predicts
 
 	transfers transfers
 
@@ -117,12 +117,15 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	cfg = cfg.withDefaults()
 	r := &Router{cfg: cfg, fleet: f, index: x, maxIdle: idlePerCore * runtime.GOMAXPROCS(0), idSeed: maphash.MakeSeed()}
 	r.speeds.start = cfg.Speeds
+	r.finder.fleet, r.finder.speeds = f, &r.speeds
+	r.judge.index, r.judge.speeds = x, &r.speeds
+	r.predicts.index, r.predicts.lasts = x, cfg.PredictFor
 	r.bookings = pick.NewBookings(pick.BookingsConfig{
-		Served: cfg.Served, Prefilled: r.speeds.observePrefill, Gone: r.promises.drop,
+		Served: cfg.Served, Prefilled: r.speeds.observePrefill, Gone: r.predicts.promises.drop,
 	})
 	r.transfers.speeds = &r.speeds
 	r.recent.slots = make([]slot, cfg.Decisions)
-	r.promises.init()
+	r.predicts.promises.init()
 	r.models.Store(&map[string]*model{})
 	r.queues.Store(&[]*waiting{})
 	return r
@@ -188,7 +191,7 @@ func (r *Router) SettlePrefills(now time.Time) int {
 		if ended, ok := r.computedAt(k.Rank, k.Last, now); ok {
 			return pick.Computed, ended
 		}
-		unseen := k.Last == 0 || k.Rank.Load.Lag() > maxEventLag || r.hasNoEvents(k.Rank)
+		unseen := k.Last == 0 || k.Rank.Load.Lag() > maxEventLag || r.predicts.standForCache(k.Rank)
 		if unseen && (overdue || k.Rank.Load.IsOvertaken(k.At)) {
 			return pick.Supposed, now
 		}
@@ -219,9 +222,6 @@ func (r *Router) computedAt(rank fleet.Rank, last uint64, now time.Time) (ended 
 // maxEventLag bounds the delay of events that still show when a prompt was computed.
 const maxEventLag = 50 * time.Millisecond
 
-// hasNoEvents reports whether predictions stand for a rank's cache, because it publishes no events.
-func (r *Router) hasNoEvents(rank fleet.Rank) bool { return r.cfg.PredictFor(rank) > shortPrediction }
-
 // EndBefore ends the bookings of one Envoy that began before t, and returns their number: for an Envoy whose
 // access-log stream has stayed closed.
 func (r *Router) EndBefore(source string, t time.Time) int {
@@ -246,8 +246,8 @@ func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int)
 // RankGone ends all bookings on a rank whose epoch is over. It is safe to call from the
 // fleet's hook of that name.
 func (r *Router) RankGone(rank fleet.RankID) int {
-	r.latches.reset(rank)
-	r.uses.drop(rank)
+	r.finder.latches.reset(rank)
+	r.judge.uses.drop(rank)
 	return r.bookings.EndIf(pick.RankGone, func(_ string, k *pick.Booking) bool { return k.Rank.ID == rank })
 }
 

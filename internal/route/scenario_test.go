@@ -48,7 +48,7 @@ var line = perfmodel.Line{Token: 1e6}
 //	loads | stats
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
-		w := &world{index: kvindex.New(kvindex.Config{}), now: start, tickets: map[string]*route.Ticket{}}
+		w := &world{index: kvindex.New(kvindex.Config{}), now: start, tickets: map[string]route.Ticket{}}
 		w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.index.Drop(id); w.router.RankGone(id) }})
 		w.router = route.New(route.Config{Seed: 1, Speeds: map[string]perfmodel.Speed{"sim": {Prefill: line, Decode: perfmodel.DefaultSpeed().Decode}}}, w.fleet, w.index)
 		datadriven.RunTest(t, file, w.act)
@@ -61,7 +61,7 @@ type world struct {
 	router *route.Router
 	now    time.Time
 
-	tickets map[string]*route.Ticket
+	tickets map[string]route.Ticket
 	told    strings.Builder
 }
 

@@ -71,7 +71,7 @@ func (s *speeds) observePrefill(k *pick.Booking, p fleet.Ended) {
 	load := k.Rank.Load
 	period, ok := load.EndPeriod(int64(k.Prompt-k.Cached), &p)
 	// While requests wait in the engine's queue, the time until a prompt is computed is mostly spent in the queue.
-	if !ok || load.View(p.At, maxReportAge).Queued {
+	if !ok || load.View(p.At, fleet.MaxReportAge).Queued {
 		return
 	}
 
@@ -120,33 +120,14 @@ func (s *speeds) observeAnswer(k *pick.Booking, session uint64, gap time.Duratio
 	class.answers.observe(answerTokens(now.Sub(k.At.Add(k.FirstToken.Duration())), gap), session)
 }
 
-// Speeds returns the learned speeds, per class of workers.
-func (r *Router) Speeds() map[WorkerClass]perfmodel.Speed {
+// all returns the learned speeds, per class of workers.
+func (s *speeds) all() map[WorkerClass]perfmodel.Speed {
 	out := map[WorkerClass]perfmodel.Speed{}
-	if known := r.speeds.byClass.Load(); known != nil {
+	if known := s.byClass.Load(); known != nil {
 		for class, l := range *known {
 			pass := l.pass.Pass()
 			out[class] = perfmodel.Speed{Prefill: pass.Prefill, Decode: pass.Decode, Transfer: l.transfer.Pass().Prefill}
 		}
 	}
 	return out
-}
-
-// RankPace is the learned pace of one rank.
-type RankPace struct {
-	Worker string
-	Rank   int
-	Class  WorkerClass
-	fleet.PaceStats
-}
-
-// Paces returns the learned pace of each rank, by the names of workers.
-func (r *Router) Paces(now time.Time) []RankPace {
-	ranks := r.fleet.Snapshot().Ranks
-	list := make([]RankPace, len(ranks))
-	for i := range ranks {
-		w := ranks[i].Worker
-		list[i] = RankPace{w.Name, ranks[i].Number, classOf(w), ranks[i].Load.PaceStats(now)}
-	}
-	return list
 }

@@ -2,7 +2,10 @@ package route
 
 import (
 	"sync/atomic"
+	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
@@ -80,7 +83,7 @@ func (r *Router) Stats() Stats {
 		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(),
 		Stopped: c.stopped.Load(), Unread: c.unread.Load(),
 		Busy: c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
-		Bookings: r.bookings.Stats(), HeldBack: c.heldBack.Load(), Unpromised: r.promises.lost.Load(),
+		Bookings: r.bookings.Stats(), HeldBack: c.heldBack.Load(), Unpromised: r.predicts.promises.lost.Load(),
 	}
 }
 
@@ -89,3 +92,25 @@ type (
 	BookingStats  = pick.Stats
 	BookingReason = pick.Reason
 )
+
+// Speeds returns the learned speeds, per class of workers.
+func (r *Router) Speeds() map[WorkerClass]perfmodel.Speed { return r.speeds.all() }
+
+// RankPace is the learned pace of one rank.
+type RankPace struct {
+	Worker string
+	Rank   int
+	Class  WorkerClass
+	fleet.PaceStats
+}
+
+// Paces returns the learned pace of each rank, by the names of workers.
+func (r *Router) Paces(now time.Time) []RankPace {
+	ranks := r.fleet.Snapshot().Ranks
+	list := make([]RankPace, len(ranks))
+	for i := range ranks {
+		w := ranks[i].Worker
+		list[i] = RankPace{w.Name, ranks[i].Number, classOf(w), ranks[i].Load.PaceStats(now)}
+	}
+	return list
+}

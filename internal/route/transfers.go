@@ -8,15 +8,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
-	"github.com/stator-project/stator/internal/route/pick"
 )
-
-// HasTransfers reports whether a worker takes part in transfers of KV caches.
-func (r *Router) HasTransfers() bool {
-	return slices.ContainsFunc(r.fleet.Snapshot().Workers, func(w *fleet.Worker) bool {
-		return w.Role != fleet.Aggregated || w.Transfer != fleet.NoTransfer
-	})
-}
 
 // transfers are the KV caches on their way to decode workers, by the ids of their decisions. Of each it is learned how long it
 // takes: from Handed to the event by which the decode worker reports the prompt's last block. A transfer that is longer on its
@@ -71,38 +63,10 @@ func (t *transfers) settle(arrived func(rank fleet.Rank, last uint64) (at time.T
 	}
 }
 
-// Handed records that a prefill worker has computed the prompt of a decision that is Split, so that its transfer to the decode
-// worker begins. False means that the decision has no booking (any more).
-func (r *Router) Handed(d *Decision, now time.Time) bool {
-	k, ok := r.bookings.Handed(d.ID, now, r.transferTime)
-	if !ok {
-		return false
-	}
-
-	// If the rank holds the last block already, no event will show the transfer. If it computes prompts, the event
-	// shows the time of these, too.
-	tokens := int(k.Prompt - k.Cached)
-	_, there := r.computedAt(k.Rank, d.Last, now)
-	if d.Last != 0 && tokens > 0 && !there && !r.hasNoEvents(k.Rank) && !computesPrompts(k.Rank) {
-		r.transfers.add(d.ID, transfer{k.Rank, d.Last, tokens, now})
-	}
-	return true
-}
-
 // computesPrompts reports whether prompts are booked on a rank that are not computed yet.
 func computesPrompts(rank fleet.Rank) bool { return rank.Load.Booked().PrefillTokens > 0 }
 
-// transferTime returns the expected duration of the transfer of a booking's prompt.
-func (r *Router) transferTime(k *pick.Booking) time.Duration {
-	return r.speeds.of(k.Rank.Worker).transfer.Pass().Prefill.Prefill(int(k.Prompt - k.Cached))
-}
-
-// settleTransfers learns from the transfers that have arrived. Events that are late do not show when.
-func (r *Router) settleTransfers(now time.Time) {
-	r.transfers.settle(func(rank fleet.Rank, last uint64) (time.Time, bool) {
-		if rank.Load.Lag() > maxEventLag {
-			return time.Time{}, false
-		}
-		return r.computedAt(rank, last, now)
-	}, now)
+// transferTime returns the expected duration of the transfer of so many tokens to a worker.
+func (s *speeds) transferTime(w *fleet.Worker, tokens int) time.Duration {
+	return s.of(w).transfer.Pass().Prefill.Prefill(tokens)
 }

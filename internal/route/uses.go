@@ -56,7 +56,7 @@ func (u *uses) drop(rank fleet.RankID) {
 
 // discount takes the blocks out of a candidate's overlap that the prompts that wait on its rank will evict. It changes nothing while these
 // fit beside the blocks that the rank holds.
-func (r *Router) discount(c *pick.Candidate, q *asked) {
+func (u *uses) discount(c *pick.Candidate, q *asked) {
 	device, capacity := c.Facts.Overlap[fleet.Device], c.Facts.Capacity
 	if device == 0 || capacity <= 0 || c.Facts.Booked.PrefillTokens == 0 {
 		return
@@ -65,7 +65,7 @@ func (r *Router) discount(c *pick.Candidate, q *asked) {
 	if waiting+c.Facts.Held <= capacity {
 		return
 	}
-	stack := r.uses.of(c.Rank.ID)
+	stack := u.of(c.Rank.ID)
 	if stack == nil {
 		return
 	}

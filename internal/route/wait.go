@@ -2,12 +2,10 @@ package route
 
 import (
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
@@ -23,34 +21,8 @@ type waiting struct {
 	open  openRanks    // guarded by mu; memory of drain
 }
 
-// Wait describes the time that a request waited.
-type Wait struct {
-	// Since is the time at which the request came, and Took the time that it has waited.
-	Since time.Time
-	Took  time.Duration
-	// Class and Tenant are its place in the queue. Ahead is the number of requests that waited in
-	// the whole queue when it came.
-	Class, Tenant string
-	Ahead         int
-	// Busy is the number of ranks that could have taken the request if they had been less busy. If Free is true these ranks were free, and
-	// the request took its turn behind others.
-	Busy int
-	Free bool
-}
-
-// Ticket is a request's place in the queue. A ticket leaves the queue exactly once:
-//
-//	event                       state before   state after   final decision
-//	Decide returns Queued       -              waiting       -
-//	its turn comes (Wake, End)  waiting        decided       goes to Request.Ready
-//	Wake after Until            waiting        decided       goes to Request.Ready, refused
-//	Expire                      waiting        decided       is returned, refused
-//	Cancel                      waiting        cancelled     none
-//	Expire, Cancel              decided        decided       has gone to Request.Ready
-//
-// While Decide is still at work, the final decision is not passed to Request.Ready but returned by
-// Decide.
-type Ticket struct {
+// ticket is a Ticket with the request as it will be decided when its turn comes.
+type ticket struct {
 	waiting *waiting
 	item    *queue.Item
 	ready   func(*Decision)
@@ -70,8 +42,8 @@ type Ticket struct {
 	final    *Decision // guarded by waiting.mu; the final decision, if it was made while deciding
 }
 
-// Until is the latest end of the wait: see [Router.Expire].
-func (t *Ticket) Until() time.Time { return t.item.Until }
+// Until is the latest end of the wait.
+func (t *ticket) Until() time.Time { return t.item.Until }
 
 // setQueues gives every pool that needs one a queue, and every queue its configuration. Requests that
 // wait keep their place. A queue whose pool has no model any more stays until its requests have gone.
@@ -117,19 +89,19 @@ func (r *Router) queueOf(m *model) *waiting {
 // free and others wait already.
 func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free bool) (*Decision, *refusal) {
 	f := &w.field
-	j := r.judge(w, q, f, d.At)
+	j := r.judge.field(&w.judged, &w.overlap, q, f, d.At)
 	best, first := j.soonest()
 	wt := r.queueOf(q.model)
-	t := &Ticket{
+	t := &ticket{
 		waiting: wt, ready: req.Ready, batch: q.batch, policy: q.policy, deciding: true,
 		legs: q.choosesLegs, splits: q.splits,
-		hints:  q.hints.forQueue(q.model.ranks(r.fleet.Snapshot(), q.role)),
+		hints:  q.hints.forQueue(ranksFor(q.model, r.fleet.Snapshot(), q.role)),
 		blocks: slices.Clone(q.blocks),
 		wait:   Wait{Since: d.At, Busy: f.usable(), Free: free},
 	}
 	t.wait.Tenant = t.hints.tenant
 	turn := queue.Request{
-		Class: t.hints.class, Tenant: t.hints.tenant, Lane: q.model.lane(&t.hints),
+		Class: t.hints.class, Tenant: t.hints.tenant, Lane: t.hints.laneFor(q.model),
 		Restricted: t.hints.isRestricted() || q.model.Adapter != "",
 		Strict:     t.hints.strict, HeadStart: t.hints.headStart,
 		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: j.expect(best).prefill,
@@ -151,7 +123,7 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	// The checks above and Push are under one lock, so no other request can come between them.
 	item, full := wt.queue.Push(turn)
 	if full != nil {
-		return nil, refuse(ReasonQueueFull, &q.model.Busy, wholeSeconds(best.Facts.Wait), full)
+		return nil, refuse(ReasonQueueFull, q.model.Busy.status(), wholeSeconds(best.Facts.Wait), full)
 	}
 	t.item = item
 	t.wait.Class = item.ClassName()
@@ -191,7 +163,7 @@ func (r *Router) wakeQueue(wt *waiting, now time.Time) {
 	wt.mu.Lock()
 	defer wt.mu.Unlock()
 	for it := wt.queue.PopExpired(now); it != nil; it = wt.queue.PopExpired(now) {
-		t := it.Value.(*Ticket)
+		t := it.Value.(*ticket)
 		r.countGone(wt)
 		r.deliver(t, r.refuseWaited(t, now))
 	}
@@ -204,14 +176,19 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 	w := r.acquire()
 	defer r.release(w)
 
-	open := r.openRanks(wt, now)
+	open, models := &wt.open, *r.models.Load()
+	open.begin(&r.finder, now)
+	canGo := func(t *ticket) bool {
+		m := models[t.decision.Model]
+		return m == nil || open.canGo(m, &t.lane, &t.hints)
+	}
 	var closed map[string]bool // lanes whose head could go and then found no free rank
 	for {
-		it := wt.queue.Next(func(it *queue.Item) bool { return !closed[it.Lane] && open.canGo(it.Value.(*Ticket)) })
+		it := wt.queue.Next(func(it *queue.Item) bool { return !closed[it.Lane] && canGo(it.Value.(*ticket)) })
 		if it == nil {
 			return
 		}
-		t := it.Value.(*Ticket)
+		t := it.Value.(*ticket)
 		d := r.resume(w, t, now)
 		if d == nil {
 			if closed == nil {
@@ -220,7 +197,7 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 			closed[it.Lane] = true
 			continue
 		}
-		open.booked(d)
+		open.booked(d.Worker, d.Rank)
 		wt.queue.Take(it)
 		r.countGone(wt)
 		r.deliver(t, d)
@@ -233,29 +210,13 @@ func (r *Router) countGone(wt *waiting) {
 	r.queued.Add(-1)
 }
 
-// ranksOf returns the ranks of one worker. It searches the sorted ranks and does not walk the fleet,
-// because there may be many lanes.
-func ranksOf(snap *fleet.Snapshot, worker string) []fleet.Rank {
-	at, ok := slices.BinarySearchFunc(snap.Ranks, worker, func(r fleet.Rank, name string) int {
-		return strings.Compare(r.Worker.Name, name)
-	})
-	if !ok {
-		return nil
-	}
-	end := at
-	for end < len(snap.Ranks) && snap.Ranks[end].Worker.Name == worker {
-		end++
-	}
-	return snap.Ranks[at:end]
-}
-
 // resume attempts to book a waiting request, with the models, the fleet and the index of now. It returns nil if
 // the request must go on waiting.
-func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
+func (r *Router) resume(w *workspace, t *ticket, now time.Time) *Decision {
 	d := t.newDecision(now)
 	m := (*r.models.Load())[d.Model]
 	if m == nil {
-		d.refuse(refuse(ReasonModelNotFound, nil, 0, d.Model, " any more"))
+		d.refuse(refuse(ReasonModelNotFound, 0, 0, d.Model, " any more"))
 		return d
 	}
 
@@ -281,7 +242,7 @@ func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 	case refused == nil:
 	case refused.isBusy(): // a request that did not wait came first
 		return nil
-	case refused.reason == ReasonNoReadyWorker && m.hasRanks(r.fleet.Snapshot(), t.hints.role):
+	case refused.reason == ReasonNoReadyWorker && hasRanks(m, r.fleet.Snapshot(), t.hints.role):
 		return nil // its workers may become ready again
 	default:
 		r.refuse(d, m, refused)
@@ -290,7 +251,7 @@ func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 }
 
 // chain makes the block names of a request that waited, if Config.Decided needs them.
-func (r *Router) chain(t *Ticket, d *Decision) []blockhash.Sequence {
+func (r *Router) chain(t *ticket, d *Decision) []blockhash.Sequence {
 	if r.cfg.Decided == nil || len(t.blocks) != d.Blocks { // a reload may have changed the block size
 		return nil
 	}
@@ -298,7 +259,7 @@ func (r *Router) chain(t *Ticket, d *Decision) []blockhash.Sequence {
 }
 
 // newDecision is a copy of the ticket's decision, still to be made.
-func (t *Ticket) newDecision(now time.Time) *Decision {
+func (t *ticket) newDecision(now time.Time) *Decision {
 	d, wait := t.decision, t.wait
 	wait.Took = now.Sub(wait.Since)
 	d.At, d.Wait = now, &wait
@@ -307,7 +268,7 @@ func (t *Ticket) newDecision(now time.Time) *Decision {
 }
 
 // deliver passes on the final decision of a request that is out of the queue. waiting.mu is held.
-func (r *Router) deliver(t *Ticket, d *Decision) {
+func (r *Router) deliver(t *ticket, d *Decision) {
 	if t.deciding && d.Wait.Took == 0 {
 		d.Wait = nil // it did not wait
 	}
@@ -321,7 +282,8 @@ func (r *Router) deliver(t *Ticket, d *Decision) {
 
 // Cancel takes a request whose client has gone out of the queue, and reports whether it was still there.
 // If not, its final decision was passed to Request.Ready before Cancel returns.
-func (r *Router) Cancel(t *Ticket) bool {
+func (r *Router) Cancel(of Ticket) bool {
+	t := of.(*ticket)
 	t.waiting.mu.Lock()
 	defer t.waiting.mu.Unlock()
 	if !t.waiting.queue.Remove(t.item) {
@@ -334,7 +296,8 @@ func (r *Router) Cancel(t *Ticket) bool {
 
 // Expire ends the wait of a request at Until, and returns its refusal. It returns nil if the final decision was
 // passed to Request.Ready already.
-func (r *Router) Expire(t *Ticket, now time.Time) *Decision {
+func (r *Router) Expire(of Ticket, now time.Time) *Decision {
+	t := of.(*ticket)
 	t.waiting.mu.Lock()
 	defer t.waiting.mu.Unlock()
 	if !t.waiting.queue.Remove(t.item) {
@@ -347,11 +310,11 @@ func (r *Router) Expire(t *Ticket, now time.Time) *Decision {
 }
 
 // refuseWaited is the refusal of a request that has waited too long.
-func (r *Router) refuseWaited(t *Ticket, now time.Time) *Decision {
+func (r *Router) refuseWaited(t *ticket, now time.Time) *Decision {
 	d := t.newDecision(now)
-	busy := &Busy{}
+	busy := DefaultBusyStatus
 	if m := (*r.models.Load())[d.Model]; m != nil {
-		busy = &m.Busy
+		busy = m.Busy.status()
 	}
 	d.refuse(refuse(ReasonWaitedTooLong, busy, wholeSeconds(d.Wait.Took), d.Wait.Took.Seconds()))
 	return d

@@ -121,7 +121,7 @@ func TestBusyIsBusy(t *testing.T) {
 func TestTenThousandLeave(t *testing.T) {
 	r, _ := crowd(t, 1, queue.Config{})
 	first := r.Decide(completion("the first"), start)
-	var tickets []*route.Ticket
+	var tickets []route.Ticket
 	for i := range 10_000 {
 		req := completion(fmt.Sprint("prompt ", i))
 		req.Ready = func(d *route.Decision) { t.Errorf("%s", d) }

@@ -104,7 +104,7 @@ func (p *replica) Prepare(_ *prompt.Request, dst *prompt.Prompt) error {
 
 // decide chooses a rank for a job. If the job must wait in the queue, it has a ticket, and ready is called with the final
 // decision.
-func (p *replica) decide(j *job, ready func(*route.Decision), now time.Time) (*route.Decision, *route.Ticket) {
+func (p *replica) decide(j *job, ready func(*route.Decision), now time.Time) (*route.Decision, route.Ticket) {
 	p.tokens = j.engine.Prompt // Prepare returns them during Decide
 	req := &route.Request{Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: j.session, Ready: ready}
 	d := p.router.Decide(req, now)

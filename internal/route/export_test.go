@@ -1,0 +1,4 @@
+package route
+
+// Promised returns the number of predictions that can be taken back, for tests of the whole router.
+func (r *Router) Promised() int { return r.predicts.promises.len() }

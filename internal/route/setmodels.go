@@ -1,0 +1,72 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// SetModels replaces the models. Decisions that have begun use the old models, and later ones the new.
+// On an error, which names everything that is wrong, nothing changes.
+func (r *Router) SetModels(models map[string]*ModelConfig) error {
+	ready := make(map[string]*model, len(models))
+	var errs []error
+	for name, cfg := range models {
+		m, err := newModel(name, *cfg)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("model %s: %w", name, err))
+		}
+		if old := (*r.models.Load())[name]; old != nil {
+			m.keepPolicies(old)
+		}
+		ready[name] = m
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	// Queues first: a decision that sees the new models must find their queues.
+	r.setQueues(ready)
+	r.models.Store(&ready)
+	return nil
+}
+
+// ModelStatus is one line of the model listing.
+type ModelStatus struct {
+	Name, Pool, Adapter, Parent string
+	ContextLength               int
+	// Workers counts the workers of the pool that decode, in any state; Ready counts the ones that take requests. For an adapter, only
+	// workers that have it loaded count.
+	Workers, Ready int
+}
+
+// Serves reports whether requests may name this model.
+func (r *Router) Serves(name string) bool { return (*r.models.Load())[name] != nil }
+
+// Models lists the served models, sorted by name.
+func (r *Router) Models() []ModelStatus {
+	snap := r.fleet.Snapshot()
+	var list []ModelStatus
+	for name, m := range *r.models.Load() {
+		s := ModelStatus{Name: name, Pool: m.Pool, Adapter: m.Adapter, Parent: m.Parent, ContextLength: m.ContextLength}
+		holders := loaded{model: m}
+		serving := snap.Pool(m.Pool, fleet.Decode)
+		if len(serving) == 0 {
+			serving = snap.Pool(m.Pool, fleet.Aggregated)
+		}
+		for _, rank := range serving {
+			if rank.Number != 0 || !holders.mayTake(rank.Worker) {
+				continue
+			}
+			s.Workers++
+			if rank.Worker.State == fleet.Ready {
+				s.Ready++
+			}
+		}
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b ModelStatus) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
