@@ -28,7 +28,7 @@ func (r *Router) Handed(d *Decision, now time.Time) bool {
 	tokens := int(k.Prompt - k.Cached)
 	_, there := r.computedAt(k.Rank, d.Last, now)
 	if d.Last != 0 && tokens > 0 && !there && !r.predicts.standForCache(k.Rank) && !computesPrompts(k.Rank) {
-		r.transfers.add(d.ID, transfer{k.Rank, d.Last, tokens, now})
+		r.transfers.add(d.ID, transfer{rank: k.Rank, last: d.Last, tokens: tokens, since: now})
 	}
 	return true
 }
