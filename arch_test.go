@@ -38,11 +38,18 @@ var allowed = map[string][]string{
 	"internal/route/pick":       {"internal/fleet", "internal/kv/blockhash", "internal/route/cost"},
 	"internal/route/peers":      {"internal/fleet"},
 	"internal/route/handoff":    {"internal/fleet", "internal/prompt/openai"},
-	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/fleet",
-		"internal/perfmodel", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
+	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/fleet",
+		"internal/perfmodel", "internal/route/pick", "internal/route/queue", "internal/route/decision", "internal/route/eligible", "internal/route/learned", "internal/route/predict", "internal/route/request", "internal/route/score", "internal/route/serving"},
+	"internal/route/decision": {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/cost"},
+	"internal/route/eligible": {"internal/fleet", "internal/route/decision", "internal/route/learned", "internal/route/request", "internal/route/serving"},
+	"internal/route/learned":  {"internal/fleet", "internal/perfmodel", "internal/route/pick"},
+	"internal/route/predict":  {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvindex"},
+	"internal/route/request":  {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/decision", "internal/route/learned", "internal/route/pick", "internal/route/serving"},
+	"internal/route/score":    {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/perfmodel", "internal/route/cost", "internal/route/decision", "internal/route/eligible", "internal/route/learned", "internal/route/pick", "internal/route/request"},
+	"internal/route/serving":  {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	// The configuration's defaults and checks are those of the packages that use the values.
 	"internal/config": {"internal/fleet", "internal/perfmodel", "internal/plan", "internal/plan/forecast", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
-		"internal/route/pick", "internal/route/queue"},
+		"internal/route/pick", "internal/route/queue", "internal/route/serving"},
 	"internal/plan/capacity": {"internal/fleet", "internal/perfmodel"},
 	// A log has the plans and everything that they are made from.
 	"internal/plan/planlog": {"internal/fleet", "internal/perfmodel", "internal/plan"},
@@ -50,7 +57,7 @@ var allowed = map[string][]string{
 	"internal/plan/dynamo":  {"internal/plan/forecast"},
 	"internal/plan/propose": {"internal/fleet", "internal/perfmodel", "internal/plan/capacity"},
 	"internal/plan":         {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
-	"internal/decisionlog":  {"internal/route", "internal/fleet", "internal/kv/blockhash"},
+	"internal/decisionlog":  {"internal/fleet", "internal/kv/blockhash", "internal/route/decision"},
 	"internal/sim/engine":   {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/onboard", "internal/perfmodel"},
 	"internal/trace":        {"internal/decisionlog"},
 	// The simulation runs the real router on the real index, with the events of its engines.
@@ -84,17 +91,17 @@ var allowed = map[string][]string{
 	"discovery": {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
 	// The page of decisions shows them as the decision log has them, and those of the agent and of Envoys their status.
 	// The stores of KV blocks are shown and changed by their keys.
-	"admin": {"extproc/accesslog", "workeragent", "kvbm", "internal/kv/block", "kvbm/node", "kvbm/peers", "xds", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel"},
+	"admin": {"extproc/accesslog", "workeragent", "kvbm", "internal/kv/block", "kvbm/node", "kvbm/peers", "xds", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel", "internal/route/decision", "internal/route/learned"},
 
 	// The router process.
 	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/route", "internal/route/..."},
 	// Requests to engines: those to prefill workers, and those that Envoy cannot send twice.
-	"extproc/prefill": {"internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff"},
+	"extproc/prefill": {"internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request"},
 	"extproc/relay":   {"extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
 	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric"},
 	"extproc/exchange": {"extproc/prefill", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
-		"internal/route/handoff"},
+		"internal/route/handoff", "internal/route/decision", "internal/route/request"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},
 	"extproc/messages":  {"internal/envoynames"},

@@ -25,6 +25,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/peers"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/xds"
@@ -250,7 +251,7 @@ func (s Sources) decision(w http.ResponseWriter, r *http.Request) {
 
 // promises is a line about the cached tokens that were promised of the picked worker until now, and the tokens that its
 // engine has found. It is empty until a window of them is complete.
-func (s Sources) promises(d *route.Decision) string {
+func (s Sources) promises(d *decision.Decision) string {
 	if s.Promises == nil {
 		return ""
 	}
@@ -265,7 +266,7 @@ func (s Sources) promises(d *route.Decision) string {
 
 // unready is a line about the workers of a decision's model that are not ready when it is shown, and why: they may be
 // missing among its candidates. It is empty if there are none.
-func (s Sources) unready(d *route.Decision) string {
+func (s Sources) unready(d *decision.Decision) string {
 	if s.Fleet == nil {
 		return ""
 	}
@@ -277,7 +278,7 @@ func (s Sources) unready(d *route.Decision) string {
 }
 
 // findDecision returns the decision of that id, or the newest one for the id latest.
-func (s Sources) findDecision(id string) (*route.Decision, bool) {
+func (s Sources) findDecision(id string) (*decision.Decision, bool) {
 	if id != "latest" {
 		return s.Router.Explain(id)
 	}

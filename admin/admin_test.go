@@ -30,6 +30,8 @@ import (
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/peers"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/xds"
 )
@@ -115,7 +117,7 @@ func newWorld(t *testing.T) *world {
 	w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.feed.RankGone(id); w.router.RankGone(id) }})
 	w.feed = feed.New(feed.Config{}, w.fleet, index)
 	w.router = route.New(route.Config{Seed: 1}, w.fleet, index)
-	if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4, Cost: cost.Dynamo()}}); err != nil {
+	if err := w.router.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}, BlockSize: 4, Cost: cost.Dynamo()}}); err != nil {
 		t.Fatal(err)
 	}
 	receiver := peers.NewReceiver("self", w.fleet)
@@ -210,7 +212,7 @@ func (w *world) decide(value map[string]string, text string) {
 	if value["model"] != "" {
 		model = value["model"]
 	}
-	w.router.Decide(&route.Request{ID: value["id"], Endpoint: prompt.Completions, Known: true,
+	w.router.Decide(&request.Request{ID: value["id"], Endpoint: prompt.Completions, Known: true,
 		Body: fmt.Appendf(nil, `{"model": %q, "prompt": %q}`, model, text)}, w.now)
 	w.now = w.now.Add(time.Second)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/learned"
 )
 
 // speedView is the learned speed of one kind of worker, for /debug/speeds.
@@ -52,7 +53,7 @@ func viewLine(l perfmodel.Line) lineView {
 
 // viewSpeeds lists the kinds of workers, each with its ranks.
 func viewSpeeds(r *route.Router) []speedView {
-	ranks := map[route.WorkerClass][]paceView{}
+	ranks := map[learned.WorkerClass][]paceView{}
 	for _, p := range r.Paces(time.Now()) {
 		ranks[p.Class] = append(ranks[p.Class], paceView{
 			Worker: p.Worker, Rank: p.Rank, Pace: rounded(p.Pace), Ratio: rounded(p.Ratio), Doubt: rounded(p.Doubt),

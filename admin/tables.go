@@ -8,10 +8,10 @@ import (
 	"text/tabwriter"
 
 	"github.com/stator-project/stator/internal/kv/feed"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
-func decisionTable(list []*route.Decision) string {
+func decisionTable(list []*decision.Decision) string {
 	return table("TIME\tDECISION\tOUTCOME\tMODEL\tWORKER\tTOKENS\tBLOCKS\tOVERLAP", func(row func(...any)) {
 		for _, d := range list {
 			row(d.At.Format("15:04:05.000"), d.ID, d.Outcome, d.Model, d.Worker, d.PromptTokens, d.Blocks, d.Overlap)

@@ -6,7 +6,7 @@ import (
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
@@ -126,7 +126,7 @@ func viewPeers(s peers.Stats) peersView {
 	}
 }
 
-func viewDecisions(list []*route.Decision) []decisionlog.Decision {
+func viewDecisions(list []*decision.Decision) []decisionlog.Decision {
 	out := []decisionlog.Decision{}
 	for _, d := range list {
 		out = append(out, decisionlog.View(d))

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/testkit"
 )
 
@@ -68,7 +68,7 @@ func TestAdapterIsLoadedForARequest(t *testing.T) {
 	empty := r.putEngine(t, "w1", http.StatusOK, "\n")
 	for range 20 {
 		d := r.decideForTest("poet", numbers(10, 16), time.Now())
-		if d.Reason != route.ReasonNoReadyWorker || d.Err.Status != http.StatusServiceUnavailable || d.RetryAfter != 2*time.Second ||
+		if d.Reason != decision.ReasonNoReadyWorker || d.Err.Status != http.StatusServiceUnavailable || d.RetryAfter != 2*time.Second ||
 			!strings.Contains(d.Err.Message, "asked to load it") {
 			t.Fatalf("%s", d)
 		}

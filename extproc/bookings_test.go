@@ -10,14 +10,15 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
 // book lets a replica decide about a prompt, and returns the decision's id.
 func (r replica) book(t *testing.T, text string) string {
 	t.Helper()
-	d := r.routes.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: completion(text)}, time.Now())
-	if d.Outcome != route.Picked {
+	d := r.routes.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: completion(text)}, time.Now())
+	if d.Outcome != decision.Picked {
 		t.Fatalf("%s", d)
 	}
 	return d.ID

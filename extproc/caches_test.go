@@ -26,7 +26,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/test/loopback"
 	"github.com/stator-project/stator/workeragent"
@@ -523,7 +523,7 @@ func TestDriftRebuildsCacheState(t *testing.T) {
 		t.Fatalf("%d of %d", stored, all)
 	}
 	c.within(30*time.Second, "the drift is found", func() error {
-		d := c.routes.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: completion(wrong)}, time.Now())
+		d := c.routes.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: completion(wrong)}, time.Now())
 		c.ask("w0", "") // the engine receives other prompts of the same length
 		c.routes.End(d.ID, time.Now())
 		if n := c.drift.Stats(); len(n) == 0 || n[0].Resyncs == 0 {

@@ -10,7 +10,8 @@ import (
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/testkit"
 )
 
@@ -29,8 +30,8 @@ func listedRouter(t *testing.T) (*Router, *prometheus.Registry) {
 		t.Fatal(err)
 	}
 
-	d := r.routes.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: completion("hello")}, time.Now())
-	if d.Outcome != route.Picked {
+	d := r.routes.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: completion("hello")}, time.Now())
+	if d.Outcome != decision.Picked {
 		t.Fatal(d)
 	}
 	return r, metrics

@@ -23,7 +23,7 @@ import (
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/testkit"
 )
 
@@ -75,7 +75,7 @@ func TestFullDecisionLogIsReplaced(t *testing.T) {
 	var writer sync.WaitGroup
 	writer.Go(func() { l.Run(ctx) })
 	for i := range 40 {
-		l.Decided(&route.Decision{ID: "x", Model: "m", Worker: "w"}, []blockhash.Sequence{1, 2, 3})
+		l.Decided(&decision.Decision{ID: "x", Model: "m", Placement: decision.Placement{Worker: "w"}}, []blockhash.Sequence{1, 2, 3})
 		for l.counter("stator_decision_log_lines_total") < float64(i) { // line by line, or one write has all
 			time.Sleep(time.Millisecond)
 		}
@@ -116,7 +116,7 @@ func TestDecisionLogNeverBlocks(t *testing.T) {
 	l := newTestLog(t, 1<<30)
 	const queued = 4096
 	for range queued + 5 {
-		l.Decided(&route.Decision{ID: "x"}, nil)
+		l.Decided(&decision.Decision{ID: "x"}, nil)
 	}
 	if got := l.counter("stator_decision_log_lost_total"); got != 5 {
 		t.Errorf("%v lost, want 5", got)
@@ -148,7 +148,7 @@ func TestDecisionLogContinuesCutFile(t *testing.T) {
 	if err := l.open(); err != nil {
 		t.Fatal(err)
 	}
-	l.Decided(&route.Decision{ID: "x"}, nil)
+	l.Decided(&decision.Decision{ID: "x"}, nil)
 	l.writeAll()
 
 	f, err := os.Open(l.path)

@@ -13,6 +13,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/learned"
 )
 
 // demandEvery is the interval at which a replica publishes its demand. Planners make a plan every second at most.
@@ -55,8 +57,8 @@ func (c *demand) of(model string) *bus.ModelDemand {
 
 // decided counts a request that was decided. One for a model that there is not, or that is wrong in itself, is no demand. It is called
 // for each request, so it does little: one lock, which no slow work holds.
-func (c *demand) decided(d *route.Decision) {
-	if d.Outcome != route.Picked && !d.Reason.IsShortage() || d.Pool == "" {
+func (c *demand) decided(d *decision.Decision) {
+	if d.Outcome != decision.Picked && !d.Reason.IsShortage() || d.Pool == "" {
 		return
 	}
 
@@ -110,7 +112,7 @@ func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
 
 // message returns the demand since the start, with the requests that wait in the queues now, and the learned speed of the engines. A
 // replica without requests has a message without models, which shows planners that it lives.
-func (c *demand) message(replica string, queues []route.QueueStats, speeds map[route.WorkerClass]perfmodel.Speed) *bus.Demand {
+func (c *demand) message(replica string, queues []route.QueueStats, speeds map[learned.WorkerClass]perfmodel.Speed) *bus.Demand {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, m := range c.models {

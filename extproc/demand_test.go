@@ -8,6 +8,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/learned"
 )
 
 // The demand counts picked requests, and refused ones that more workers would have served; answers by the model of the worker.
@@ -17,16 +19,16 @@ func TestDemand(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newDemand()
-	c.decided(&route.Decision{Pool: "m", Outcome: route.Picked, PromptTokens: 100, Cached: 64})
-	c.decided(&route.Decision{Pool: "m", Outcome: route.Refused, Reason: route.ReasonBusy, PromptTokens: 2000})
-	c.decided(&route.Decision{Pool: "m", Outcome: route.Refused, Reason: route.ReasonBadRequest, PromptTokens: 9})
-	c.decided(&route.Decision{Outcome: route.Refused, Reason: route.ReasonNoReadyWorker})
+	c.decided(&decision.Decision{Pool: "m", Outcome: decision.Picked, PromptUse: decision.PromptUse{PromptTokens: 100, Cached: 64}})
+	c.decided(&decision.Decision{Pool: "m", Outcome: decision.Refused, Reason: decision.ReasonBusy, PromptUse: decision.PromptUse{PromptTokens: 2000}})
+	c.decided(&decision.Decision{Pool: "m", Outcome: decision.Refused, Reason: decision.ReasonBadRequest, PromptUse: decision.PromptUse{PromptTokens: 9}})
+	c.decided(&decision.Decision{Outcome: decision.Refused, Reason: decision.ReasonNoReadyWorker})
 	c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "10.0.0.1:80", ResponseBytes: 300, FirstByte: time.Second}, f.Snapshot())
 	c.ended(&messages.Entry{Upstream: true, Status: 500, Served: "10.0.0.1:80", ResponseBytes: 9}, f.Snapshot())
 	c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "10.0.0.9:80", ResponseBytes: 9}, f.Snapshot())
 
 	d := c.message("r", []route.QueueStats{{Pool: "m", Requests: 2, Tokens: 500}, {Pool: "m", Class: "b", Requests: 1, Tokens: 50}},
-		map[route.WorkerClass]perfmodel.Speed{
+		map[learned.WorkerClass]perfmodel.Speed{
 			{Model: "m", Engine: "vllm"}: {Prefill: perfmodel.Line{Base: time.Millisecond, Token: 2e4, Observed: 30}},
 			{Model: "m", Engine: "sim"}:  {Prefill: perfmodel.Line{Base: time.Second, Token: 9e4, Observed: 3}},
 		})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/testkit"
 )
 
@@ -33,12 +34,12 @@ func (r *Router) putLength(t *testing.T, name string, tokens int) {
 // expectLength checks that a prompt with room for one token of an answer is accepted, and a longer one refused.
 func (r *Router) expectLength(t *testing.T, when string, tokens int) {
 	t.Helper()
-	if d := r.decideForTest("base", make([]uint32, tokens-1), time.Now()); d.Outcome != route.Picked {
+	if d := r.decideForTest("base", make([]uint32, tokens-1), time.Now()); d.Outcome != decision.Picked {
 		t.Errorf("%s: a prompt of %d tokens: %s", when, tokens-1, d)
 	}
 
 	d := r.decideForTest("base", make([]uint32, tokens), time.Now())
-	if d.Outcome != route.Refused || d.Err.Status != http.StatusBadRequest || d.Err.Code != "context_length_exceeded" ||
+	if d.Outcome != decision.Refused || d.Err.Status != http.StatusBadRequest || d.Err.Code != "context_length_exceeded" ||
 		!strings.Contains(d.Err.Message, fmt.Sprintf(" %d tokens", tokens)) {
 		t.Errorf("%s: a prompt of %d tokens: %s", when, tokens, d)
 	}
@@ -52,13 +53,13 @@ func (r *Router) expectLength(t *testing.T, when string, tokens int) {
 func TestContextLengthIsThatOfTheEngines(t *testing.T) {
 	r := modelsRouter(t, "aliases: [also]")
 	files := r.routes.Models()[0].ContextLength
-	if d := r.decideForTest("base", make([]uint32, 60), time.Now()); d.Outcome != route.Picked {
+	if d := r.decideForTest("base", make([]uint32, 60), time.Now()); d.Outcome != decision.Picked {
 		t.Errorf("no engine reports a length, and a prompt of 60 tokens: %s", d)
 	}
 
 	r.putLength(t, "w8", 50)
 	r.expectLength(t, "one engine reports a length", 50)
-	if d := r.decideForTest("also", make([]uint32, 60), time.Now()); d.Outcome != route.Refused {
+	if d := r.decideForTest("also", make([]uint32, 60), time.Now()); d.Outcome != decision.Refused {
 		t.Errorf("the alias has another length: %s", d)
 	}
 	r.putLength(t, "w9", 2*files)
@@ -138,7 +139,7 @@ func (r *Router) putAdapters(t *testing.T, name, model string, state fleet.State
 // have it, with its own blocks, until no worker has it.
 func TestAdaptersOfTheEnginesAreModels(t *testing.T) {
 	r := modelsRouter(t, "aliases: [also]")
-	if d := r.decideForTest("poet", numbers(10, 160), time.Now()); d.Reason != route.ReasonModelNotFound {
+	if d := r.decideForTest("poet", numbers(10, 160), time.Now()); d.Reason != decision.ReasonModelNotFound {
 		t.Errorf("nothing has the adapter: %s", d)
 	}
 	r.putAdapters(t, "w7", "base", fleet.Ready, "\n")
@@ -161,14 +162,14 @@ func TestAdaptersOfTheEnginesAreModels(t *testing.T) {
 	}
 
 	r.putAdapters(t, "w8", "base", fleet.Starting, "")
-	if d := r.decideForTest("poet", numbers(10, 16), now); d.Reason != route.ReasonNoReadyWorker || d.RetryAfter == 0 {
+	if d := r.decideForTest("poet", numbers(10, 16), now); d.Reason != decision.ReasonNoReadyWorker || d.RetryAfter == 0 {
 		t.Errorf("the engine restarts: %s", d)
 	}
 	if err := r.ReadyModels(); err != nil {
 		t.Errorf("an adapter without a ready worker: %v", err)
 	}
 	r.putAdapters(t, "w8", "base", fleet.Ready, "\n")
-	if d := r.decideForTest("poet", numbers(10, 16), now); d.Reason != route.ReasonModelNotFound || d.Err.Status != http.StatusNotFound {
+	if d := r.decideForTest("poet", numbers(10, 16), now); d.Reason != decision.ReasonModelNotFound || d.Err.Status != http.StatusNotFound {
 		t.Errorf("the engine came back without it: %s", d)
 	}
 }
@@ -185,7 +186,7 @@ func TestAdapterStaysWithItsFirstModel(t *testing.T) {
 	expect := func(when, pool string, contested float64) {
 		t.Helper()
 		d := r.decideForTest("support", numbers(10, 16), time.Now())
-		if d.Outcome != route.Picked || d.Pool != pool || testutil.ToFloat64(r.contested) != contested {
+		if d.Outcome != decision.Picked || d.Pool != pool || testutil.ToFloat64(r.contested) != contested {
 			t.Errorf("%s: %s, %g contested", when, d, testutil.ToFloat64(r.contested))
 		}
 	}

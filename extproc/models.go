@@ -11,9 +11,9 @@ import (
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // ProfiledSpeeds reads the configured profiles and returns the speeds of the models that have a measured profile, by model.
@@ -44,7 +44,7 @@ func (r *Router) setModels(settings *config.Config) error {
 
 // setModelsLocked is setModels with the facts that the engines report. The caller holds modelsMu.
 func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) error {
-	models := map[string]*route.ModelConfig{}
+	models := map[string]*serving.Config{}
 	blockSizes := map[string]int{}
 	for i := range settings.Models {
 		m := &settings.Models[i]
@@ -58,10 +58,10 @@ func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) e
 		}
 
 		blockSizes[m.Name] = m.BlockSize
-		base := route.ModelConfig{
+		base := serving.Config{
 			Prompt: preparer, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: length,
 			Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
-			Roles: decodeRole(&m.Router, cost), Prefill: route.Prefill(m.Router.Prefill),
+			Roles: decodeRole(&m.Router, cost), Prefill: serving.Prefill(m.Router.Prefill),
 			Busy: m.Router.Busy.Route(), Queue: queueConfig(&m.Router.Queue), MaxWait: m.Router.Queue.MaxWait.Std(),
 		}
 		for _, name := range m.Names() {
@@ -95,7 +95,7 @@ func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) e
 // adapterOf returns the model of an adapter, with its name in the engines' events. It shares everything with its base model
 // but the seed of its block hashes: engines keep the blocks of adapters apart, because their content depends on the
 // adapter's weights.
-func adapterOf(base *route.ModelConfig, engineName string) *route.ModelConfig {
+func adapterOf(base *serving.Config, engineName string) *serving.Config {
 	adapter := *base
 	adapter.Adapter = engineName
 	adapter.Parent = base.Pool
@@ -134,7 +134,7 @@ func rulesOf(m *config.Model) prompt.Rules {
 
 // preparerLocked returns the preparer of a model's prompts, and its context length in tokens: the given one, or else the length in its
 // files. A model without a path has no preparer.
-func (r *Router) preparerLocked(m *config.Model, given int) (route.Preparer, int, error) {
+func (r *Router) preparerLocked(m *config.Model, given int) (serving.Preparer, int, error) {
 	if m.Path == "" {
 		return nil, given, nil
 	}
@@ -216,9 +216,9 @@ func requestSettings(settings *config.Config) exchange.Settings {
 }
 
 // decodeRole returns the choice for decode workers if it differs; else nil.
-func decodeRole(r *config.Router, c cost.Function) map[fleet.Role]route.Choice {
+func decodeRole(r *config.Router, c cost.Function) map[fleet.Role]serving.Choice {
 	if r.DecodePolicy == "" {
 		return nil
 	}
-	return map[fleet.Role]route.Choice{fleet.Decode: {Policy: r.DecodePolicy, Temperature: r.Temperature, Cost: c}}
+	return map[fleet.Role]serving.Choice{fleet.Decode: {Policy: r.DecodePolicy, Temperature: r.Temperature, Cost: c}}
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/testkit"
 )
 
@@ -39,9 +41,9 @@ func numbers(first, n int) []uint32 {
 }
 
 // decideForTest routes a completion of token ids and ends it as picked.
-func (r *Router) decideForTest(model string, ids []uint32, now time.Time) *route.Decision {
+func (r *Router) decideForTest(model string, ids []uint32, now time.Time) *decision.Decision {
 	text := strings.ReplaceAll(fmt.Sprint(ids), " ", ",")
-	d := r.routes.Decide(&route.Request{Endpoint: prompt.Completions, Known: true,
+	d := r.routes.Decide(&request.Request{Endpoint: prompt.Completions, Known: true,
 		Body: fmt.Appendf(nil, `{"model": %q, "prompt": %s, "max_tokens": 1}`, model, text)}, now)
 	r.routes.Ended(route.Ending{ID: d.ID, Served: d.Address}, now)
 	return d
@@ -55,7 +57,7 @@ func TestAdaptersHaveTheirOwnCaches(t *testing.T) {
 	for turn := range 2 {
 		for _, model := range []string{"base", "poet", "lawyer"} {
 			d := r.decideForTest(model, ids, now)
-			if want := 10 * turn; d.Outcome != route.Picked || d.Overlap != want {
+			if want := 10 * turn; d.Outcome != decision.Picked || d.Overlap != want {
 				t.Errorf("turn %d of %s: want %d blocks cached: %s", turn, model, want, d)
 			}
 			if other := first[d.First]; other != "" && other != model {
@@ -110,10 +112,10 @@ func TestAdaptersAreModels(t *testing.T) {
 func TestContextLengthIsTheConfigured(t *testing.T) {
 	for keys, longest := range map[string]int{"contextLength: 100": 99, "contextLength: 300000": 299_999} {
 		r := modelsRouter(t, keys)
-		for n, outcome := range map[int]route.Outcome{longest: route.Picked, longest + 1: route.Refused} {
+		for n, outcome := range map[int]decision.Outcome{longest: decision.Picked, longest + 1: decision.Refused} {
 			ids := make([]uint32, n)
 			d := r.decideForTest("base", ids, time.Now())
-			if d.Outcome != outcome || outcome == route.Refused && d.Err.Status != http.StatusBadRequest {
+			if d.Outcome != outcome || outcome == decision.Refused && d.Err.Status != http.StatusBadRequest {
 				t.Errorf("%s: a prompt of %d tokens: %s", keys, n, d)
 			}
 		}
@@ -132,7 +134,7 @@ func TestModelWithoutPath(t *testing.T) {
 
 	picks := map[string]int{}
 	for range 4 {
-		d := r.routes.Decide(&route.Request{Endpoint: prompt.Embeddings, Known: true, Body: []byte(`{"model":"vectors","input":"a"}`)}, time.Now())
+		d := r.routes.Decide(&request.Request{Endpoint: prompt.Embeddings, Known: true, Body: []byte(`{"model":"vectors","input":"a"}`)}, time.Now())
 		picks[d.Worker]++
 	}
 	if picks["w0"] != 2 || picks["w1"] != 2 {
@@ -148,8 +150,8 @@ func TestModelWithoutPath(t *testing.T) {
 func TestRulesAreThoseOfTheEngines(t *testing.T) {
 	const router = `{name: base, path: "builtin:sim", workers: [{name: w0, address: "10.0.0.1:80", healthPath: none, engine: %s},
 		{name: w1, address: "10.0.0.2:80", healthPath: none, engine: %s}]}`
-	for engines, want := range map[[2]string]route.Outcome{
-		{"vllm", "sim"}: route.Refused, {"llamacpp", "llamacpp"}: route.Picked, {"vllm", "llamacpp"}: route.Picked,
+	for engines, want := range map[[2]string]decision.Outcome{
+		{"vllm", "sim"}: decision.Refused, {"llamacpp", "llamacpp"}: decision.Picked, {"vllm", "llamacpp"}: decision.Picked,
 	} {
 		r, err := New(Config{
 			Settings: settings(t, fmt.Sprintf(router, engines[0], engines[1])), Log: new(testkit.Log).Logger(), Metrics: prometheus.NewRegistry(),
@@ -162,12 +164,12 @@ func TestRulesAreThoseOfTheEngines(t *testing.T) {
 			`{"model": "base", "prompt": [12, "x"]}`:              1,
 		} {
 			before := r.routes.Stats().Unread
-			d := r.routes.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: []byte(body)}, time.Now())
+			d := r.routes.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: []byte(body)}, time.Now())
 			if d.Outcome != want {
 				t.Errorf("%v: %s: %s", engines, body, d)
 			}
 			counted := r.routes.Stats().Unread - before
-			if want == route.Picked && counted != unread || want == route.Refused && counted != 0 {
+			if want == decision.Picked && counted != unread || want == decision.Refused && counted != 0 {
 				t.Errorf("%v: %s: %d counted as unread", engines, body, counted)
 			}
 			if counted > 0 && d.Policy != "least-loaded" {

@@ -8,8 +8,9 @@ import (
 	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/prompt/openai"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
 // Head holds the headers of a request that matter here.
@@ -54,13 +55,13 @@ type Exchange struct {
 	phase    Phase
 	head     Head
 	target   target
-	booking  string          // empty for a request without a body, which is not booked
-	unread   bool            // the body does not arrive, or not all of it
-	gathered []byte          // the body so far, if it arrives in pieces
-	held     int             // bytes of it that count in the budget
-	size     int             // bytes of the client's body, which the door or held counts in the budget
-	decision *route.Decision // memory to give back when the reply was delivered; nil for none
-	reading  route.Reading   // of the prompt, for the prefill worker; empty for a request with one leg
+	booking  string             // empty for a request without a body, which is not booked
+	unread   bool               // the body does not arrive, or not all of it
+	gathered []byte             // the body so far, if it arrives in pieces
+	held     int                // bytes of it that count in the budget
+	size     int                // bytes of the client's body, which the door or held counts in the budget
+	decision *decision.Decision // memory to give back when the reply was delivered; nil for none
+	reading  request.Reading    // of the prompt, for the prefill worker; empty for a request with one leg
 
 	broke       []string  // prefill workers that the body has broken
 	transferred bool      // the decode worker's body has the members of a transfer
@@ -218,7 +219,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	if a != nil {
 		return answerWith(a)
 	}
-	req := route.Request{
+	req := request.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
 		Session: x.head.Session, Source: x.origin.Source, Done: x.origin.Done, Reading: &x.reading,
 		Tenant: x.tenant(),
@@ -235,18 +236,18 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	}
 
 	// Ready runs in the goroutine of another request's end, so it must not block: the channel has room.
-	var decided chan *route.Decision
+	var decided chan *decision.Decision
 	if x.svc.router.QueueEnabled() {
-		decided = make(chan *route.Decision, 1)
-		req.Ready = func(d *route.Decision) { decided <- d }
+		decided = make(chan *decision.Decision, 1)
+		req.Ready = func(d *decision.Decision) { decided <- d }
 	}
-	x.decision = x.svc.decisions.Get().(*route.Decision)
+	x.decision = x.svc.decisions.Get().(*decision.Decision)
 	d := x.svc.router.DecideInto(x.decision, &req, now)
-	if d.Outcome == route.Refused {
+	if d.Outcome == decision.Refused {
 		return x.conclude(d, nil, now)
 	}
 
-	if d.Legs.Why == route.LegsNoPrefill {
+	if d.Legs.Why == decision.LegsNoPrefill {
 		x.svc.prefills.Count(prefill.NoWorker)
 	}
 	sent := forwarded(body, clean, d.CacheSalt)
@@ -254,7 +255,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 		sent = body // it is needed after the wait
 	}
 	switch {
-	case d.Outcome == route.Queued:
+	case d.Outcome == decision.Queued:
 		return Reply{Queued: &Queued{ticket: req.Ticket, decided: decided, split: d.Split}, Body: sent}
 	case d.Split && !x.isRelayed(d):
 		return Reply{Queued: &Queued{picked: d, split: true, began: now}, Body: sent}
@@ -264,8 +265,8 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 
 // pulled returns the body for a worker that is to fetch the beginning of the prompt from another one's cache; the given one if nothing is
 // to be fetched.
-func (x *Exchange) pulled(d *route.Decision, body, sent []byte) []byte {
-	if d.Outcome != route.Picked || d.Pull.Tokens == 0 {
+func (x *Exchange) pulled(d *decision.Decision, body, sent []byte) []byte {
+	if d.Outcome != decision.Picked || d.Pull.Tokens == 0 {
 		return sent
 	}
 	if sent != nil {
@@ -280,8 +281,8 @@ func (x *Exchange) pulled(d *route.Decision, body, sent []byte) []byte {
 
 // conclude returns the reply of a final decision: the pick, or the refusal with its reason and the time to retry
 // after. A body that is not nil replaces the request's.
-func (x *Exchange) conclude(d *route.Decision, body []byte, now time.Time) Reply {
-	if d.Outcome != route.Picked {
+func (x *Exchange) conclude(d *decision.Decision, body []byte, now time.Time) Reply {
+	if d.Outcome != decision.Picked {
 		return answerWith(refused(d))
 	}
 	if x.booking == "" {
@@ -306,7 +307,7 @@ func (x *Exchange) Gone() bool {
 }
 
 // OnUndelivered handles a pick that Envoy has not read: it may have no id that would end the booking.
-func (x *Exchange) OnUndelivered(pick *route.Decision, now time.Time) {
+func (x *Exchange) OnUndelivered(pick *decision.Decision, now time.Time) {
 	x.OnEnd(true, now) // first, so that the end of a followed request is counted
 	x.svc.router.End(pick.ID, now)
 }

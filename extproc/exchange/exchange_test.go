@@ -12,6 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -42,7 +43,7 @@ func newService(t testing.TB, change ...func(*fleet.Worker)) (*Service, *route.R
 			t.Fatal(err)
 		}
 	}
-	if err := router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4}}); err != nil {
+	if err := router.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}, BlockSize: 4}}); err != nil {
 		t.Fatal(err)
 	}
 	set := Settings{BodyBytes: 1 << 20, BodiesBytes: 4 << 20, PassPaths: []string{"/*"}, DefaultModel: "sim"}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // ends is a Feedback that ends bookings at once and keeps the endings that it receives.
@@ -86,7 +87,7 @@ func TestFollowedResponses(t *testing.T) {
 		}, Ending{Status: 200, Served: "10.0.0.1:8000", FirstByte: 2 * time.Second, LastByte: 2 * time.Second}},
 		"no more events":       {func(x *Exchange) { x.OnEnd(false, at(2)) }, Ending{Unseen: true}},
 		"a panic of the door":  {func(x *Exchange) { x.OnPanic("bug", nil, at(2)) }, Ending{}},
-		"a reply was not read": {func(x *Exchange) { x.OnUndelivered(&route.Decision{ID: x.Booking()}, at(2)) }, Ending{}},
+		"a reply was not read": {func(x *Exchange) { x.OnUndelivered(&decision.Decision{ID: x.Booking()}, at(2)) }, Ending{}},
 		"events after the end": {func(x *Exchange) {
 			x.OnEnd(true, at(2))
 			x.OnResponse(ok, true, at(3))

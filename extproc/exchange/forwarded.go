@@ -4,7 +4,7 @@ import (
 	"bytes"
 
 	"github.com/stator-project/stator/internal/prompt/openai"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
 )
 
@@ -17,7 +17,7 @@ func (x *Exchange) withoutTransfers(body []byte, known bool) ([]byte, *Answer) {
 		return nil, nil
 	case !known && isForm(body) && x.svc.Settings().TenantHeader != "":
 		return nil, refusal(openai.Invalid("", "", "The gateway keeps tenants apart by a cache salt, and a form cannot have one. "+
-			"Send JSON."), string(route.ReasonBadRequest))
+			"Send JSON."), string(decision.ReasonBadRequest))
 	case !known && isForm(body):
 		return nil, nil
 	}
@@ -29,7 +29,7 @@ func (x *Exchange) withoutTransfers(body []byte, known bool) ([]byte, *Answer) {
 		}
 	}
 	if err != nil {
-		return nil, refusal(err, string(route.ReasonBadRequest))
+		return nil, refusal(err, string(decision.ReasonBadRequest))
 	}
 	return clean, nil
 }

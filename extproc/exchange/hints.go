@@ -4,7 +4,8 @@ import (
 	"slices"
 
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
 // Hints selects the routing hints of trusted clients that count. A client whose hints count can go before
@@ -27,7 +28,7 @@ func (x *Exchange) isTrusted(set *Settings) bool {
 
 // applyHints adds the hints that count to a request. It returns the answer to a header whose value
 // is wrong; nil if all is well.
-func (x *Exchange) applyHints(req *route.Request) *Answer {
+func (x *Exchange) applyHints(req *request.Request) *Answer {
 	set := x.svc.Settings()
 	if set.Hints == HintsOff || !x.isTrusted(set) {
 		req.IgnoreBodyHints = true
@@ -43,7 +44,7 @@ func (x *Exchange) applyHints(req *route.Request) *Answer {
 	h := &prompt.Hints{Rank: -1}
 	for _, header := range x.head.Hints {
 		if err := h.SetHeader(header.Key, header.Value); err != nil {
-			return refusal(err, string(route.ReasonBadRequest))
+			return refusal(err, string(decision.ReasonBadRequest))
 		}
 	}
 	req.Hints = h

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/metric"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 type metrics struct {
@@ -32,7 +32,7 @@ func Outcomes() []string {
 		outcomePicked, outcomeCancelled, "local", "method", "unknown_path", "body_too_large", "content_encoding", "overloaded",
 		"protocol_error", outcomePanic, outcomeUnread,
 	}
-	for _, r := range route.Reasons() {
+	for _, r := range decision.Reasons() {
 		list = append(list, string(r))
 	}
 	return list

@@ -4,8 +4,9 @@ import (
 	"context"
 
 	"github.com/stator-project/stator/extproc/prefill"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
 // shapes are the paths whose prompts prefill workers can compute, without a slash at the end.
@@ -24,7 +25,7 @@ func (x *Exchange) splits(body []byte) bool {
 
 // isRelayed reports whether the request of a picked decode worker goes to the relay: if both workers need their requests at
 // once, the relay sends both, because it can stop one of them when the other one fails.
-func (x *Exchange) isRelayed(d *route.Decision) bool {
+func (x *Exchange) isRelayed(d *decision.Decision) bool {
 	return d.Split && handoff.IsConcurrent(d.Transfer)
 }
 
@@ -33,7 +34,7 @@ func (x *Exchange) isRelayed(d *route.Decision) bool {
 //
 // Meanwhile the body counts in the budget of prefill workers. If that has no room, they are so slow that the
 // decode worker computes the prompt.
-func (x *Exchange) prefill(d *route.Decision, body []byte) (decode []byte, ok bool) {
+func (x *Exchange) prefill(d *decision.Decision, body []byte) (decode []byte, ok bool) {
 	s, size := x.svc, x.size
 	if !s.bodies.lend(size, &s.prefilling) {
 		s.prefills.Count(prefill.NoWorker)
@@ -47,12 +48,12 @@ func (x *Exchange) prefill(d *route.Decision, body []byte) (decode []byte, ok bo
 	decode, x.cached = s.prefills.Compute(ctx, ask)
 	x.broke = ask.Broke
 	x.transferred = ask.Transferred
-	x.reading = route.Reading{} // it is not needed during the answer
+	x.reading = request.Reading{} // it is not needed during the answer
 	return decode, !ask.IsPoison()
 }
 
 // toPrefill returns the request to prefill workers, for a request whose decode worker is picked.
-func (x *Exchange) toPrefill(d *route.Decision, body []byte) *prefill.Request {
+func (x *Exchange) toPrefill(d *decision.Decision, body []byte) *prefill.Request {
 	return &prefill.Request{
 		Decision: d, Ask: x.ask(body), Endpoint: x.target.shape, Path: x.target.path, Body: body,
 		RequestID: x.requestID(), Authorization: x.head.Authorization,
@@ -60,9 +61,9 @@ func (x *Exchange) toPrefill(d *route.Decision, body []byte) *prefill.Request {
 }
 
 // ask returns the request by which prefill workers are chosen.
-func (x *Exchange) ask(body []byte) route.Request {
+func (x *Exchange) ask(body []byte) request.Request {
 	known := x.target.known
-	r := route.Request{Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Done, Reading: &x.reading}
+	r := request.Request{Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Done, Reading: &x.reading}
 	if !known {
 		r.Model = x.svc.modelOf(body)
 	}

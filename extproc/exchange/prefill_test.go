@@ -21,6 +21,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 const given = `{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r",` +
@@ -83,7 +84,7 @@ func newSplitBy(t *testing.T, kind fleet.Transfer, timeout time.Duration, prefil
 	for i, at := range prefillsAt {
 		put(fmt.Sprintf("p%d", i), fleet.Prefill, strings.TrimPrefix(at, "http://"))
 	}
-	if err := router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4, Prefill: route.PrefillRemote}}); err != nil {
+	if err := router.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}, BlockSize: 4, Prefill: serving.PrefillRemote}}); err != nil {
 		t.Fatal(err)
 	}
 	reg := prometheus.NewRegistry()

@@ -14,7 +14,9 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
 // A request whose decision is split may come to the relay, by Envoy's choice of its address:
@@ -49,13 +51,13 @@ type plans struct {
 
 // plan is such a decision.
 type plan struct {
-	decision route.Decision // without slices
-	relayed  bool           // the relay sends the first requests; otherwise the picked worker has failed
-	broke    []string       // prefill workers that the body has broken
+	decision decision.Decision // without slices
+	relayed  bool              // the relay sends the first requests; otherwise the picked worker has failed
+	broke    []string          // prefill workers that the body has broken
 }
 
 // add keeps a decision.
-func (p *plans) add(d *route.Decision, relayed bool, broke []string) {
+func (p *plans) add(d *decision.Decision, relayed bool, broke []string) {
 	kept := &plan{decision: *d, relayed: relayed, broke: broke}
 	kept.decision.Candidates, kept.decision.Others = nil, nil
 
@@ -100,12 +102,12 @@ const maxAttempts = 3
 
 // Relay begins a request that has come to the relay: its method and path, the id of its decision and of the request, and its body.
 // done is closed when the client leaves. The answer is set, and nothing else, for a request that goes to no worker.
-func (s *Service) Relay(h Head, decision string, body []byte, done <-chan struct{}) (*Relayed, *Answer) {
-	r := &Relayed{svc: s, exchange: s.Begin(Origin{Done: done}), plan: s.plans.take(decision)}
+func (s *Service) Relay(h Head, id string, body []byte, done <-chan struct{}) (*Relayed, *Answer) {
+	r := &Relayed{svc: s, exchange: s.Begin(Origin{Done: done}), plan: s.plans.take(id)}
 	x := &r.exchange
 	x.head = h
 	x.target = s.Settings().classify(http.MethodPost, h.Path)
-	x.booking = decision
+	x.booking = id
 	if x.target.local != nil || !x.target.splits {
 		return nil, refusal(&openai.Error{Status: http.StatusNotFound, Type: openai.InvalidRequest, Code: "unknown_url",
 			Message: "The relay has no such path: " + clip(h.Method+" "+h.Path) + "."}, "unknown_path")
@@ -116,7 +118,7 @@ func (s *Service) Relay(h Head, decision string, body []byte, done <-chan struct
 
 	clean, err := handoff.Strip(body)
 	if err != nil {
-		return nil, refusal(err, string(route.ReasonBadRequest))
+		return nil, refusal(err, string(decision.ReasonBadRequest))
 	}
 	r.body = body
 	if clean != nil {
@@ -130,7 +132,7 @@ func (s *Service) Relay(h Head, decision string, body []byte, done <-chan struct
 
 // endFailed ends the booking of the picked worker, which has failed. One that accepts connections may have failed to fetch the
 // prompt, for which the prefill worker is to blame: that is no evidence of its own health.
-func (r *Relayed) endFailed(d *route.Decision, now time.Time) {
+func (r *Relayed) endFailed(d *decision.Decision, now time.Time) {
 	r.tried = append(r.tried, d.Worker)
 	r.hasBroken(d.Worker)
 	if r.alive {
@@ -169,7 +171,7 @@ type Attempt struct {
 	Leg *prefill.Leg
 
 	relayed     *Relayed
-	decision    *route.Decision
+	decision    *decision.Decision
 	transferred bool // the body has the members of a transfer that came before
 }
 
@@ -223,7 +225,7 @@ func (a *Attempt) begin(ctx context.Context, ask *prefill.Request) {
 // Begun records that the answer of the attempt has begun. No attempt follows, so that the body is not needed any more.
 func (a *Attempt) Begun() {
 	a.relayed.body = nil
-	a.relayed.exchange.reading = route.Reading{}
+	a.relayed.exchange.reading = request.Reading{}
 	a.Body.Forget()
 	if a.Leg != nil {
 		a.Leg.Forget()
@@ -243,7 +245,7 @@ func (r *Relayed) again(ctx context.Context, a *Attempt, ask *prefill.Request, n
 }
 
 // decide returns the decision of the next attempt: the request's own decision if it has not been tried, or another one.
-func (r *Relayed) decide(now time.Time) (*route.Decision, *Answer) {
+func (r *Relayed) decide(now time.Time) (*decision.Decision, *Answer) {
 	p := r.plan
 	r.plan = nil
 	switch {
@@ -266,13 +268,13 @@ func (r *Relayed) decide(now time.Time) (*route.Decision, *Answer) {
 		ask.Session, ask.Source = p.decision.Session, p.decision.Source
 	}
 	d := r.svc.router.Decide(&ask, now)
-	if d.Outcome != route.Picked && len(r.tried) > 0 {
+	if d.Outcome != decision.Picked && len(r.tried) > 0 {
 		// There is no other worker. One that has failed may only have been unable to fetch the prompt, so it computes it.
 		ask.ID = r.svc.router.NewID()
 		ask.Local, ask.Except = true, nil
 		d = r.svc.router.Decide(&ask, now)
 	}
-	if d.Outcome == route.Picked {
+	if d.Outcome == decision.Picked {
 		return d, nil
 	}
 	return nil, refused(d)

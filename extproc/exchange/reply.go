@@ -12,7 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // Reply is the response to an event. The zero value lets the request continue unchanged.
@@ -20,7 +20,7 @@ type Reply struct {
 	// Booking is the id under which a later pick will be booked. Envoy keeps it as metadata.
 	Booking string
 	// Pick is the decision of a picked request. It is valid until [Exchange.Recycle].
-	Pick *route.Decision
+	Pick *decision.Decision
 	// Destinations is the picked address, followed by the addresses to try after a failure. Envoy's load
 	// balancer reads it as metadata.
 	Destinations string
@@ -65,7 +65,7 @@ func (a *Answer) RetrySeconds() string {
 const headerRetryOn = "x-envoy-retriable-status-codes"
 
 // pick returns the reply with a decision: the address, and the changes of the request's headers.
-func (x *Exchange) pick(d *route.Decision, body []byte) Reply {
+func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 	r := Reply{Pick: d, Destinations: x.destinations(d), Body: body, Cached: x.cached, Last: true}
 	set := func(key, value string) { r.Set = append(r.Set, envoynames.Header{Key: key, Value: value}) }
 
@@ -104,7 +104,7 @@ func (x *Exchange) retriable(t fleet.Transfer) string {
 }
 
 // destinations returns the picked address, followed by the addresses to try after a failure. For a split request that is the relay alone.
-func (x *Exchange) destinations(d *route.Decision) string {
+func (x *Exchange) destinations(d *decision.Decision) string {
 	relay := x.svc.relay
 	switch {
 	case d.Split && relay != "" && x.isRelayed(d):
@@ -123,7 +123,7 @@ func refusal(e *prompt.Error, detail string) *Answer {
 }
 
 // refused returns the answer to a request that the router has refused.
-func refused(d *route.Decision) *Answer {
+func refused(d *decision.Decision) *Answer {
 	a := refusal(d.Err, string(d.Reason))
 	a.RetryAfter = d.RetryAfter
 	return a
@@ -138,7 +138,7 @@ func TooLarge(limit int64) *Answer {
 // Incomplete returns the refusal of a request whose body has not arrived as a whole.
 func Incomplete() *Answer {
 	return refusal(&openai.Error{Status: http.StatusBadRequest, Type: openai.InvalidRequest,
-		Message: "The request's body ended early. Send it again."}, string(route.ReasonBadRequest))
+		Message: "The request's body ended early. Send it again."}, string(decision.ReasonBadRequest))
 }
 
 // NoAnswer returns the answer to a request for which all attempts have failed.

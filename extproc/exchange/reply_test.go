@@ -3,7 +3,7 @@ package exchange
 import (
 	"testing"
 
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // TestPickHeaderOnlyWhereItIsRead: an Envoy configured by package xds receives the pick in metadata only. Every
@@ -12,12 +12,12 @@ func TestPickHeaderOnlyWhereItIsRead(t *testing.T) {
 	s, _ := newService(t)
 	for _, c := range []struct {
 		reads bool
-		pick  route.Decision
+		pick  decision.Decision
 		want  int // headers set
 	}{
-		{false, route.Decision{Model: "m", Address: "10.0.0.1:80", Ranks: 1}, 1},
-		{true, route.Decision{Model: "m", Address: "10.0.0.1:80", Ranks: 1}, 0},
-		{true, route.Decision{Model: "other", Address: "10.0.0.1:80", Ranks: 2}, 2},
+		{false, decision.Decision{Model: "m", Placement: decision.Placement{Address: "10.0.0.1:80", Ranks: 1}}, 1},
+		{true, decision.Decision{Model: "m", Placement: decision.Placement{Address: "10.0.0.1:80", Ranks: 1}}, 0},
+		{true, decision.Decision{Model: "other", Placement: decision.Placement{Address: "10.0.0.1:80", Ranks: 2}}, 2},
 	} {
 		s.Reload(Settings{DefaultModel: "m", SeveralPools: c.pick.Model == "other"})
 		x := s.Begin(Origin{ReadsMetadata: c.reads})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // Settings can be replaced while the service runs.
@@ -91,7 +92,7 @@ func New(set Settings, cfg Config) *Service {
 	s.prefills = prefill.New(prefill.Config{Router: cfg.Router, Log: cfg.Log, Metrics: cfg.Metrics, Timeout: cfg.PrefillTimeout})
 	s.metrics = newMetrics(cfg.Metrics, &s.bodies, &s.prefilling)
 	s.panics.log = cfg.Log
-	s.decisions.New = func() any { return new(route.Decision) }
+	s.decisions.New = func() any { return new(decision.Decision) }
 	s.Reload(set)
 	return s
 }

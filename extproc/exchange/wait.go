@@ -4,18 +4,20 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
 // Queued is a request whose reply takes time: it is in the router's queue, or a prefill worker computes its prompt, or first one
 // and then the other.
 type Queued struct {
-	ticket route.Ticket // nil for a request that did not have to queue
+	ticket request.Ticket // nil for a request that did not have to queue
 	// decided receives the final decision. It has room for one, so that the router never blocks.
-	decided chan *route.Decision
+	decided chan *decision.Decision
 
-	picked *route.Decision // the decision of a request that did not have to queue
-	began  time.Time       // when it was picked
-	split  bool            // a prefill worker computes the prompt after the decision
+	picked *decision.Decision // the decision of a request that did not have to queue
+	began  time.Time          // when it was picked
+	split  bool               // a prefill worker computes the prompt after the decision
 }
 
 // Until returns the end of the longest wait. Envoy must wait for longer, because the decision must reach Envoy before
@@ -42,7 +44,7 @@ func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 	if d == nil {
 		return Reply{}, false
 	}
-	if d.Outcome == route.Picked && d.Split && !x.isRelayed(d) && !x.Gone() {
+	if d.Outcome == decision.Picked && d.Split && !x.isRelayed(d) && !x.Gone() {
 		decode, mayGo := x.prefill(d, body)
 		if !mayGo {
 			x.svc.router.End(d.ID, time.Now())
@@ -52,7 +54,7 @@ func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 	}
 
 	// A client that left may have left before the booking was made, and no one would end that.
-	if d.Outcome == route.Picked && x.Gone() {
+	if d.Outcome == decision.Picked && x.Gone() {
 		x.svc.router.End(d.ID, time.Now())
 		x.svc.metrics.outcomes.WithLabelValues(outcomeCancelled).Inc()
 		return Reply{}, false
@@ -61,7 +63,7 @@ func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 }
 
 // awaitTurn returns the decision of a request in the router's queue; nil if the client has left.
-func (x *Exchange) awaitTurn(q *Queued) *route.Decision {
+func (x *Exchange) awaitTurn(q *Queued) *decision.Decision {
 	began := time.Now()
 	defer func() { x.svc.metrics.waits.Observe(time.Since(began).Seconds()) }()
 
@@ -89,7 +91,7 @@ func (x *Exchange) CancelQueued(q *Queued) {
 	case q.picked != nil:
 		x.svc.router.End(q.picked.ID, time.Now())
 	case !x.svc.router.Cancel(q.ticket):
-		if d := <-q.decided; d.Outcome == route.Picked {
+		if d := <-q.decided; d.Outcome == decision.Picked {
 			x.svc.router.End(d.ID, time.Now())
 		}
 	}

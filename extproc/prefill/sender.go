@@ -19,7 +19,9 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
 // Outcome names the end of a request to a prefill worker.
@@ -120,9 +122,9 @@ func (s *Sender) Count(o Outcome) { s.outcomes.WithLabelValues(string(o)).Inc() 
 // Request is a request whose decode worker is picked.
 type Request struct {
 	// Decision is the decision about the decode worker. It is Split.
-	Decision *route.Decision
+	Decision *decision.Decision
 	// Ask is the request by which prefill workers are chosen, without its ID, Role and Except, and without hints.
-	Ask route.Request
+	Ask request.Request
 	// Endpoint is the shape of the body, and Path the path of the URL.
 	Endpoint handoff.Endpoint
 	Path     string
@@ -232,11 +234,11 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 	ask.Except = slices.Concat(r.Tried, s.standings.paused(now))
 	ask.IgnoreBodyHints = true
 	p := s.router.Decide(&ask, now)
-	if p.Outcome != route.Picked && d.Transfer == fleet.TransferBootstrap && len(ask.Except) > len(r.Tried) {
+	if p.Outcome != decision.Picked && d.Transfer == fleet.TransferBootstrap && len(ask.Except) > len(r.Tried) {
 		ask.Except = r.Tried // SGLang's decode workers compute no prompts
 		p = s.router.Decide(&ask, now)
 	}
-	if p.Outcome != route.Picked {
+	if p.Outcome != decision.Picked {
 		return nil, NoWorker
 	}
 
@@ -263,7 +265,7 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 
 // tokensOf returns the number of tokens of its prompt that a picked worker computes. If the router has not read the prompt, the number is
 // estimated by the bytes of the body.
-func tokensOf(p *route.Decision, bytes int) int {
+func tokensOf(p *decision.Decision, bytes int) int {
 	if p.PromptTokens == 0 {
 		return bytes / bytesPerToken
 	}
@@ -274,7 +276,7 @@ func tokensOf(p *route.Decision, bytes int) int {
 const bytesPerToken = 2
 
 // tokensBefore returns the number of tokens that a picked worker computes before the request's tokens.
-func tokensBefore(p *route.Decision) int {
+func tokensBefore(p *decision.Decision) int {
 	for i := range p.Candidates {
 		if p.Candidates[i].Picked {
 			return int(max(0, p.Candidates[i].Load.PrefillTokens))
@@ -287,7 +289,7 @@ func tokensBefore(p *route.Decision) int {
 func NewTransferID() int64 { return handoff.MinID + rand.Int64N(1<<61) }
 
 // rankOf returns the rank of a decision; -1 for a worker with one rank.
-func rankOf(d *route.Decision) int {
+func rankOf(d *decision.Decision) int {
 	if d.Ranks <= 1 {
 		return -1
 	}
@@ -298,7 +300,7 @@ func rankOf(d *route.Decision) int {
 type Leg struct {
 	sender                         *Sender
 	path, requestID, authorization string
-	worker                         *route.Decision
+	worker                         *decision.Decision
 	transfer                       handoff.Transfer
 	body                           *Body
 

@@ -23,6 +23,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/serving"
 	"github.com/stator-project/stator/internal/testkit"
 )
 
@@ -50,7 +51,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	f := fleet.New(fleet.Hooks{})
 	router := route.New(route.Config{Seed: 1, Relayed: true}, f, kvindex.New(kvindex.Config{}))
-	if err := router.SetModels(map[string]*route.ModelConfig{"m": {Prompt: letters{}, BlockSize: 4, Prefill: route.PrefillRemote}}); err != nil {
+	if err := router.SetModels(map[string]*serving.Config{"m": {Prompt: letters{}, BlockSize: 4, Prefill: serving.PrefillRemote}}); err != nil {
 		t.Fatal(err)
 	}
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()

@@ -14,7 +14,8 @@ import (
 
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // TestBodiesBeyondTheBudget: while the bodies under decision fill the budget, the next request is answered with
@@ -69,8 +70,8 @@ func (panicking) Prepare(*prompt.Request, *prompt.Prompt) error { panic("index o
 // is logged once, it leaves no booking, and the next request is served.
 func TestPanicFailsOpen(t *testing.T) {
 	w, client := served(t)
-	setModel := func(p route.Preparer) {
-		if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: p, BlockSize: 4}}); err != nil {
+	setModel := func(p serving.Preparer) {
+		if err := w.router.SetModels(map[string]*serving.Config{"sim": {Prompt: p, BlockSize: 4}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -165,7 +166,7 @@ func TestNothingRefersToAFreedBody(t *testing.T) {
 	}
 }
 
-func printDecision(d *route.Decision) string {
+func printDecision(d *decision.Decision) string {
 	text := d.Model + " " + d.Worker + " " + string(d.Reason) + " " + d.Session
 	if d.Err != nil {
 		text += " " + string(d.Err.JSON())

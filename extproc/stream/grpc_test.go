@@ -22,7 +22,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // serve runs a world's server on an in-memory connection and returns Envoy's end of it.
@@ -53,7 +53,7 @@ func served(t testing.TB) (*world, extprocv3.ExternalProcessorClient) {
 	w := newWorld(t)
 	w.settings.DefaultModel = "sim"
 	w.requests.Reload(w.settings)
-	if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4}}); err != nil {
+	if err := w.router.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}, BlockSize: 4}}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 2 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 const transferOf = `{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r",` +
@@ -37,7 +38,7 @@ func TestPrefillInEachMode(t *testing.T) {
 			}
 		}
 
-		models := map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4, Prefill: route.PrefillRemote}}
+		models := map[string]*serving.Config{"sim": {Prompt: letters{}, BlockSize: 4, Prefill: serving.PrefillRemote}}
 		if err := w.router.SetModels(models); err != nil {
 			t.Fatal(err)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/serving"
 	"github.com/stator-project/stator/internal/testkit"
 )
 
@@ -58,7 +59,7 @@ type world struct {
 	registry *prometheus.Registry
 	log      testkit.Log
 	settings exchange.Settings
-	models   map[string]*route.ModelConfig
+	models   map[string]*serving.Config
 	door     *door
 }
 
@@ -66,7 +67,7 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func newWorld(t testing.TB) *world {
 	w := &world{
-		registry: prometheus.NewRegistry(), models: map[string]*route.ModelConfig{},
+		registry: prometheus.NewRegistry(), models: map[string]*serving.Config{},
 		settings: exchange.Settings{
 			BodyBytes: 1 << 20, BodiesBytes: 4 << 20, SessionHeader: "x-session-id", PassPaths: []string{"/*"},
 		},
@@ -158,7 +159,7 @@ func (w *world) configure(t *testing.T, d *datadriven.TestData) {
 func (w *world) model(t *testing.T, d *datadriven.TestData) {
 	name := d.CmdArgs[0].Key
 	pool := value(d, "pool", name)
-	w.models[name] = &route.ModelConfig{
+	w.models[name] = &serving.Config{
 		Prompt: letters{number(t, d, "limit", 0)}, Pool: pool, BlockSize: 4, Policy: value(d, "policy", "kv"), ContextLength: number(t, d, "limit", 0),
 	}
 	if d.HasArg("adapter") {

@@ -14,15 +14,15 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // withQueue returns a world whose two workers are busy while they compute one prompt each.
 func withQueue(t testing.TB, wait time.Duration) (*world, extprocv3.ExternalProcessorClient) {
 	w, client := served(t)
-	err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {
-		Prompt: letters{}, BlockSize: 4, Busy: route.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: wait,
+	err := w.router.SetModels(map[string]*serving.Config{"sim": {
+		Prompt: letters{}, BlockSize: 4, Busy: serving.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: wait,
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -3,8 +3,8 @@ package config
 import (
 	"time"
 
-	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // The apiVersion and kind every file must carry.
@@ -229,8 +229,8 @@ type Busy struct {
 }
 
 // Route returns the thresholds as the router takes them.
-func (b *Busy) Route() route.Busy {
-	return route.Busy{
+func (b *Busy) Route() serving.Busy {
+	return serving.Busy{
 		PrefillTokens: b.PrefillTokens, PrefillShare: b.PrefillShare, MaxNumBatchedTokens: b.MaxNumBatchedTokens,
 		KVUsage: b.KVUsage, KVRelease: b.KVRelease, Status: b.Status,
 	}

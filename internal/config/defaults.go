@@ -11,10 +11,10 @@ import (
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // Defaults are set before a file is decoded, in every struct that the file fills: the file's own values
@@ -76,11 +76,11 @@ var (
 	}
 )
 
-func (m *Model) setDefaults() { m.BlockSize = route.DefaultBlockSize }
+func (m *Model) setDefaults() { m.BlockSize = serving.DefaultBlockSize }
 
 func (r *Router) setDefaults() {
 	r.Policy = pick.KV
-	r.Prefill = string(route.PrefillAuto)
+	r.Prefill = string(serving.PrefillAuto)
 	r.Cost = cost.NameDelay
 }
 
@@ -96,7 +96,7 @@ const notSetDuration Duration = -1
 
 func (b *Busy) setDefaults() {
 	b.KVRelease = notSet
-	b.Status = route.DefaultBusyStatus
+	b.Status = serving.DefaultBusyStatus
 }
 
 func (q *Queue) setDefaults() {
@@ -225,7 +225,7 @@ func (m *Model) inherit() {
 // inherit fills fields that depend on other values of the file, after decoding.
 func (r *Router) inherit() {
 	if math.IsNaN(r.Busy.KVRelease) {
-		r.Busy.KVRelease = route.DefaultKVRelease * r.Busy.KVUsage
+		r.Busy.KVRelease = serving.DefaultKVRelease * r.Busy.KVUsage
 	}
 	for i := range r.Queue.Classes {
 		if r.Queue.Classes[i].Order == "" {

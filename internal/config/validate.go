@@ -14,6 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // The values of gateway.hints and gateway.hintsFrom.
@@ -198,7 +199,7 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	v.oneOf(m.Router.Policy, pick.Names(), path+".router.policy")
 	v.is(m.Router.DecodePolicy == "" || slices.Contains(pick.Names(), m.Router.DecodePolicy), path+".router.decodePolicy",
 		"is %q: use one of %s", m.Router.DecodePolicy, strings.Join(pick.Names(), ", "))
-	v.oneOf(m.Router.Prefill, route.Prefills(), path+".router.prefill")
+	v.oneOf(m.Router.Prefill, serving.Prefills(), path+".router.prefill")
 	v.is(m.Router.Temperature >= 0, path+".router.temperature", "must not be negative")
 	_, err := m.Router.CostFunction()
 	v.is(err == nil, path+".router.cost and weights", "%v", err)

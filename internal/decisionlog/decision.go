@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // Decision is a route.Decision as JSON. Its keys do not depend on the names of Go fields.
@@ -159,7 +159,7 @@ type Score struct {
 }
 
 // View returns a decision as it is written. It does not keep d.
-func View(d *route.Decision) Decision {
+func View(d *decision.Decision) Decision {
 	v := Decision{
 		ID: d.ID, At: d.At, Outcome: d.Outcome.String(), Reason: string(d.Reason), RetryAfterSeconds: d.RetryAfter.Seconds(),
 		Model: d.Model, Policy: d.Policy, Cost: d.Cost,
@@ -196,7 +196,7 @@ func View(d *route.Decision) Decision {
 	return v
 }
 
-func viewCandidate(c *route.Candidate) Candidate {
+func viewCandidate(c *decision.Candidate) Candidate {
 	s := &c.Score
 	return Candidate{
 		Worker: c.Worker, Rank: c.Rank, Address: c.Address, Picked: c.Picked,
@@ -216,7 +216,7 @@ func viewCandidate(c *route.Candidate) Candidate {
 }
 
 // roleOf returns the role of the candidates; empty for aggregated workers.
-func roleOf(d *route.Decision) string {
+func roleOf(d *decision.Decision) string {
 	if d.Role == fleet.Aggregated {
 		return ""
 	}

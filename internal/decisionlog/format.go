@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // Version is the version of the format. It grows with every change that an older reader would
@@ -36,7 +36,7 @@ func Header() Line { return Line{Version: Version, Format: Format} }
 
 // Of returns the line of a decision. chain has the sequence hashes of the prompt's complete blocks, of
 // which every n-th and the last are kept.
-func Of(d *route.Decision, chain []blockhash.Sequence, n int) Line {
+func Of(d *decision.Decision, chain []blockhash.Sequence, n int) Line {
 	view := View(d)
 	return Line{Decision: &view, HashEvery: n, Hashes: sample(chain, n)}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // TestSample keeps every n-th hash of a prompt and the last one.
@@ -48,15 +48,16 @@ func TestHashText(t *testing.T) {
 }
 
 // full is a decision with every field set.
-func full() *route.Decision {
-	return &route.Decision{
-		ID: "x", At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Outcome: route.Refused, Reason: "busy", RetryAfter: 1500 * time.Millisecond,
+func full() *decision.Decision {
+	return &decision.Decision{
+		ID: "x", At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Outcome: decision.Refused, Reason: "busy", RetryAfter: 1500 * time.Millisecond,
 		Err:   &prompt.Error{Status: 503, Message: "busy", Type: "overloaded_error", Param: "p", Code: "c"},
-		Wait:  &route.Wait{Since: time.Date(2026, 1, 2, 3, 4, 4, 0, time.UTC), Took: time.Second, Class: "k", Tenant: "t", Ahead: 2, Busy: 3},
-		Model: "m", Policy: "kv", Cost: "delay", Worker: "w", Rank: 1, Ranks: 2, Address: "10.0.0.1:1", Others: []string{"10.0.0.2:1"},
-		PromptTokens: 40, Blocks: 2, Overlap: 1, Cached: 16, BlockSize: 16, First: 10, Last: 11,
-		Stream: true, IncludeUsage: true, MaxTokens: 9, Session: "s", Source: "e", Considered: 4,
-		Candidates: []route.Candidate{{
+		Wait:  &decision.Wait{Since: time.Date(2026, 1, 2, 3, 4, 4, 0, time.UTC), Took: time.Second, Class: "k", Tenant: "t", Ahead: 2, Busy: 3},
+		Model: "m", Policy: "kv", Cost: "delay",
+		Placement: decision.Placement{Worker: "w", Rank: 1, Ranks: 2, Address: "10.0.0.1:1", Others: []string{"10.0.0.2:1"}},
+		PromptUse: decision.PromptUse{PromptTokens: 40, Blocks: 2, Overlap: 1, Cached: 16, BlockSize: 16, First: 10, Last: 11},
+		Client:    decision.Client{Stream: true, IncludeUsage: true, MaxTokens: 9, Session: "s", Source: "e"}, Considered: 4,
+		Candidates: []decision.Candidate{{
 			Worker: "w", Rank: 1, Address: "10.0.0.1:1", Picked: true, Overlap: [fleet.Tiers]int{1, 2, 3, 4},
 			Load: fleet.Amount{Requests: 5, PrefillTokens: 6, DecodeBlocks: 7}, Score: cost.Score{Total: 1.5, Uncached: 24},
 		}},
@@ -154,13 +155,19 @@ func TestReaderErrors(t *testing.T) {
 	}
 }
 
-// TestViewIsComplete fails when a route.Decision gets a field that the view may lack.
+// TestViewIsComplete fails when a Decision gets a field that the view may lack.
 func TestViewIsComplete(t *testing.T) {
-	const known = 38 // fields of route.Decision, of which Pool, Ticket, Transfer, TransferAt and CacheSalt are not written
-	if n := reflect.TypeFor[route.Decision]().NumField(); n != known {
-		t.Errorf("route.Decision has %d fields, and View was written for %d", n, known)
+	const known = 37 // fields of Decision, of which Pool, Transfer, TransferAt and CacheSalt are not written
+	n := 0
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[decision.Decision]()) {
+		if !f.Anonymous {
+			n++
+		}
 	}
-	data, err := json.Marshal(View(&route.Decision{CacheSalt: "of a tenant"}))
+	if n != known {
+		t.Errorf("a Decision has %d fields, and View was written for %d", n, known)
+	}
+	data, err := json.Marshal(View(&decision.Decision{Client: decision.Client{CacheSalt: "of a tenant"}}))
 	if err != nil || !strings.Contains(string(data), `"candidates":[]`) {
 		t.Errorf("%s, %v", data, err)
 	}

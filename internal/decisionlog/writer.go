@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 const (
@@ -42,7 +42,7 @@ func NewWriter(cfg WriterConfig) *Writer {
 }
 
 // Decided queues a decision. It is made for route.Config.Decided and keeps neither argument.
-func (w *Writer) Decided(d *route.Decision, chain []blockhash.Sequence) {
+func (w *Writer) Decided(d *decision.Decision, chain []blockhash.Sequence) {
 	w.add(Of(d, chain, w.cfg.HashEvery))
 }
 

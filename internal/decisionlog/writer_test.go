@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // recorder collects what a writer does.
@@ -46,7 +46,7 @@ func flush(w *Writer) {
 func TestWriterAppendsQueuedLines(t *testing.T) {
 	r := &recorder{}
 	w := r.writer()
-	w.Decided(&route.Decision{ID: "x"}, []blockhash.Sequence{1, 2, 3})
+	w.Decided(&decision.Decision{ID: "x"}, []blockhash.Sequence{1, 2, 3})
 	w.Ended(&End{ID: "x", Outcome: "as_picked"})
 	flush(w)
 
@@ -64,7 +64,7 @@ func TestWriterNeverBlocks(t *testing.T) {
 	r := &recorder{err: errors.New("no space left on device")}
 	w := r.writer()
 	for range queueLength + 5 {
-		w.Decided(&route.Decision{ID: "x"}, nil)
+		w.Decided(&decision.Decision{ID: "x"}, nil)
 	}
 	if r.lost != 5 {
 		t.Errorf("%d lines lost, want 5", r.lost)

@@ -13,6 +13,9 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/learned"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // letters is a model whose tokens are the bytes of a completion's prompts, and which counts all of them.
@@ -32,19 +35,19 @@ func (letters) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
 }
 
 // lettersRouter routes over workers whose prompts come from letters, in blocks of 16.
-func lettersRouter(t testing.TB, workers int, cfg route.ModelConfig) (*route.Router, *fleet.Fleet, *kvindex.Index) {
+func lettersRouter(t testing.TB, workers int, cfg serving.Config) (*route.Router, *fleet.Fleet, *kvindex.Index) {
 	x := kvindex.New(kvindex.Config{MaxBytes: 16 << 20})
 	f := newFleet(t, x, workers)
 	r := route.New(route.Config{Seed: 1}, f, x)
 	cfg.Prompt = letters{}
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": &cfg}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": &cfg}); err != nil {
 		t.Fatal(err)
 	}
 	return r, f, x
 }
 
 // batchOf is a completion of these prompts with n answers to each.
-func batchOf(n int, prompts ...string) *route.Request {
+func batchOf(n int, prompts ...string) *request.Request {
 	req := completion("")
 	req.Parsed.N, req.Parsed.Prompts = n, nil
 	for _, text := range prompts {
@@ -81,7 +84,7 @@ func TestBatchesAreBookedWhole(t *testing.T) {
 		{2, 3, 64, fleet.Amount{Requests: 6, PrefillTokens: 480, DecodeBlocks: 30 + 6*2}},
 		{math.MaxInt, 3, 0, fleet.Amount{Requests: 4096, PrefillTokens: 480, DecodeBlocks: 30}},
 	} {
-		r, f, _ := lettersRouter(t, 1, route.ModelConfig{})
+		r, f, _ := lettersRouter(t, 1, serving.Config{})
 		req := batchOf(c.n)
 		for range c.prompts {
 			req.Parsed.Prompts = append(req.Parsed.Prompts, openai.Prompt{Text: text})
@@ -107,7 +110,7 @@ func TestBatchesAreBookedWhole(t *testing.T) {
 func TestBatchesAreNotUntracked(t *testing.T) {
 	long := strings.Repeat("all work and no play ", 200)
 	for _, n := range []int{1, 8, 128} {
-		r, f, x := lettersRouter(t, 2, route.ModelConfig{})
+		r, f, x := lettersRouter(t, 2, serving.Config{})
 		w0 := f.Snapshot().Ranks[0]
 		report(x, w0, long)
 		batch := batchOf(n, "hi")
@@ -132,7 +135,7 @@ func TestBatchesAreNotUntracked(t *testing.T) {
 // TestBatchesOfPromptsTeachNothing runs completions of many prompts, of which the engine reports the first early. The learned line must
 // stay the line of single prompts.
 func TestBatchesOfPromptsTeachNothing(t *testing.T) {
-	r, f, x := lettersRouter(t, 1, route.ModelConfig{})
+	r, f, x := lettersRouter(t, 1, serving.Config{})
 	rank, now := f.Snapshot().Ranks[0], start
 	run := func(i, prompts int) {
 		var list []string
@@ -152,11 +155,11 @@ func TestBatchesOfPromptsTeachNothing(t *testing.T) {
 	for i := range 100 {
 		run(i, 1)
 	}
-	before := r.Speeds()[route.WorkerClass{Model: "sim"}].Prefill
+	before := r.Speeds()[learned.WorkerClass{Model: "sim"}].Prefill
 	for i := range 100 {
 		run(1000+i, 128)
 	}
-	if after := r.Speeds()[route.WorkerClass{Model: "sim"}].Prefill; after != before || before.Observed != 92 {
+	if after := r.Speeds()[learned.WorkerClass{Model: "sim"}].Prefill; after != before || before.Observed != 92 {
 		t.Errorf("single prompts: %s, of which the first 8 are ignored; batches: %s", before, after)
 	}
 }
@@ -166,7 +169,7 @@ func TestClaimedLengthIsBounded(t *testing.T) {
 	for _, c := range []struct{ context, maxTokens, want int }{
 		{0, 0, 131_072}, {0, 320, 320}, {4160, 0, 4000}, {4160, 320, 320}, {160, 0, 0}, {100, 0, 0}, {math.MaxInt32, 0, 131_072},
 	} {
-		r, f, _ := lettersRouter(t, 1, route.ModelConfig{ContextLength: c.context})
+		r, f, _ := lettersRouter(t, 1, serving.Config{ContextLength: c.context})
 		req := batchOf(1, strings.Repeat("a", 160))
 		req.Parsed.MaxTokens = c.maxTokens
 		req.Hints = &prompt.Hints{Rank: -1, OutputTokens: math.MaxInt32}

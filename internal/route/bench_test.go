@@ -15,6 +15,9 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // quads makes a token of four characters, as long as a real one: the benchmark measures the
@@ -51,7 +54,7 @@ func BenchmarkDecide(b *testing.B) {
 				}
 				now = now.Add(time.Millisecond)
 				d := r.Decide(req, now)
-				if d.Outcome != route.Picked || !r.End(d.ID, now) {
+				if d.Outcome != decision.Picked || !r.End(d.ID, now) {
 					b.Fatal(d)
 				}
 			}
@@ -71,7 +74,7 @@ func BenchmarkStores(b *testing.B) {
 			x := kvindex.New(kvindex.Config{})
 			f := fleet.New(fleet.Hooks{RankGone: x.Drop})
 			r := route.New(route.Config{Seed: 1, Decisions: benchDecisions}, f, x)
-			if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}, BlockSize: 16}}); err != nil {
+			if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: quads{}, BlockSize: 16}}); err != nil {
 				b.Fatal(err)
 			}
 			var made prompt.Prompt
@@ -102,7 +105,7 @@ func BenchmarkStores(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				d := r.Decide(req, start)
-				if d.Outcome != route.Picked || !r.End(d.ID, start) {
+				if d.Outcome != decision.Picked || !r.End(d.ID, start) {
 					b.Fatal(d)
 				}
 			}
@@ -118,7 +121,7 @@ func BenchmarkStores(b *testing.B) {
 func BenchmarkDecisionOnCores(b *testing.B) {
 	for _, by := range []cost.Function{cost.Default(), cost.Dynamo()} {
 		r := benchRouter(b, 1000)
-		if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}, Cost: by}}); err != nil {
+		if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: quads{}, Cost: by}}); err != nil {
 			b.Fatal(err)
 		}
 		turns := make(chan func(), runtime.GOMAXPROCS(0))
@@ -145,10 +148,10 @@ func again(t testing.TB, r *route.Router, id string) func() {
 	req, _ := body(4_000)
 	req.ID, req.Session = id, id
 	req.Parsed, _ = openai.Parse(req.Endpoint, req.Body, openai.Limits{})
-	d, now := new(route.Decision), start
+	d, now := new(decision.Decision), start
 	turn := func() {
 		now = now.Add(time.Millisecond)
-		if d = r.DecideInto(d, req, now); d.Outcome != route.Picked || !r.End(d.ID, now) {
+		if d = r.DecideInto(d, req, now); d.Outcome != decision.Picked || !r.End(d.ID, now) {
 			t.Error(d)
 		}
 	}
@@ -172,7 +175,7 @@ func TestDecideAllocatesNothing(t *testing.T) {
 func benchRouter(t testing.TB, ranks int) *route.Router {
 	x := kvindex.New(kvindex.Config{})
 	r := route.New(route.Config{Seed: 1, Decisions: benchDecisions}, newFleet(t, x, ranks), x)
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: quads{}}}); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -180,8 +183,8 @@ func benchRouter(t testing.TB, ranks int) *route.Router {
 
 // body returns a completion request with a prompt of the given number of characters, and the part of its bytes from
 // the beginning of the prompt.
-func body(chars int) (*route.Request, []byte) {
-	req := &route.Request{Endpoint: prompt.Completions, Known: true, Source: "bench"}
+func body(chars int) (*request.Request, []byte) {
+	req := &request.Request{Endpoint: prompt.Completions, Known: true, Source: "bench"}
 	req.Body = []byte(`{"model": "sim", "prompt": "` + strings.Repeat("all work and no play makes a dull router ", chars/41+1)[:chars] + `"}`)
 	return req, req.Body[len(`{"model": "sim", "prompt": "`):]
 }

@@ -2,35 +2,28 @@
 //
 // [Router.Decide] is one sentence: the prompt's tokens become blocks; the blocks overlap with every rank's
 // cache; overlap and load make a cost; and the costs make a pick, which is booked in the same step. Three
-// values are handed on between the steps: the request as it was asked, the field of ranks that may take
-// it, and the judged candidates. The [Decision] carries its reasons and prints them.
+// values are passed on between the steps: a [request.Prepared], the [eligible.Field] of ranks that may take
+// it, and the candidates as they were [score.Judged]. The result is a [decision.Decision] with its reasons.
+//
+// The packages below it have one step each, and none of them imports this one:
+//
+//	request    what was asked, after it was read
+//	serving    how requests for a model are routed: the configuration
+//	eligible   which ranks may take it
+//	score      what it would cost on each of them, by a function of package cost
+//	pick       which one takes it, and the bookings
+//	predict    what the index of caches should expect then
+//	learned    what the ends of requests show about workers
+//	queue      who goes first while all ranks are busy
+//	decision   the result
 //
 // The package does not talk to Envoy or engines. It does not log; [Router.Stats] has counters. It never
 // waits, and the caller passes the time.
 //
 // # Outcomes
 //
-// A request is Picked, Refused with a [Reason], or Queued. A queued request gets its final decision when
-// a booking ends, or when its wait does: see [Ticket].
-//
-// # Stability
-//
-// The learned speed of a worker changes the routing of requests, and their routing changes the learned speed. This loop must not make equal
-// workers unequal. It does not, for these reasons:
-//
-//   - An observation has the load under which it was made: the tokens of the prompts, the requests that decode beside them, and their
-//     contexts. [perfmodel.Learned] explains the time by these. Only the remaining error can be the worker's.
-//   - A wait is never observed as work. The time until a prompt is computed shows nothing while requests wait in the engine's
-//     queue, nor the time of one prompt while others follow it: then their sum is observed. See [fleet.PrefillPeriod].
-//   - The pace of a rank is 1 unless observations differ clearly from its class's observations ([fleet.PaceStats]). So paces of equal ranks
-//     are equal, not only nearly equal. When the latest observations differ clearly from older ones, the older ones are forgotten.
-//   - All terms of the cost grow with the load of a rank, and none falls with it. A rank that gets more than its share becomes
-//     dearer at once, by its bookings, before anything is learned.
-//   - A slow worker has larger terms in proportion to its pace, and so gets fewer requests. It is tried again because its pace
-//     falls to 1 while nothing is observed.
-//
-// The tests of package sim that are named Stability play this in virtual time: noise and stalls, one slow worker, a slow spell, late
-// events, several routers.
+// A request is Picked, Refused with a [decision.Reason], or Queued. A queued request gets its final decision when
+// a booking ends, or when its wait does: see [request.Ticket].
 //
 // # Races between decisions
 //

@@ -6,6 +6,8 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // stoppable is a model whose prompts take until their client goes, or no time if it has not.
@@ -35,14 +37,14 @@ func TestRequestsOfClientsThatLeftAreNotBooked(t *testing.T) {
 			model.began = make(chan struct{})
 			go func() { <-model.began; close(done) }()
 		}
-		if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: model}}); err != nil {
+		if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: model}}); err != nil {
 			t.Fatal(err)
 		}
 
 		req := completion("a prompt of nobody")
 		req.Done = done
 		d := r.Decide(req, start)
-		if d.Outcome != route.Refused || d.Reason != route.ReasonCancelled || d.Err == nil {
+		if d.Outcome != decision.Refused || d.Reason != decision.ReasonCancelled || d.Err == nil {
 			t.Errorf("%s: %s", when, d)
 		}
 		if s := r.Stats(); r.Bookings() != 0 || s.Stopped != 1 || s.Refused != 1 || s.BadRequest != 0 {
@@ -50,11 +52,11 @@ func TestRequestsOfClientsThatLeftAreNotBooked(t *testing.T) {
 		}
 
 		model = stoppable{}
-		if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: model}}); err != nil {
+		if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: model}}); err != nil {
 			t.Fatal(err)
 		}
 		req.Done = nil
-		if d := r.Decide(req, start); d.Outcome != route.Picked {
+		if d := r.Decide(req, start); d.Outcome != decision.Picked {
 			t.Errorf("the next request: %s", d)
 		}
 	}

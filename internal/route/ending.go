@@ -5,6 +5,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/predict"
 )
 
 // Ending describes the end of a request, as Envoy's access log reports it.
@@ -44,7 +45,7 @@ func (r *Router) Ended(e Ending, now time.Time) bool {
 	if !e.Failed {
 		r.settleOne(e.ID, now)
 	}
-	made := r.predicts.promises.take(e.ID) // before the booking, whose end drops it
+	made := r.predictor.Take(e.ID) // before the booking, whose end drops it
 	k, ok := r.bookings.EndAs(e.ID, e.reason)
 	if ok {
 		if e.reason(k.Rank) == pick.Finished && !e.Refused && !e.Left {
@@ -53,17 +54,17 @@ func (r *Router) Ended(e Ending, now time.Time) bool {
 		r.correct(&e, &k, made, now)
 		r.Wake(now)
 	}
-	r.predicts.promises.recycle(e.ID, made)
+	r.predictor.Recycle(e.ID, made)
 	return ok
 }
 
 // learnAnswer learns the length of the answer of a request that was served.
-func (r *Router) learnAnswer(k *pick.Booking, made *promise, now time.Time) {
+func (r *Router) learnAnswer(k *pick.Booking, made *predict.Promise, now time.Time) {
 	session := uint64(0)
 	if made != nil {
-		session = made.session
+		session = made.Session
 	}
-	r.speeds.observeAnswer(k, session, k.Rank.Load.Gap(now, fleet.MaxReportAge), now)
+	r.speeds.ObserveAnswer(k, session, k.Rank.Load.Gap(now, fleet.MaxReportAge), now)
 }
 
 // reason returns the cause for which the booking on a rank ends.
@@ -80,13 +81,13 @@ func (e *Ending) reason(rank fleet.Rank) pick.Reason {
 
 // correct takes back the prediction of a request that its rank did not serve, and predicts its blocks on the rank that served it. made is
 // nil for a request without a prediction.
-func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Time) {
+func (r *Router) correct(e *Ending, k *pick.Booking, made *predict.Promise, now time.Time) {
 	health := k.Rank.Load.Health()
 	switch {
 	case e.Served == k.Rank.Worker.Address && !e.Failed:
 		health.ObserveServed(now)
 		if e.Refused {
-			r.predicts.withdraw(k.Rank, made)
+			r.predictor.Withdraw(k.Rank, made)
 		}
 		return
 	case e.Served == k.Rank.Worker.Address:
@@ -100,7 +101,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 	}
 
 	if r.isForeign(e.Served) || r.isForeign(e.Tried) {
-		r.predicts.withdraw(k.Rank, made) // the relay has sent the request to workers, and has reported how that went
+		r.predictor.Withdraw(k.Rank, made) // the relay has sent the request to workers, and has reported how that went
 		return
 	}
 	r.unserved(health, now)
@@ -110,7 +111,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 			r.unserved(tried.Load.Health(), now)
 		}
 	}
-	r.predicts.withdraw(k.Rank, made)
+	r.predictor.Withdraw(k.Rank, made)
 	if e.Failed {
 		return
 	}
@@ -121,7 +122,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 	}
 	served.Load.Health().ObserveServed(now)
 	if made != nil && !e.Refused {
-		r.predicts.on(served, made.chain, 0, now)
+		r.predictor.PredictOn(served, made.Chain, 0, now)
 	}
 	if r.cfg.Served != nil {
 		r.cfg.Served(served, k.At, pick.Tokens{Prompt: k.Prompt})
@@ -143,7 +144,7 @@ func (r *Router) isForeign(address string) bool {
 
 // left corrects the caches after a request whose client left before the response began. A worker that is in doubt may never
 // have seen the prompt. One that is not may have computed it, and the client may ask again.
-func (r *Router) left(e *Ending, k *pick.Booking, made *promise, now time.Time) {
+func (r *Router) left(e *Ending, k *pick.Booking, made *predict.Promise, now time.Time) {
 	if !e.Left {
 		return
 	}
@@ -151,7 +152,7 @@ func (r *Router) left(e *Ending, k *pick.Booking, made *promise, now time.Time) 
 		k.Rank.Load.Health().ObserveOverdue(now)
 	}
 	if k.Rank.Load.Health().View().State != fleet.HealthReady {
-		r.predicts.withdraw(k.Rank, made)
+		r.predictor.Withdraw(k.Rank, made)
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // listedRouter routes over workers that a file lists: nothing reports their caches or whether they live.
@@ -23,7 +25,7 @@ func listedRouter(t testing.TB, workers int, cfg route.Config) (*route.Router, *
 			t.Fatal(err)
 		}
 	}
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}}}); err != nil {
 		t.Fatal(err)
 	}
 	return r, f, x
@@ -229,7 +231,7 @@ func TestDeadWorkerIsHeldBack(t *testing.T) {
 	// If all ranks are held back, requests still go.
 	for range 20 {
 		d := r.Decide(batchOf(1, "hello"), now)
-		if d.Outcome != route.Picked {
+		if d.Outcome != decision.Picked {
 			t.Fatal(d)
 		}
 		r.Ended(route.Ending{ID: d.ID, Failed: true}, now)

@@ -10,6 +10,8 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // A request goes to the worker whose cache holds the beginning of its prompt.
@@ -27,7 +29,7 @@ func ExampleRouter_Decide() {
 		fmt.Println(err)
 		return
 	}
-	err = router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: model, BlockSize: 16, Policy: pick.KV}})
+	err = router.SetModels(map[string]*serving.Config{"sim": {Prompt: model, BlockSize: 16, Policy: pick.KV}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -35,12 +37,12 @@ func ExampleRouter_Decide() {
 
 	body := []byte(`{"model": "sim", "prompt": "` + text(40) + `"}`)
 	now := time.Unix(1_000, 0)
-	first := router.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: body}, now)
+	first := router.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: body}, now)
 	fmt.Printf("%s: %d of %d blocks cached\n", first.Worker, first.Overlap, first.Blocks)
 	router.End(first.ID, now)
 
 	// The router predicts that the first worker holds the prompt now.
-	second := router.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: body}, now.Add(time.Second))
+	second := router.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: body}, now.Add(time.Second))
 	fmt.Printf("the same worker: %v, %d of %d blocks cached\n", second.Worker == first.Worker, second.Overlap, second.Blocks)
 
 	// Output:

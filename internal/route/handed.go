@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
@@ -17,7 +19,7 @@ func (r *Router) HasTransfers() bool {
 
 // Handed records that a prefill worker has computed the prompt of a decision that is Split, so that its transfer to the decode
 // worker begins. False means that the decision has no booking (any more).
-func (r *Router) Handed(d *Decision, now time.Time) bool {
+func (r *Router) Handed(d *decision.Decision, now time.Time) bool {
 	k, ok := r.bookings.Handed(d.ID, now, r.transferTime)
 	if !ok {
 		return false
@@ -27,20 +29,20 @@ func (r *Router) Handed(d *Decision, now time.Time) bool {
 	// shows the time of these, too.
 	tokens := int(k.Prompt - k.Cached)
 	_, there := r.computedAt(k.Rank, d.Last, now)
-	if d.Last != 0 && tokens > 0 && !there && !r.predicts.standForCache(k.Rank) && !computesPrompts(k.Rank) {
-		r.transfers.add(d.ID, transfer{rank: k.Rank, last: d.Last, tokens: tokens, since: now})
+	if d.Last != 0 && tokens > 0 && !there && !r.predictor.StandForCache(k.Rank) && !learned.ComputesPrompts(k.Rank) {
+		r.transfers.Add(d.ID, learned.Transfer{Rank: k.Rank, Last: d.Last, Tokens: tokens, Since: now})
 	}
 	return true
 }
 
 // transferTime returns the expected duration of the transfer of a booking's prompt.
 func (r *Router) transferTime(k *pick.Booking) time.Duration {
-	return r.speeds.transferTime(k.Rank.Worker, int(k.Prompt-k.Cached))
+	return r.speeds.TransferTime(k.Rank.Worker, int(k.Prompt-k.Cached))
 }
 
 // settleTransfers learns from the transfers that have arrived. Events that are late do not show when.
 func (r *Router) settleTransfers(now time.Time) {
-	r.transfers.settle(func(rank fleet.Rank, last uint64) (time.Time, bool) {
+	r.transfers.Settle(func(rank fleet.Rank, last uint64) (time.Time, bool) {
 		if rank.Load.Lag() > maxEventLag {
 			return time.Time{}, false
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // probe records the answer of a worker's engine.
@@ -29,7 +30,7 @@ func TestHalfOpenWorkerGetsFewRequests(t *testing.T) {
 	n := 0
 	// burst decides some requests before the first one ends, and returns the number that w2 got.
 	burst := func() (picked int) {
-		var all []*route.Decision
+		var all []*decision.Decision
 		for range 20 {
 			n++
 			d := r.Decide(batchOf(1, fmt.Sprintf("%d ", n)+strings.Repeat("all work and no play ", 8)), now)

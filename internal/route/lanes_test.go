@@ -9,7 +9,10 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // fullRouter returns a router whose workers are all busy, with the ids of the bookings that make them so.
@@ -23,8 +26,8 @@ func fullRouter(t testing.TB, workers int) (*route.Router, []string) {
 			t.Fatal(err)
 		}
 	}
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {
-		Prompt: quads{}, Busy: route.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: time.Hour,
+	if err := r.SetModels(map[string]*serving.Config{"sim": {
+		Prompt: quads{}, Busy: serving.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: time.Hour,
 	}}); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +35,7 @@ func fullRouter(t testing.TB, workers int) (*route.Router, []string) {
 	var ids []string
 	for range workers {
 		d := r.Decide(waiter(), start)
-		if d.Outcome != route.Picked {
+		if d.Outcome != decision.Picked {
 			t.Fatal(d)
 		}
 		ids = append(ids, d.ID)
@@ -41,9 +44,9 @@ func fullRouter(t testing.TB, workers int) (*route.Router, []string) {
 }
 
 // waiter is a request that can wait, for the workers of these names.
-func waiter(names ...string) *route.Request {
+func waiter(names ...string) *request.Request {
 	req := completion("a prompt that has to wait for a worker")
-	req.Ready = func(*route.Decision) {}
+	req.Ready = func(*decision.Decision) {}
 	if len(names) > 0 {
 		req.Hints = &prompt.Hints{Rank: -1, Workers: names}
 	}
@@ -75,23 +78,23 @@ func subset(i int) []string {
 func TestLanesKeepNobodyOut(t *testing.T) {
 	r, _ := fullRouter(t, 12)
 	for i := range 1100 { // all of them may go to w0 alone
-		if d := r.Decide(waiter(strangers(i)...), start); d.Outcome != route.Queued {
+		if d := r.Decide(waiter(strangers(i)...), start); d.Outcome != decision.Queued {
 			t.Fatalf("names that no worker has make a lane of their own: %s", d)
 		}
 	}
 	queued := 0
 	for i := range 2047 {
 		d := r.Decide(waiter(subset(i+1)...), start)
-		if d.Outcome == route.Queued {
+		if d.Outcome == decision.Queued {
 			queued++
-		} else if d.Reason != route.ReasonQueueFull {
+		} else if d.Reason != decision.ReasonQueueFull {
 			t.Fatal(d)
 		}
 	}
 	if queued != queue.MaxLanes {
 		t.Errorf("%d sets of workers are waited for, want %d", queued, queue.MaxLanes)
 	}
-	if d := r.Decide(waiter(), start); d.Outcome != route.Queued {
+	if d := r.Decide(waiter(), start); d.Outcome != decision.Queued {
 		t.Errorf("a request without hints: %s", d)
 	}
 }
@@ -121,7 +124,7 @@ func BenchmarkLanes(b *testing.B) {
 			req := waiter(sets(7)...)
 			for b.Loop() {
 				d := r.Decide(req, start)
-				if d.Outcome != route.Queued || !r.Cancel(req.Ticket) {
+				if d.Outcome != decision.Queued || !r.Cancel(req.Ticket) {
 					b.Fatal(d)
 				}
 			}
@@ -150,7 +153,7 @@ func BenchmarkDeadline(b *testing.B) {
 	req := waiter()
 	req.Hints = &prompt.Hints{Rank: -1, Deadline: time.Millisecond}
 	for b.Loop() {
-		if d := r.Decide(req, start); d.Reason != route.ReasonDeadline {
+		if d := r.Decide(req, start); d.Reason != decision.ReasonDeadline {
 			b.Fatal(d)
 		}
 	}

@@ -11,14 +11,20 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/predict"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/score"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // newLegs returns a router for workers that prefill (p…), decode (d…) or do both (a…), without events.
-func newLegs(t *testing.T, cfg ModelConfig, names ...string) *Router {
+func newLegs(t *testing.T, cfg serving.Config, names ...string) *Router {
 	t.Helper()
 	f := fleet.New(fleet.Hooks{})
 	for i, name := range names {
@@ -31,7 +37,7 @@ func newLegs(t *testing.T, cfg ModelConfig, names ...string) *Router {
 	}
 	r := New(Config{Seed: 1, Relayed: true}, f, kvindex.New(kvindex.Config{}))
 	cfg.Prompt, cfg.BlockSize = bytesOf{}, 16
-	if err := r.SetModels(map[string]*ModelConfig{"m": &cfg}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"m": &cfg}); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -41,8 +47,8 @@ func newLegs(t *testing.T, cfg ModelConfig, names ...string) *Router {
 func text(name string, tokens int) string { return name + strings.Repeat("-", tokens-len(name)) }
 
 // ask decides a completion.
-func (r *Router) ask(id, text string, change ...func(*Request)) *Decision {
-	req := Request{ID: id, Endpoint: prompt.Completions, Known: true, Body: []byte(`{"model":"m","prompt":"` + text + `"}`)}
+func (r *Router) ask(id, text string, change ...func(*request.Request)) *decision.Decision {
+	req := request.Request{ID: id, Endpoint: prompt.Completions, Known: true, Body: []byte(`{"model":"m","prompt":"` + text + `"}`)}
 	for _, c := range change {
 		c(&req)
 	}
@@ -52,14 +58,14 @@ func (r *Router) ask(id, text string, change ...func(*Request)) *Decision {
 // TestLegsByCost: an idle decode worker computes prompts by itself. One on which requests run leaves them to a prefill worker,
 // unless it holds most of the prompt.
 func TestLegsByCost(t *testing.T) {
-	r := newLegs(t, ModelConfig{}, "p", "d")
-	if d := r.ask("first", text("a", 4000)); d.Split || d.Legs.Why != LegsByCost || !strings.Contains(d.String(), "d computes the prompt, too, at cost") {
+	r := newLegs(t, serving.Config{}, "p", "d")
+	if d := r.ask("first", text("a", 4000)); d.Split || d.Legs.Why != decision.LegsByCost || !strings.Contains(d.String(), "d computes the prompt, too, at cost") {
 		t.Errorf("an idle decode worker: %s", d)
 	}
 	r.PrefillDone("first", noon)
 	for i := range 8 {
 		id := fmt.Sprint(i)
-		r.ask(id, text(id, 100), func(q *Request) { q.Local = true })
+		r.ask(id, text(id, 100), func(q *request.Request) { q.Local = true })
 		r.PrefillDone(id, noon)
 	}
 
@@ -75,32 +81,32 @@ func TestLegsByCost(t *testing.T) {
 // TestLegsWithoutChoice: a request, or the model's settings, may name the way; without a prefill worker, and if engines
 // cannot transfer the prompt, there is one leg; and policies that compare no costs have two.
 func TestLegsWithoutChoice(t *testing.T) {
-	hint := func(at string) func(*Request) {
-		return func(q *Request) { q.Hints = &prompt.Hints{Rank: -1, Prefill: at} }
+	hint := func(at string) func(*request.Request) {
+		return func(q *request.Request) { q.Hints = &prompt.Hints{Rank: -1, Prefill: at} }
 	}
-	twice := func(q *Request) { q.Body = []byte(`{"model":"m","prompt":"a","n":2}`) }
-	unread := func(q *Request) { q.Known, q.Model, q.Splits = false, "m", true }
+	twice := func(q *request.Request) { q.Body = []byte(`{"model":"m","prompt":"a","n":2}`) }
+	unread := func(q *request.Request) { q.Known, q.Model, q.Splits = false, "m", true }
 	fleets := []string{"p", "d"}
 	for _, c := range []struct {
 		name   string
-		cfg    ModelConfig
+		cfg    serving.Config
 		fleet  []string
-		change func(*Request)
+		change func(*request.Request)
 		split  bool
-		why    LegsReason
+		why    decision.LegsReason
 	}{
-		{"the request asks for two", ModelConfig{}, fleets, hint(openai.PrefillRemote), true, LegsAsked},
-		{"the request asks for one", ModelConfig{Prefill: PrefillRemote}, fleets, hint(openai.PrefillLocal), false, LegsAsked},
-		{"the model has two", ModelConfig{Prefill: PrefillRemote}, fleets, hint(""), true, LegsAsked},
-		{"the model has one", ModelConfig{Prefill: PrefillLocal}, fleets, hint(""), false, LegsAsked},
-		{"no prefill worker", ModelConfig{Prefill: PrefillRemote}, []string{"d"}, hint(""), false, LegsNoPrefill},
-		{"two answers", ModelConfig{Prefill: PrefillRemote}, fleets, twice, false, LegsNoTransfer},
-		{"round robin", ModelConfig{Policy: pick.RoundRobin}, fleets, hint(""), true, LegsByPolicy},
-		{"not read", ModelConfig{}, fleets, unread, true, LegsByPolicy},
-		{"aggregated", ModelConfig{}, []string{"a"}, hint(""), false, ""},
+		{"the request asks for two", serving.Config{}, fleets, hint(openai.PrefillRemote), true, decision.LegsAsked},
+		{"the request asks for one", serving.Config{Prefill: serving.PrefillRemote}, fleets, hint(openai.PrefillLocal), false, decision.LegsAsked},
+		{"the model has two", serving.Config{Prefill: serving.PrefillRemote}, fleets, hint(""), true, decision.LegsAsked},
+		{"the model has one", serving.Config{Prefill: serving.PrefillLocal}, fleets, hint(""), false, decision.LegsAsked},
+		{"no prefill worker", serving.Config{Prefill: serving.PrefillRemote}, []string{"d"}, hint(""), false, decision.LegsNoPrefill},
+		{"two answers", serving.Config{Prefill: serving.PrefillRemote}, fleets, twice, false, decision.LegsNoTransfer},
+		{"round robin", serving.Config{Policy: pick.RoundRobin}, fleets, hint(""), true, decision.LegsByPolicy},
+		{"not read", serving.Config{}, fleets, unread, true, decision.LegsByPolicy},
+		{"aggregated", serving.Config{}, []string{"a"}, hint(""), false, ""},
 	} {
 		r := newLegs(t, c.cfg, c.fleet...)
-		if d := r.ask("id", text("a", 400), c.change); d.Outcome != Picked || d.Split != c.split || d.Legs.Why != c.why {
+		if d := r.ask("id", text("a", 400), c.change); d.Outcome != decision.Picked || d.Split != c.split || d.Legs.Why != c.why {
 			t.Errorf("%s: split %v, because %q\n%s", c.name, d.Split, d.Legs.Why, d)
 		}
 	}
@@ -108,15 +114,15 @@ func TestLegsWithoutChoice(t *testing.T) {
 
 // TestLegsOfQueuedRequests: the way is chosen when the request's turn comes.
 func TestLegsOfQueuedRequests(t *testing.T) {
-	r := newLegs(t, ModelConfig{Prefill: PrefillRemote, Busy: Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: time.Minute}, "p", "d")
-	first := r.ask("first", text("a", 400), func(q *Request) { q.Local = true })
-	decided := make(chan *Decision, 1)
-	d := r.ask("second", text("b", 400), func(q *Request) { q.Ready = func(d *Decision) { decided <- d } })
-	if d.Outcome != Queued || !d.Split {
+	r := newLegs(t, serving.Config{Prefill: serving.PrefillRemote, Busy: serving.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: time.Minute}, "p", "d")
+	first := r.ask("first", text("a", 400), func(q *request.Request) { q.Local = true })
+	decided := make(chan *decision.Decision, 1)
+	d := r.ask("second", text("b", 400), func(q *request.Request) { q.Ready = func(d *decision.Decision) { decided <- d } })
+	if d.Outcome != decision.Queued || !d.Split {
 		t.Fatalf("%s", d)
 	}
 	r.End(first.ID, noon)
-	if d := <-decided; !d.Split || d.Legs.Why != LegsAsked {
+	if d := <-decided; !d.Split || d.Legs.Why != decision.LegsAsked {
 		t.Errorf("split %v\n%s", d.Split, d)
 	}
 }
@@ -124,12 +130,12 @@ func TestLegsOfQueuedRequests(t *testing.T) {
 // TestPull: a worker fetches the beginning of a prompt from another one's cache, if that one is busy and to
 // fetch is faster than to compute.
 func TestPull(t *testing.T) {
-	r := newLegs(t, ModelConfig{}, "a0", "a1")
+	r := newLegs(t, serving.Config{}, "a0", "a1")
 	first := r.ask("first", text("shared", 8000))
 	r.PrefillDone("first", noon)
 	for i := range 40 { // requests that only the first one's worker can serve
 		id := fmt.Sprint(i)
-		r.ask(id, text(id, 20_000), func(q *Request) { q.Hints = &prompt.Hints{Rank: -1, Worker: first.Worker} })
+		r.ask(id, text(id, 20_000), func(q *request.Request) { q.Hints = &prompt.Hints{Rank: -1, Worker: first.Worker} })
 	}
 
 	d := r.ask("pulls", text("shared", 8100))
@@ -139,19 +145,19 @@ func TestPull(t *testing.T) {
 	if !strings.Contains(d.String(), "fetches 8000 tokens of the prompt from the cache of "+first.Worker) {
 		t.Error(d)
 	}
-	if d := r.ask("new", text("other", 8100)); d.Pull != (Pull{}) {
+	if d := r.ask("new", text("other", 8100)); d.Pull != (decision.Pull{}) {
 		t.Errorf("a prompt that no worker holds: %+v", d.Pull)
 	}
 }
 
 // TestTransfersAreLearned: a transfer lasts from the end of the prefill to the event of the prompt's last block.
 func TestTransfersAreLearned(t *testing.T) {
-	r := newLegs(t, ModelConfig{Prefill: PrefillRemote}, "p", "d")
-	r.predicts.lasts = func(fleet.Rank) time.Duration { return time.Second } // as for workers with events
+	r := newLegs(t, serving.Config{Prefill: serving.PrefillRemote}, "p", "d")
+	r.predictor = predict.New(r.index, func(fleet.Rank) time.Duration { return time.Second }) // as for workers with events
 	d := r.ask("id", text("a", 4000))
 	rank := r.fleet.Snapshot().Pool("m", fleet.Decode)[0]
-	before := r.Speeds()[classOf(rank.Worker)].Transfer
-	if !r.Handed(d, noon) || r.Handed(&Decision{ID: "none"}, noon) {
+	before := r.Speeds()[learned.ClassOf(rank.Worker)].Transfer
+	if !r.Handed(d, noon) || r.Handed(&decision.Decision{ID: "none"}, noon) {
 		t.Error("a transfer of a request without a booking, or none of one with it")
 	}
 
@@ -168,25 +174,25 @@ func TestTransfersAreLearned(t *testing.T) {
 	r.index.Store(rank.ID, fleet.Device, kvindex.Chain{Hashes: hashes, Blocks: blocks})
 	r.SettlePrefills(noon.Add(400 * time.Millisecond))
 
-	after := r.Speeds()[classOf(rank.Worker)].Transfer
+	after := r.Speeds()[learned.ClassOf(rank.Worker)].Transfer
 	if after.Observed != 1 || after.Prefill(4000) <= before.Prefill(4000) {
 		t.Errorf("%s became %s", before, after)
 	}
-	if r.transfers.settle(nil, noon); len(r.transfers.byID) != 0 {
-		t.Errorf("%d transfers are left", len(r.transfers.byID))
+	if r.transfers.Settle(nil, noon); r.transfers.Len() != 0 {
+		t.Errorf("%d transfers are left", r.transfers.Len())
 	}
 }
 
 // TestTransfersAreForgotten checks that transfers are forgotten if no event shows their end.
 func TestTransfersAreForgotten(t *testing.T) {
-	r := newLegs(t, ModelConfig{Prefill: PrefillRemote}, "p", "d")
-	r.predicts.lasts = func(fleet.Rank) time.Duration { return time.Second }
+	r := newLegs(t, serving.Config{Prefill: serving.PrefillRemote}, "p", "d")
+	r.predictor = predict.New(r.index, func(fleet.Rank) time.Duration { return time.Second })
 	r.Handed(r.ask("id", text("a", 4000)), noon)
-	r.SettlePrefills(noon.Add(maxTransfer))
-	kept := len(r.transfers.byID)
-	r.SettlePrefills(noon.Add(maxTransfer + time.Second))
-	if kept != 1 || len(r.transfers.byID) != 0 {
-		t.Errorf("%d and %d transfers", kept, len(r.transfers.byID))
+	r.SettlePrefills(noon.Add(learned.MaxTransfer))
+	kept := r.transfers.Len()
+	r.SettlePrefills(noon.Add(learned.MaxTransfer + time.Second))
+	if kept != 1 || r.transfers.Len() != 0 {
+		t.Errorf("%d and %d transfers", kept, r.transfers.Len())
 	}
 }
 
@@ -202,7 +208,7 @@ func TestTransferAddress(t *testing.T) {
 		{fleet.Worker{Transfer: fleet.TransferBootstrap, TransferAt: "10.0.0.1:8998"}, 2, "10.0.0.1:8998"},
 		{fleet.Worker{Transfer: fleet.TransferNixl}, 2, ""},
 	} {
-		if got := TransferAddress(&c.w, c.rank); got != c.want {
+		if got := score.TransferAddress(&c.w, c.rank); got != c.want {
 			t.Errorf("%+v, rank %d: %s", c.w, c.rank, got)
 		}
 	}

@@ -12,7 +12,10 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // heap returns the number of bytes that are reachable now.
@@ -41,11 +44,11 @@ func (m hostile) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
 }
 
 // hostileRouter routes over workers whose prompts come from hostile.
-func hostileRouter(t testing.TB, workers int, cfg route.ModelConfig) *route.Router {
+func hostileRouter(t testing.TB, workers int, cfg serving.Config) *route.Router {
 	x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
 	r := route.New(route.Config{Seed: 1}, newFleet(t, x, workers), x)
 	cfg.Prompt = hostile{}
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": &cfg}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": &cfg}); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -55,41 +58,41 @@ func hostileRouter(t testing.TB, workers int, cfg route.ModelConfig) *route.Rout
 func TestKeptDecisionsAreSmall(t *testing.T) {
 	const most = 28 << 20 // as Config.Decisions documents
 	const size = 16 << 10
-	kinds := map[string]func(i int) *route.Request{
-		"session": func(i int) *route.Request {
+	kinds := map[string]func(i int) *request.Request{
+		"session": func(i int) *request.Request {
 			req := completion("hello there")
 			req.Session, req.Source = long(size, i), long(size, i)
 			return req
 		},
-		"error": func(i int) *route.Request {
+		"error": func(i int) *request.Request {
 			req := completion("hello there")
 			req.Parsed.ReasoningEffort = long(size, i)
 			return req
 		},
-		"model": func(i int) *route.Request {
-			return &route.Request{Known: true, Parsed: &prompt.Request{Model: long(size, i)}}
+		"model": func(i int) *request.Request {
+			return &request.Request{Known: true, Parsed: &prompt.Request{Model: long(size, i)}}
 		},
-		"bad body": func(i int) *route.Request {
-			return &route.Request{Known: true, Body: []byte("{"), Model: long(size, i)}
+		"bad body": func(i int) *request.Request {
+			return &request.Request{Known: true, Body: []byte("{"), Model: long(size, i)}
 		},
-		"user": func(i int) *route.Request {
+		"user": func(i int) *request.Request {
 			req := completion("hello there")
 			req.Parsed.User = long(size, i)
 			return req
 		},
-		"allowed worker": func(i int) *route.Request {
+		"allowed worker": func(i int) *request.Request {
 			req := completion("hello there")
 			req.Hints = &prompt.Hints{Rank: -1, Workers: []string{long(size, i)}}
 			return req
 		},
-		"taint": func(i int) *route.Request {
+		"taint": func(i int) *request.Request {
 			req := completion("hello there")
 			req.Hints = &prompt.Hints{Rank: -1, Required: []string{long(size, i)}}
 			return req
 		},
 	}
 	for name, request := range kinds {
-		r := hostileRouter(t, 32, route.ModelConfig{})
+		r := hostileRouter(t, 32, serving.Config{})
 		before := heap()
 		for range 4096 { // so that each slot has its candidates
 			r.End(r.Decide(completion("hello"), start).ID, start)
@@ -106,14 +109,14 @@ func TestKeptDecisionsAreSmall(t *testing.T) {
 
 // TestTicketsAreSmall queues requests whose strings are as long as a client can make them.
 func TestTicketsAreSmall(t *testing.T) {
-	r := hostileRouter(t, 1, route.ModelConfig{Busy: route.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: time.Hour})
+	r := hostileRouter(t, 1, serving.Config{Busy: serving.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: time.Hour})
 	first := r.Decide(completion("the first prompt"), start)
 	before := heap()
 	const waiting, size = 200, 256 << 10
 	for i := range waiting {
 		req := completion("hello there")
 		req.Parsed.User, req.Session = long(size, i), long(size, i)
-		req.Ready = func(*route.Decision) {}
+		req.Ready = func(*decision.Decision) {}
 		req.Hints = &prompt.Hints{Rank: -1, Workers: []string{"w0"}, Class: long(size, i)}
 		for j := range 255 {
 			req.Hints.Workers = append(req.Hints.Workers, long(256, j))
@@ -121,7 +124,7 @@ func TestTicketsAreSmall(t *testing.T) {
 		for j := range 64 {
 			req.Hints.Preferred = append(req.Hints.Preferred, prompt.Preference{Taint: long(300, j)})
 		}
-		if d := r.Decide(req, start); d.Outcome != route.Queued {
+		if d := r.Decide(req, start); d.Outcome != decision.Queued {
 			t.Fatal(d)
 		}
 	}
@@ -174,7 +177,7 @@ func TestIdleWorkspacesAreFew(t *testing.T) {
 	const requests, size = 64, 3 << 20 // smaller than the memory that one workspace may keep
 	var arrived sync.WaitGroup
 	arrived.Add(requests)
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: meeting{arrived: &arrived}}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: meeting{arrived: &arrived}}}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -182,7 +185,7 @@ func TestIdleWorkspacesAreFew(t *testing.T) {
 	var all sync.WaitGroup
 	for range requests {
 		all.Go(func() {
-			req := &route.Request{Endpoint: prompt.Completions, Known: true, Parsed: &prompt.Request{
+			req := &request.Request{Endpoint: prompt.Completions, Known: true, Parsed: &prompt.Request{
 				Endpoint: prompt.Completions, Model: "sim", Prompts: []openai.Prompt{{Text: strings.Repeat("y", size)}}}}
 			r.End(r.Decide(req, start).ID, start)
 		})

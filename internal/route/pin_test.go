@@ -13,6 +13,9 @@ import (
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // multimodal is the simulator's model without the file that declares it a model of text.
@@ -42,14 +45,14 @@ func multimodal(t testing.TB) *prompt.Model {
 func TestIdleRouterPinsNoBodies(t *testing.T) {
 	x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
 	r := route.New(route.Config{Seed: 1}, newFleet(t, x, 2), x)
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: multimodal(t)}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: multimodal(t)}}); err != nil {
 		t.Fatal(err)
 	}
 	decide := func(image string) {
 		body := `{"model":"sim","messages":[{"role":"user","content":[{"type":"text","text":"what is this"},` +
 			`{"type":"image_url","image_url":{"url":"data:image/png;base64,` + image + `"}}]}]}`
-		d := r.Decide(&route.Request{Endpoint: prompt.Chat, Known: true, Body: []byte(body)}, start)
-		if d.Outcome != route.Picked {
+		d := r.Decide(&request.Request{Endpoint: prompt.Chat, Known: true, Body: []byte(body)}, start)
+		if d.Outcome != decision.Picked {
 			t.Error(d)
 		}
 		r.End(d.ID, start)
@@ -74,14 +77,14 @@ func TestIdleRouterPinsNoBodies(t *testing.T) {
 func TestReusedMemoryDoesNotShowInDecisions(t *testing.T) {
 	x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
 	r := route.New(route.Config{Seed: 1}, newFleet(t, x, 1), x)
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}}}); err != nil {
 		t.Fatal(err)
 	}
-	ask := func(letter string) *route.Decision {
+	ask := func(letter string) *decision.Decision {
 		// The escapes make the parser copy the strings into its own memory.
 		name := strings.Repeat(`\u00`+letter, 20)
 		body := `{"model":"` + name + `","prompt":"` + name + `","user":"` + name + `"}`
-		return r.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: []byte(body)}, start)
+		return r.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: []byte(body)}, start)
 	}
 	first := ask("41")
 	ask("42")

@@ -9,6 +9,9 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // dated is a model whose prompt is the date and one medium, as the body names it.
@@ -31,15 +34,15 @@ func TestPromptsAreToldTheTimeAndKeptApartByMedia(t *testing.T) {
 	}
 	m, now := &dated{}, time.Unix(1_000_000, 0)
 	r := route.New(route.Config{}, f, kvindex.New(kvindex.Config{MaxBytes: 1 << 20}))
-	if err := r.SetModels(map[string]*route.ModelConfig{
+	if err := r.SetModels(map[string]*serving.Config{
 		"m": {Prompt: m, Pool: "m", BlockSize: 4}, "mm": {Prompt: m, Pool: "m", BlockSize: 4},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	first := map[string]uint64{}
 	for _, model := range []string{"m", "mm"} {
-		d := r.Decide(&route.Request{Known: true, Parsed: &prompt.Request{Model: model}}, now)
-		if d.Outcome != route.Picked {
+		d := r.Decide(&request.Request{Known: true, Parsed: &prompt.Request{Model: model}}, now)
+		if d.Outcome != decision.Picked {
 			t.Fatal(d)
 		}
 		r.End(d.ID, now)

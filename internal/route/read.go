@@ -3,89 +3,93 @@ package route
 import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/learned"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // read parses the request, finds its model and policy, and renders and tokenizes its prompt. It writes its findings into d,
 // even if it refuses the request.
-func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusal {
-	q.reset()
+func (r *Router) read(w *workspace, q *request.Prepared, req *request.Request, d *decision.Decision) *decision.Refusal {
+	q.Reset()
 	d.Model = req.Model
 	if req.SaltKey != nil && !req.Known {
-		d.CacheSalt = tenantSalt(req.SaltKey, req.Tenant, "")
+		d.CacheSalt = request.TenantSalt(req.SaltKey, req.Tenant, "")
 	}
 	if req.Known {
-		parsed, err := req.parse(&w.parsed)
+		parsed, err := req.Parse(&w.parsed)
 		if err != nil {
-			d.Model = clip(d.Model)
-			return refuseError(err)
+			d.Model = decision.Clip(d.Model)
+			return decision.RefuseError(err)
 		}
 		if req.SaltKey != nil {
-			parsed.CacheSalt = tenantSalt(req.SaltKey, req.Tenant, parsed.CacheSalt)
+			parsed.CacheSalt = request.TenantSalt(req.SaltKey, req.Tenant, parsed.CacheSalt)
 			d.CacheSalt = parsed.CacheSalt
 		}
-		q.parsed = parsed
+		q.Parsed = parsed
 		d.Model, d.MaxTokens = parsed.Model, parsed.MaxTokens
 		d.Stream, d.IncludeUsage = parsed.Stream, parsed.IncludeUsage
 	}
 
-	q.model = r.model(d.Model, req.Known)
-	if q.model == nil {
-		d.Model = clip(d.Model)
-		return refuse(ReasonModelNotFound, 0, 0, d.Model, "")
+	q.Model = r.model(d.Model, req.Known)
+	if q.Model == nil {
+		d.Model = decision.Clip(d.Model)
+		return decision.Refuse(decision.ReasonModelNotFound, 0, 0, d.Model, "")
 	}
-	if q.model != anyModel {
-		d.Pool = q.model.Pool
-		d.Model = q.model.name // not the request's string, which may pin its body
+	if q.Model != serving.Any {
+		d.Pool = q.Model.Pool
+		d.Model = q.Model.Name // not the request's string, which may pin its body
 	}
 
-	q.hints = readHints(req, q.parsed)
-	q.batch = batchOf(q.parsed)
-	if q.role == fleet.Aggregated && len(r.fleet.Snapshot().Pool(q.model.Pool, fleet.Decode)) > 0 {
-		q.role = fleet.Decode
+	q.Hints = request.ReadHints(req, q.Parsed)
+	q.Batch = request.BatchOf(q.Parsed)
+	if q.Role == fleet.Aggregated && len(r.fleet.Snapshot().Pool(q.Model.Pool, fleet.Decode)) > 0 {
+		q.Role = fleet.Decode
 	}
-	d.Role = q.role
-	c := q.model.choice(q.role)
-	q.policyName, q.policy = c.Policy, c.picker
-	q.policyInput = q.hints.policyInput(d.Session)
-	q.session = sessionHash(d.Session)
-	if q.model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
-		q.routeByLoad() // embeddings leave nothing in a cache that a later request could use
+	d.Role = q.Role
+	c := q.Model.Choice(q.Role)
+	q.PolicyName, q.Policy = c.Policy, c.Picker
+	q.PolicyInput = q.Hints.PolicyInput(d.Session)
+	q.Session = learned.SessionHash(d.Session)
+	if q.Model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
+		q.RouteByLoad() // embeddings leave nothing in a cache that a later request could use
 	}
-	q.mayWait = q.model.Queue != nil && req.Ready != nil
+	q.MayWait = q.Model.Queue != nil && req.Ready != nil
 
 	w.prompt.Done = req.Done
-	if err := q.prepare(&w.prompt, d); err != nil {
-		d.Policy = q.policyName
-		return refuseError(err)
+	if err := q.Prepare(&w.prompt, d); err != nil {
+		d.Policy = q.PolicyName
+		return decision.RefuseError(err)
 	}
 	if w.prompt.Unread {
 		r.counts.unread.Add(1)
-		q.routeByLoad()
+		q.RouteByLoad()
 	}
-	d.BlockSize, d.Policy = q.model.BlockSize, q.policyName
-	q.outputTokens = q.boundOutput(q.outputTokens, d.MaxTokens)
-	q.choosesLegs = req.Role == fleet.Aggregated && q.role == fleet.Decode
-	q.splits = q.choosesLegs && (q.isSplittable() || req.Splits && !req.Known)
-	q.remote = q.splits || req.Role == fleet.Decode
-	d.Split = q.splits
-	return q.refusalOf(req)
+	d.BlockSize, d.Policy = q.Model.BlockSize, q.PolicyName
+	q.OutputTokens = q.BoundOutput(q.OutputTokens, d.MaxTokens)
+	q.ChoosesLegs = req.Role == fleet.Aggregated && q.Role == fleet.Decode
+	q.Splits = q.ChoosesLegs && (q.IsSplittable() || req.Splits && !req.Known)
+	q.Remote = q.Splits || req.Role == fleet.Decode
+	d.Split = q.Splits
+	return q.RefusalOf(req)
 }
 
 // model returns the model of that name, or nil. A request that names none on a path that is not parsed
 // may go to any worker.
-func (r *Router) model(name string, known bool) *model {
+func (r *Router) model(name string, known bool) *serving.Model {
 	m := (*r.models.Load())[name]
 	if m == nil && name == "" && !known {
-		return anyModel
+		return serving.Any
 	}
 	return m
 }
 
 // kept returns the reading that a decision about a prefill worker can use; nil for none. Another block size, template or
 // tokenizer since then needs another reading, and so do hints in the body.
-func (r *Router) kept(req *Request) *Reading {
+func (r *Router) kept(req *request.Request) *request.Reading {
 	k := req.Reading
-	if k == nil || k.model == nil || req.Role != fleet.Prefill || !req.IgnoreBodyHints || r.model(k.model.name, true) != k.model {
+	if k == nil || k.Model == nil || req.Role != fleet.Prefill || !req.IgnoreBodyHints || r.model(k.Model.Name, true) != k.Model {
 		return nil
 	}
 	return k

@@ -11,6 +11,9 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // runes is a model whose tokens are the bytes of a completion's prompt.
@@ -46,14 +49,14 @@ func newFleet(t testing.TB, x *kvindex.Index, workers int) *fleet.Fleet {
 func newRouter(t testing.TB, policy string, workers int) *route.Router {
 	x := kvindex.New(kvindex.Config{MaxBytes: 64 << 20})
 	r := route.New(route.Config{Seed: 1}, newFleet(t, x, workers), x)
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: runes{}, BlockSize: 4, Policy: policy}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: runes{}, BlockSize: 4, Policy: policy}}); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func completion(text string) *route.Request {
-	return &route.Request{Endpoint: prompt.Completions, Known: true, Source: "envoy-a",
+func completion(text string) *request.Request {
+	return &request.Request{Endpoint: prompt.Completions, Known: true, Source: "envoy-a",
 		Parsed: &prompt.Request{Endpoint: prompt.Completions, Model: "sim", Prompts: []openai.Prompt{{Text: text}}}}
 }
 
@@ -63,7 +66,7 @@ func TestEachPolicyPicksAndBooks(t *testing.T) {
 		var ids []string
 		for i := range 8 {
 			d := r.Decide(completion(fmt.Sprintf("prompt number %d of the test", i)), start)
-			if d.Outcome != route.Picked || d.Address == "" || len(d.Others) != 2 {
+			if d.Outcome != decision.Picked || d.Address == "" || len(d.Others) != 2 {
 				t.Fatalf("%s: %+v", policy, d)
 			}
 			ids = append(ids, d.ID)
@@ -88,7 +91,7 @@ func TestConcurrent(t *testing.T) {
 	x := kvindex.New(kvindex.Config{MaxBytes: 4 << 20})
 	f := newFleet(t, x, 4)
 	r := route.New(route.Config{Seed: 1, Decisions: 64}, f, x)
-	models := map[string]*route.ModelConfig{"sim": {Prompt: runes{}, BlockSize: 4}}
+	models := map[string]*serving.Config{"sim": {Prompt: runes{}, BlockSize: 4}}
 	if err := r.SetModels(models); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +100,7 @@ func TestConcurrent(t *testing.T) {
 		clients.Go(func() {
 			for i := range 500 {
 				d := r.Decide(completion(fmt.Sprintf("a prompt that %d of us share, and number %d", g%2, i%20)), start.Add(time.Duration(i)*10*time.Millisecond))
-				if d.Outcome != route.Picked || d.String() == "" {
+				if d.Outcome != decision.Picked || d.String() == "" {
 					t.Errorf("%s", d)
 				}
 				r.PrefillDone(d.ID, d.At)

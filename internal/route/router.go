@@ -1,10 +1,6 @@
 package route
 
 import (
-	"encoding/binary"
-	"encoding/hex"
-	"hash/maphash"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,7 +9,13 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/eligible"
+	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/predict"
+	"github.com/stator-project/stator/internal/route/score"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // Config is read by New and must not change later.
@@ -41,10 +43,10 @@ type Config struct {
 	Relayed bool
 	// Decided receives each final decision, with the sequence hashes of its prompt's complete blocks. It
 	// must be quick, must not call the router, and must keep neither argument. May be nil.
-	Decided func(d *Decision, chain []blockhash.Sequence)
+	Decided func(d *decision.Decision, chain []blockhash.Sequence)
 	// Counted receives each final decision about a whole request. It must be quick, must not call the router, and must not keep its
 	// argument. May be nil.
-	Counted func(d *Decision)
+	Counted func(d *decision.Decision)
 	// Missing receives each loadable adapter of which a request was refused because no ready worker has it. It must be
 	// quick and must not call the router. May be nil.
 	Missing func(adapter string)
@@ -81,87 +83,51 @@ func defaultPredictFor(rank fleet.Rank) time.Duration {
 
 // Router decides. Create it with [New], then call SetModels.
 //
-// Locks, in the order in which they may be held together: a waiting's mu, then mu. queuesMu is held with
+// Locks, in the order in which they may be held together: a waiting's mu, then the workspaces' mu. queuesMu is held with
 // a waiting's mu below it, and by SetModels only.
 type Router struct {
 	cfg      Config
 	fleet    *fleet.Fleet
 	index    *kvindex.Index
-	models   atomic.Pointer[map[string]*model] // the map never changes once stored
+	models   atomic.Pointer[map[string]*serving.Model] // the map never changes once stored
 	bookings *pick.Bookings
-	speeds   speeds
-	recent   ring
+	recent   *decision.Recent
 	counts   counts
-	ids      atomic.Uint64
-	finder   finder
-	judge    judge
-	predicts predicts
+	ids      ids
 
-	transfers transfers
+	finder     *eligible.Finder
+	judge      *score.Judge
+	predictor  *predict.Predictor
+	speeds     *learned.Speeds
+	transfers  *learned.Transfers
+	workspaces workspaces
 
 	queues   atomic.Pointer[[]*waiting] // the slice never changes once stored
 	queuesMu sync.Mutex                 // held to store queues
 	queued   atomic.Int64               // requests that wait, in all queues
-
-	maxIdle int
-
-	idSeed maphash.Seed // of IDFor
-
-	mu   sync.Mutex
-	idle []*workspace // guarded by mu; at most maxIdle
-	made uint64       // guarded by mu; how many workspaces were made
 }
 
 // New returns a router that serves no model until SetModels.
 func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	cfg = cfg.withDefaults()
-	r := &Router{cfg: cfg, fleet: f, index: x, maxIdle: idlePerCore * runtime.GOMAXPROCS(0), idSeed: maphash.MakeSeed()}
-	r.speeds.start = cfg.Speeds
-	r.finder.fleet, r.finder.speeds = f, &r.speeds
-	r.judge.index, r.judge.speeds = x, &r.speeds
-	r.predicts.index, r.predicts.lasts = x, cfg.PredictFor
+	speeds, predictor := learned.NewSpeeds(cfg.Speeds), predict.New(x, cfg.PredictFor)
+	r := &Router{
+		cfg: cfg, fleet: f, index: x, recent: decision.NewRecent(cfg.Decisions),
+		finder: eligible.NewFinder(f, speeds), judge: score.NewJudge(x, speeds), predictor: predictor,
+		speeds: speeds, transfers: learned.NewTransfers(speeds),
+	}
+	r.ids.init(cfg)
+	r.workspaces.init(cfg.Seed)
 	r.bookings = pick.NewBookings(pick.BookingsConfig{
-		Served: cfg.Served, Prefilled: r.speeds.observePrefill, Gone: r.predicts.promises.drop,
+		Served: cfg.Served, Prefilled: speeds.ObservePrefill, Gone: predictor.Forget,
 	})
-	r.transfers.speeds = &r.speeds
-	r.recent.slots = make([]slot, cfg.Decisions)
-	r.predicts.promises.init()
-	r.models.Store(&map[string]*model{})
+	r.models.Store(&map[string]*serving.Model{})
 	r.queues.Store(&[]*waiting{})
 	return r
 }
 
-// NewID returns a fresh decision id, for a caller that must name the decision before it is made (see Request.ID). It ends in 16
-// hex digits: a counter that starts at the seed, mixed by a bijection. So ids of one router never repeat, and ids of two
-// routers are equal only by chance.
-func (r *Router) NewID() string {
-	x := r.cfg.Seed + r.ids.Add(1)*0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return r.idOf(x ^ x>>31)
-}
-
-// IDFor returns the decision id for a request of one Envoy that has this request id: always the same one of this router, and
-// one that clients cannot guess. It serves if Envoy may lose the id of a decision. Two requests may have the same request
-// id, so look at [Router.IsBooked] first.
-func (r *Router) IDFor(source, requestID string) string {
-	return r.idOf(maphash.Comparable(r.idSeed, [2]string{source, requestID}))
-}
-
 // IsBooked reports whether a decision has a booking that has not ended.
 func (r *Router) IsBooked(id string) bool { return r.bookings.Has(id) }
-
-// idOf returns the id with that number: its digits, after the name of this router if there are several routers.
-func (r *Router) idOf(number uint64) string {
-	var raw [8]byte
-	var text [16]byte
-	binary.BigEndian.PutUint64(raw[:], number)
-	hex.Encode(text[:], raw[:])
-	if r.cfg.Replica == "" {
-		return string(text[:])
-	}
-	return r.cfg.Replica + "-" + string(text[:])
-}
 
 // End ends the booking of a decision, because its request is over, however it ended. False means that
 // there is no such booking (any more).
@@ -191,7 +157,7 @@ func (r *Router) SettlePrefills(now time.Time) int {
 		if ended, ok := r.computedAt(k.Rank, k.Last, now); ok {
 			return pick.Computed, ended
 		}
-		unseen := k.Last == 0 || k.Rank.Load.Lag() > maxEventLag || r.predicts.standForCache(k.Rank)
+		unseen := k.Last == 0 || k.Rank.Load.Lag() > maxEventLag || r.predictor.StandForCache(k.Rank)
 		if unseen && (overdue || k.Rank.Load.IsOvertaken(k.At)) {
 			return pick.Supposed, now
 		}
@@ -225,7 +191,7 @@ const maxEventLag = 50 * time.Millisecond
 // EndBefore ends the bookings of one Envoy that began before t, and returns their number: for an Envoy whose
 // access-log stream has stayed closed.
 func (r *Router) EndBefore(source string, t time.Time) int {
-	source = keptLabel(source)
+	source = decision.Label(source)
 	return r.bookings.EndBefore(func(k *pick.Booking) bool { return k.Source == source }, t)
 }
 
@@ -237,7 +203,7 @@ func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int)
 	if interval.Gaps > 0 {
 		rank.Load.Health().ObserveProgress(report.At)
 	}
-	r.speeds.observeInterval(rank, &interval, report.At)
+	r.speeds.ObserveInterval(rank, &interval, report.At)
 	ended = r.bookings.Reconcile(rank.ID, report.Running+report.Waiting, report.At, r.cfg.Grace)
 	r.Wake(report.At)
 	return ended
@@ -246,8 +212,8 @@ func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int)
 // RankGone ends all bookings on a rank whose epoch is over. It is safe to call from the
 // fleet's hook of that name.
 func (r *Router) RankGone(rank fleet.RankID) int {
-	r.finder.latches.reset(rank)
-	r.judge.uses.drop(rank)
+	r.finder.Forget(rank)
+	r.judge.Forget(rank)
 	return r.bookings.EndIf(pick.RankGone, func(_ string, k *pick.Booking) bool { return k.Rank.ID == rank })
 }
 
@@ -255,7 +221,7 @@ func (r *Router) RankGone(rank fleet.RankID) int {
 func (r *Router) Bookings() int { return r.bookings.Len() }
 
 // Explain returns a recent decision by its id.
-func (r *Router) Explain(id string) (*Decision, bool) { return r.recent.find(id) }
+func (r *Router) Explain(id string) (*decision.Decision, bool) { return r.recent.Find(id) }
 
 // Recent returns up to n decisions, newest first.
-func (r *Router) Recent(n int) []*Decision { return r.recent.newest(n) }
+func (r *Router) Recent(n int) []*decision.Decision { return r.recent.Newest(n) }

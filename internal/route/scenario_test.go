@@ -17,7 +17,10 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // line is the assumed speed of all workers: a token takes a millisecond.
@@ -48,7 +51,7 @@ var line = perfmodel.Line{Token: 1e6}
 //	loads | stats
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
-		w := &world{index: kvindex.New(kvindex.Config{}), now: start, tickets: map[string]route.Ticket{}}
+		w := &world{index: kvindex.New(kvindex.Config{}), now: start, tickets: map[string]request.Ticket{}}
 		w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.index.Drop(id); w.router.RankGone(id) }})
 		w.router = route.New(route.Config{Seed: 1, Speeds: map[string]perfmodel.Speed{"sim": {Prefill: line, Decode: perfmodel.DefaultSpeed().Decode}}}, w.fleet, w.index)
 		datadriven.RunTest(t, file, w.act)
@@ -61,7 +64,7 @@ type world struct {
 	router *route.Router
 	now    time.Time
 
-	tickets map[string]route.Ticket
+	tickets map[string]request.Ticket
 	told    strings.Builder
 }
 
@@ -199,11 +202,11 @@ func (a args) float(key string) float64 {
 }
 
 func (w *world) models(a args, input string) string {
-	models := map[string]*route.ModelConfig{}
+	models := map[string]*serving.Config{}
 	for _, name := range slices.Concat(a.words, a.list("adapters"), a.list("found")) {
-		m := &route.ModelConfig{
+		m := &serving.Config{
 			Prompt: runes{a.number("limit", 0)}, Pool: "sim", BlockSize: 4, Policy: a.value["policy"], Temperature: a.float("temperature"),
-			Busy:    route.Busy{PrefillTokens: int64(a.number("busy", 0)), KVUsage: a.float("kv"), Status: a.number("status", 0)},
+			Busy:    serving.Busy{PrefillTokens: int64(a.number("busy", 0)), KVUsage: a.float("kv"), Status: a.number("status", 0)},
 			MaxWait: time.Duration(a.number("maxwait", 30)) * time.Second,
 		}
 		if !slices.Contains(a.words, name) {
@@ -276,10 +279,10 @@ func (w *world) decide(a args, input string) string {
 	if m, ok := a.value["model"]; ok {
 		model = m
 	}
-	req := &route.Request{ID: a.value["id"], Endpoint: prompt.Completions, Known: a.value["path"] != "unknown", Source: "envoy-a",
+	req := &request.Request{ID: a.value["id"], Endpoint: prompt.Completions, Known: a.value["path"] != "unknown", Source: "envoy-a",
 		Session: a.value["session"], Tenant: a.value["tenant"]}
 	if slices.Contains(a.words, "wait") {
-		req.Ready = func(d *route.Decision) {
+		req.Ready = func(d *decision.Decision) {
 			fmt.Fprintf(&w.told, "told: %s %s %s%s after %v\n", d.ID, d.Outcome, d.Worker, d.Reason, d.Wait.Took)
 		}
 	}
@@ -300,11 +303,11 @@ func (w *world) decide(a args, input string) string {
 	}
 	d := w.router.Decide(req, w.now)
 	text := d.String()
-	if d.Outcome == route.Queued {
+	if d.Outcome == decision.Queued {
 		w.tickets[d.ID] = req.Ticket
 		return text
 	}
-	if d.Outcome == route.Picked {
+	if d.Outcome == decision.Picked {
 		text += fmt.Sprintf("send to %s rank %d of %d, else to %s\n", d.Address, d.Rank, d.Ranks, strings.Join(d.Others, ", "))
 	} else if d.RetryAfter > 0 {
 		text += fmt.Sprintf("retry after %v\n", d.RetryAfter)
@@ -312,7 +315,7 @@ func (w *world) decide(a args, input string) string {
 	return text
 }
 
-func (w *world) many(req *route.Request, n int) string {
+func (w *world) many(req *request.Request, n int) string {
 	got := map[string]int{}
 	for range n {
 		got[w.router.Decide(req, w.now).Worker]++

@@ -11,7 +11,9 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // A decision's promise is reported when its request has ended regularly, and only then.
@@ -22,7 +24,7 @@ func TestServed(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s at %d: %d of %d", rank.Worker.Name, decided.Unix()-start.Unix(), t.Cached, t.Prompt))
 		},
 	}, newFleet(t, x, 1), x)
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: quads{}}}); err != nil {
 		t.Fatal(err)
 	}
 	req, _ := body(400)
@@ -45,7 +47,7 @@ func TestOvertakenPrefillsEnd(t *testing.T) {
 	x := kvindex.New(kvindex.Config{})
 	f := newFleet(t, x, 1)
 	r := route.New(route.Config{PredictFor: func(fleet.Rank) time.Duration { return time.Minute }}, f, x)
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}}}); err != nil {
 		t.Fatal(err)
 	}
 	load := f.Snapshot().Ranks[0].Load
@@ -64,7 +66,7 @@ func TestOvertakenPrefillsEnd(t *testing.T) {
 // prompts teach as much as others.
 func TestShortRequestsTeach(t *testing.T) {
 	for _, served := range []bool{false, true} {
-		r, f, x := lettersRouter(t, 1, route.ModelConfig{})
+		r, f, x := lettersRouter(t, 1, serving.Config{})
 		rank, now := f.Snapshot().Ranks[0], start
 		for i := range 50 {
 			text := fmt.Sprintf("%d ", i) + strings.Repeat("all work and no play ", 10+i)
@@ -79,7 +81,7 @@ func TestShortRequestsTeach(t *testing.T) {
 			now = now.Add(30 * time.Millisecond)
 			r.SettlePrefills(now)
 		}
-		if got := r.Speeds()[route.WorkerClass{Model: "sim"}].Prefill; got.Observed != 50-8 {
+		if got := r.Speeds()[learned.WorkerClass{Model: "sim"}].Prefill; got.Observed != 50-8 {
 			t.Errorf("served %v: %s", served, got)
 		}
 	}
@@ -92,7 +94,7 @@ func TestCachesBreakTies(t *testing.T) {
 	f := newFleet(t, x, 4)
 	flat := perfmodel.Speed{Prefill: perfmodel.Line{Base: 50 * time.Millisecond}, Decode: perfmodel.DefaultSpeed().Decode}
 	r := route.New(route.Config{Seed: 1, Speeds: map[string]perfmodel.Speed{"sim": flat}}, f, x)
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}}}); err != nil {
 		t.Fatal(err)
 	}
 	text := strings.Repeat("all work and no play ", 20)

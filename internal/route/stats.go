@@ -6,6 +6,8 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
@@ -20,29 +22,29 @@ type counts struct {
 
 // add counts a decision. A request that waits is counted twice: as queued when it comes, and as picked or
 // refused when it goes.
-func (c *counts) add(d *Decision) {
+func (c *counts) add(d *decision.Decision) {
 	switch d.Outcome {
-	case Picked:
+	case decision.Picked:
 		c.picked.Add(1)
 		c.promptTokens.Add(uint64(d.PromptTokens))
 		c.cached.Add(uint64(d.Cached))
 		c.blocks.Add(uint64(d.Blocks))
 		c.overlap.Add(uint64(d.Overlap))
 		return
-	case Queued:
+	case decision.Queued:
 		c.queued.Add(1)
 		return
 	}
 
 	c.refused.Add(1)
 	switch d.Reason {
-	case ReasonModelNotFound:
+	case decision.ReasonModelNotFound:
 		c.notFound.Add(1)
-	case ReasonCancelled:
+	case decision.ReasonCancelled:
 		c.stopped.Add(1)
-	case ReasonNoReadyWorker:
+	case decision.ReasonNoReadyWorker:
 		c.unready.Add(1)
-	case ReasonBusy, ReasonPinnedBusy, ReasonQueueFull, ReasonDeadline, ReasonWaitedTooLong:
+	case decision.ReasonBusy, decision.ReasonPinnedBusy, decision.ReasonQueueFull, decision.ReasonDeadline, decision.ReasonWaitedTooLong:
 		c.busy.Add(1)
 	default:
 		c.bad.Add(1)
@@ -76,6 +78,7 @@ type Stats struct {
 // Stats returns the counters now.
 func (r *Router) Stats() Stats {
 	c := &r.counts
+	_, lost := r.predictor.Promised()
 	return Stats{
 		Picked: c.picked.Load(), Refused: c.refused.Load(),
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cached.Load(),
@@ -83,7 +86,7 @@ func (r *Router) Stats() Stats {
 		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(),
 		Stopped: c.stopped.Load(), Unread: c.unread.Load(),
 		Busy: c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
-		Bookings: r.bookings.Stats(), HeldBack: c.heldBack.Load(), Unpromised: r.predicts.promises.lost.Load(),
+		Bookings: r.bookings.Stats(), HeldBack: c.heldBack.Load(), Unpromised: lost,
 	}
 }
 
@@ -94,13 +97,13 @@ type (
 )
 
 // Speeds returns the learned speeds, per class of workers.
-func (r *Router) Speeds() map[WorkerClass]perfmodel.Speed { return r.speeds.all() }
+func (r *Router) Speeds() map[learned.WorkerClass]perfmodel.Speed { return r.speeds.All() }
 
 // RankPace is the learned pace of one rank.
 type RankPace struct {
 	Worker string
 	Rank   int
-	Class  WorkerClass
+	Class  learned.WorkerClass
 	fleet.PaceStats
 }
 
@@ -110,7 +113,7 @@ func (r *Router) Paces(now time.Time) []RankPace {
 	list := make([]RankPace, len(ranks))
 	for i := range ranks {
 		w := ranks[i].Worker
-		list[i] = RankPace{w.Name, ranks[i].Number, classOf(w), ranks[i].Load.PaceStats(now)}
+		list[i] = RankPace{w.Name, ranks[i].Number, learned.ClassOf(w), ranks[i].Load.PaceStats(now)}
 	}
 	return list
 }

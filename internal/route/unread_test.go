@@ -7,6 +7,9 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // TestModelWithoutVocabulary: requests for a model whose prompts cannot be read go to the least loaded of its workers, also
@@ -14,15 +17,15 @@ import (
 func TestModelWithoutVocabulary(t *testing.T) {
 	x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
 	r := route.New(route.Config{Seed: 1}, newFleet(t, x, 2), x)
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {}}); err != nil {
 		t.Fatal(err)
 	}
 
 	picks := map[string]int{}
 	for range 4 {
 		body := []byte(`{"model":"sim","input":["a","b"]}`)
-		d := r.Decide(&route.Request{Endpoint: prompt.Embeddings, Known: true, Body: body}, start)
-		if d.Outcome != route.Picked || d.PromptTokens != 0 || d.Model != "sim" {
+		d := r.Decide(&request.Request{Endpoint: prompt.Embeddings, Known: true, Body: body}, start)
+		if d.Outcome != decision.Picked || d.PromptTokens != 0 || d.Model != "sim" {
 			t.Fatalf("%+v", d)
 		}
 		picks[d.Worker]++
@@ -31,14 +34,14 @@ func TestModelWithoutVocabulary(t *testing.T) {
 		t.Errorf("picks %v", picks)
 	}
 
-	d := r.Decide(&route.Request{Known: true, Parsed: &openai.Request{
+	d := r.Decide(&request.Request{Known: true, Parsed: &openai.Request{
 		Endpoint: prompt.Completions, Model: "sim", Prompts: []openai.Prompt{{Text: "the same text"}},
 	}}, start)
-	if d.Outcome != route.Picked || d.First != 0 {
+	if d.Outcome != decision.Picked || d.First != 0 {
 		t.Errorf("a completion: %+v", d)
 	}
-	d = r.Decide(&route.Request{Endpoint: prompt.Embeddings, Known: true, Body: []byte(`{"model":"sim"}`)}, start)
-	if d.Outcome != route.Refused || d.Err.Status != 400 {
+	d = r.Decide(&request.Request{Endpoint: prompt.Embeddings, Known: true, Body: []byte(`{"model":"sim"}`)}, start)
+	if d.Outcome != decision.Refused || d.Err.Status != 400 {
 		t.Errorf("a request without input: %+v", d)
 	}
 }

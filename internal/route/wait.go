@@ -7,8 +7,13 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/eligible"
+	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // waiting is the queue of one pool.
@@ -17,29 +22,29 @@ type waiting struct {
 	len  atomic.Int64 // of queue; read without mu to see quickly whether anything waits
 
 	mu    sync.Mutex
-	queue *queue.Queue // guarded by mu
-	open  openRanks    // guarded by mu; memory of drain
+	queue *queue.Queue       // guarded by mu
+	open  eligible.OpenRanks // guarded by mu; memory of drain
 }
 
 // ticket is a Ticket with the request as it will be decided when its turn comes.
 type ticket struct {
 	waiting *waiting
 	item    *queue.Item
-	ready   func(*Decision)
+	ready   func(*decision.Decision)
 
 	// The request as it will be decided when its turn comes. Nothing here refers to the request's body.
-	decision Decision
-	legs     bool // asked.choosesLegs
-	splits   bool // asked.splits
-	hints    hints
-	batch    batch
+	decision decision.Decision
+	legs     bool // see request.Prepared
+	splits   bool
+	hints    request.Hints
+	batch    request.Batch
 	policy   pick.Policy
 	blocks   []blockhash.Block
-	wait     Wait
-	lane     laneRanks // guarded by waiting.mu
+	wait     decision.Wait
+	lane     eligible.LaneRanks // guarded by waiting.mu
 
-	deciding bool      // guarded by waiting.mu; true until Decide has returned
-	final    *Decision // guarded by waiting.mu; the final decision, if it was made while deciding
+	deciding bool               // guarded by waiting.mu; true until Decide has returned
+	final    *decision.Decision // guarded by waiting.mu; the final decision, if it was made while deciding
 }
 
 // Until is the latest end of the wait.
@@ -47,7 +52,7 @@ func (t *ticket) Until() time.Time { return t.item.Until }
 
 // setQueues gives every pool that needs one a queue, and every queue its configuration. Requests that
 // wait keep their place. A queue whose pool has no model any more stays until its requests have gone.
-func (r *Router) setQueues(models map[string]*model) {
+func (r *Router) setQueues(models map[string]*serving.Model) {
 	r.queuesMu.Lock()
 	defer r.queuesMu.Unlock()
 
@@ -75,7 +80,7 @@ func (r *Router) setQueues(models map[string]*model) {
 }
 
 // queueOf returns the queue of a model that has one. There are as many queues as pools, so a search is quick.
-func (r *Router) queueOf(m *model) *waiting {
+func (r *Router) queueOf(m *serving.Model) *waiting {
 	for _, wt := range *r.queues.Load() {
 		if wt.pool == m.Pool {
 			return wt
@@ -87,35 +92,37 @@ func (r *Router) queueOf(m *model) *waiting {
 // enqueue puts a request into the queue after attempt has returned that it cannot go now. It returns d, which is
 // then Queued, or the final decision if the request's turn came at once, or a refusal. free is true if a rank is
 // free and others wait already.
-func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free bool) (*Decision, *refusal) {
+func (r *Router) enqueue(
+	w *workspace, q *request.Prepared, req *request.Request, d *decision.Decision, free bool,
+) (*decision.Decision, *decision.Refusal) {
 	f := &w.field
-	j := r.judge.field(&w.judged, &w.overlap, q, f, d.At)
-	best, first := j.soonest()
-	wt := r.queueOf(q.model)
+	j := r.judge.Field(&w.judged, &w.overlap, q, f, d.At)
+	best, first := j.Soonest()
+	wt := r.queueOf(q.Model)
 	t := &ticket{
-		waiting: wt, ready: req.Ready, batch: q.batch, policy: q.policy, deciding: true,
-		legs: q.choosesLegs, splits: q.splits,
-		hints:  q.hints.forQueue(ranksFor(q.model, r.fleet.Snapshot(), q.role)),
-		blocks: slices.Clone(q.blocks),
-		wait:   Wait{Since: d.At, Busy: f.usable(), Free: free},
+		waiting: wt, ready: req.Ready, batch: q.Batch, policy: q.Policy, deciding: true,
+		legs: q.ChoosesLegs, splits: q.Splits,
+		hints:  q.Hints.ForQueue(eligible.RanksFor(q.Model, r.fleet.Snapshot(), q.Role)),
+		blocks: slices.Clone(q.Blocks),
+		wait:   decision.Wait{Since: d.At, Busy: f.Usable(), Free: free},
 	}
-	t.wait.Tenant = t.hints.tenant
+	t.wait.Tenant = t.hints.Tenant
 	turn := queue.Request{
-		Class: t.hints.class, Tenant: t.hints.tenant, Lane: t.hints.laneFor(q.model),
-		Restricted: t.hints.isRestricted() || q.model.Adapter != "",
-		Strict:     t.hints.strict, HeadStart: t.hints.headStart,
-		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: j.expect(best).prefill,
-		At: d.At, Until: d.At.Add(q.model.MaxWait), Value: t,
+		Class: t.hints.Class, Tenant: t.hints.Tenant, Lane: t.hints.LaneFor(q.Model),
+		Restricted: t.hints.IsRestricted() || q.Model.Adapter != "",
+		Strict:     t.hints.Strict, HeadStart: t.hints.HeadStart,
+		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: j.Expect(best).Prefill,
+		At: d.At, Until: d.At.Add(q.Model.MaxWait), Value: t,
 	}
 
 	wt.mu.Lock()
 	defer wt.mu.Unlock()
-	if q.deadline > 0 {
-		expected := first + wt.queue.Ahead(turn)/time.Duration(f.usable())
-		if expected > q.deadline {
-			return nil, refuseLate(q, expected)
+	if q.Deadline > 0 {
+		expected := first + wt.queue.Ahead(turn)/time.Duration(f.Usable())
+		if expected > q.Deadline {
+			return nil, request.RefuseLate(q, expected)
 		}
-		if deadline := d.At.Add(q.deadline); deadline.Before(turn.Until) {
+		if deadline := d.At.Add(q.Deadline); deadline.Before(turn.Until) {
 			turn.Until = deadline
 		}
 	}
@@ -123,7 +130,7 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	// The checks above and Push are under one lock, so no other request can come between them.
 	item, full := wt.queue.Push(turn)
 	if full != nil {
-		return nil, refuse(ReasonQueueFull, q.model.Busy.status(), wholeSeconds(best.Facts.Wait), full)
+		return nil, decision.Refuse(decision.ReasonQueueFull, q.Model.Busy.RefusalStatus(), decision.WholeSeconds(best.Facts.Wait), full)
 	}
 	t.item = item
 	t.wait.Class = item.ClassName()
@@ -131,10 +138,10 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	r.queued.Add(1)
 
 	// The ticket keeps a copy of the decision, which is final once its outcome is set.
-	d.Outcome, req.Ticket = Queued, t
+	d.Outcome, req.Ticket = decision.Queued, t
 	d.Wait = &t.wait
 	t.decision = *d
-	t.decision.Split = q.splits
+	t.decision.Split = q.Splits
 	t.decision.Candidates, t.decision.Others = nil, nil // the caller may use the memory of d again
 	r.drain(wt, d.At)                                   // a rank may have become free since attempt
 	t.deciding = false
@@ -173,14 +180,14 @@ func (r *Router) wakeQueue(wt *waiting, now time.Time) {
 // drain decides for the requests that can go, in their order, until none can. wt.mu is held, so each decision sees the
 // bookings of the decisions before it.
 func (r *Router) drain(wt *waiting, now time.Time) {
-	w := r.acquire()
-	defer r.release(w)
+	w := r.workspaces.acquire()
+	defer r.workspaces.release(w)
 
 	open, models := &wt.open, *r.models.Load()
-	open.begin(&r.finder, now)
+	open.Begin(r.finder, now)
 	canGo := func(t *ticket) bool {
 		m := models[t.decision.Model]
-		return m == nil || open.canGo(m, &t.lane, &t.hints)
+		return m == nil || open.CanGo(m, &t.lane, &t.hints)
 	}
 	var closed map[string]bool // lanes whose head could go and then found no free rank
 	for {
@@ -197,7 +204,7 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 			closed[it.Lane] = true
 			continue
 		}
-		open.booked(d.Worker, d.Rank)
+		open.Booked(d.Worker, d.Rank)
 		wt.queue.Take(it)
 		r.countGone(wt)
 		r.deliver(t, d)
@@ -212,37 +219,37 @@ func (r *Router) countGone(wt *waiting) {
 
 // resume attempts to book a waiting request, with the models, the fleet and the index of now. It returns nil if
 // the request must go on waiting.
-func (r *Router) resume(w *workspace, t *ticket, now time.Time) *Decision {
+func (r *Router) resume(w *workspace, t *ticket, now time.Time) *decision.Decision {
 	d := t.newDecision(now)
 	m := (*r.models.Load())[d.Model]
 	if m == nil {
-		d.refuse(refuse(ReasonModelNotFound, 0, 0, d.Model, " any more"))
+		d.Refuse(decision.Refuse(decision.ReasonModelNotFound, 0, 0, d.Model, " any more"))
 		return d
 	}
 
 	q := &w.asked
-	q.reset()
-	q.hints = t.hints
-	q.batch = t.batch
-	q.model = m
-	q.choosesLegs = t.legs
-	q.splits, q.remote = t.splits, t.splits
-	d.Role = q.role
-	q.tokens = d.PromptTokens
-	q.policy = t.policy
-	q.policyInput = t.hints.policyInput(d.Session)
-	q.session = sessionHash(d.Session)
-	q.deadline = 0 // enqueue has checked it: a request that waits as long as was expected is not refused
+	q.Reset()
+	q.Hints = t.hints
+	q.Batch = t.batch
+	q.Model = m
+	q.ChoosesLegs = t.legs
+	q.Splits, q.Remote = t.splits, t.splits
+	d.Role = q.Role
+	q.Tokens = d.PromptTokens
+	q.Policy = t.policy
+	q.PolicyInput = t.hints.PolicyInput(d.Session)
+	q.Session = learned.SessionHash(d.Session)
+	q.Deadline = 0 // enqueue has checked it: a request that waits as long as was expected is not refused
 	if m.BlockSize == d.BlockSize {
-		q.blocks = append(q.blocks, t.blocks...)
+		q.Blocks = append(q.Blocks, t.blocks...)
 	}
 
 	refused := r.attempt(w, q, d)
 	switch {
 	case refused == nil:
-	case refused.isBusy(): // a request that did not wait came first
+	case refused.IsBusy(): // a request that did not wait came first
 		return nil
-	case refused.reason == ReasonNoReadyWorker && hasRanks(m, r.fleet.Snapshot(), t.hints.role):
+	case refused.Reason == decision.ReasonNoReadyWorker && eligible.HasRanks(m, r.fleet.Snapshot(), t.hints.Role):
 		return nil // its workers may become ready again
 	default:
 		r.refuse(d, m, refused)
@@ -251,7 +258,7 @@ func (r *Router) resume(w *workspace, t *ticket, now time.Time) *Decision {
 }
 
 // chain makes the block names of a request that waited, if Config.Decided needs them.
-func (r *Router) chain(t *ticket, d *Decision) []blockhash.Sequence {
+func (r *Router) chain(t *ticket, d *decision.Decision) []blockhash.Sequence {
 	if r.cfg.Decided == nil || len(t.blocks) != d.Blocks { // a reload may have changed the block size
 		return nil
 	}
@@ -259,16 +266,16 @@ func (r *Router) chain(t *ticket, d *Decision) []blockhash.Sequence {
 }
 
 // newDecision is a copy of the ticket's decision, still to be made.
-func (t *ticket) newDecision(now time.Time) *Decision {
+func (t *ticket) newDecision(now time.Time) *decision.Decision {
 	d, wait := t.decision, t.wait
 	wait.Took = now.Sub(wait.Since)
 	d.At, d.Wait = now, &wait
-	d.Outcome = Picked
+	d.Outcome = decision.Picked
 	return &d
 }
 
 // deliver passes on the final decision of a request that is out of the queue. waiting.mu is held.
-func (r *Router) deliver(t *ticket, d *Decision) {
+func (r *Router) deliver(t *ticket, d *decision.Decision) {
 	if t.deciding && d.Wait.Took == 0 {
 		d.Wait = nil // it did not wait
 	}
@@ -282,7 +289,7 @@ func (r *Router) deliver(t *ticket, d *Decision) {
 
 // Cancel takes a request whose client has gone out of the queue, and reports whether it was still there.
 // If not, its final decision was passed to Request.Ready before Cancel returns.
-func (r *Router) Cancel(of Ticket) bool {
+func (r *Router) Cancel(of request.Ticket) bool {
 	t := of.(*ticket)
 	t.waiting.mu.Lock()
 	defer t.waiting.mu.Unlock()
@@ -296,7 +303,7 @@ func (r *Router) Cancel(of Ticket) bool {
 
 // Expire ends the wait of a request at Until, and returns its refusal. It returns nil if the final decision was
 // passed to Request.Ready already.
-func (r *Router) Expire(of Ticket, now time.Time) *Decision {
+func (r *Router) Expire(of request.Ticket, now time.Time) *decision.Decision {
 	t := of.(*ticket)
 	t.waiting.mu.Lock()
 	defer t.waiting.mu.Unlock()
@@ -310,13 +317,13 @@ func (r *Router) Expire(of Ticket, now time.Time) *Decision {
 }
 
 // refuseWaited is the refusal of a request that has waited too long.
-func (r *Router) refuseWaited(t *ticket, now time.Time) *Decision {
+func (r *Router) refuseWaited(t *ticket, now time.Time) *decision.Decision {
 	d := t.newDecision(now)
-	busy := DefaultBusyStatus
+	busy := serving.DefaultBusyStatus
 	if m := (*r.models.Load())[d.Model]; m != nil {
-		busy = m.Busy.status()
+		busy = m.Busy.RefusalStatus()
 	}
-	d.refuse(refuse(ReasonWaitedTooLong, busy, wholeSeconds(d.Wait.Took), d.Wait.Took.Seconds()))
+	d.Refuse(decision.Refuse(decision.ReasonWaitedTooLong, busy, decision.WholeSeconds(d.Wait.Took), d.Wait.Took.Seconds()))
 	return d
 }
 

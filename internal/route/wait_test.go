@@ -12,7 +12,10 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // crowd is a router over few workers each of which takes one prompt at a time.
@@ -20,8 +23,8 @@ func crowd(t testing.TB, workers int, cfg queue.Config) (*route.Router, *fleet.F
 	x := kvindex.New(kvindex.Config{MaxBytes: 16 << 20})
 	f := newFleet(t, x, workers)
 	r := route.New(route.Config{Seed: 1}, f, x)
-	models := map[string]*route.ModelConfig{"sim": {
-		Prompt: runes{}, BlockSize: 4, Busy: route.Busy{PrefillTokens: 1}, Queue: &cfg, MaxWait: time.Hour,
+	models := map[string]*serving.Config{"sim": {
+		Prompt: runes{}, BlockSize: 4, Busy: serving.Busy{PrefillTokens: 1}, Queue: &cfg, MaxWait: time.Hour,
 	}}
 	if err := r.SetModels(models); err != nil {
 		t.Fatal(err)
@@ -41,14 +44,14 @@ func TestNobodyIsForgotten(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(g), 1))
 			for i := range requests {
 				req := completion(fmt.Sprintf("prompt %d of client %d, %d", i, g%3, rng.IntN(9)))
-				told := make(chan *route.Decision, 2)
-				req.Ready, req.Tenant = func(d *route.Decision) { told <- d }, fmt.Sprint(g%5)
+				told := make(chan *decision.Decision, 2)
+				req.Ready, req.Tenant = func(d *decision.Decision) { told <- d }, fmt.Sprint(g%5)
 				req.Hints = &prompt.Hints{Rank: -1, Class: []string{"a", "b"}[g%2], Strict: rng.IntN(10) / 9}
 				if rng.IntN(4) == 0 {
 					req.Hints.Worker = fmt.Sprintf("w%d", rng.IntN(4))
 				}
 				d := r.Decide(req, start)
-				if d.Outcome == route.Queued {
+				if d.Outcome == decision.Queued {
 					if rng.IntN(5) == 0 && r.Cancel(req.Ticket) {
 						continue
 					}
@@ -59,7 +62,7 @@ func TestNobodyIsForgotten(t *testing.T) {
 						return
 					}
 				}
-				if d.Outcome != route.Picked {
+				if d.Outcome != decision.Picked {
 					t.Errorf("%s", d)
 					return
 				}
@@ -101,7 +104,7 @@ func TestBusyIsBusy(t *testing.T) {
 		for g := range 16 {
 			all.Go(func() {
 				req := completion(fmt.Sprint("prompt of client ", g))
-				req.Ready = func(*route.Decision) {}
+				req.Ready = func(*decision.Decision) {}
 				r.Decide(req, start)
 			})
 		}
@@ -121,10 +124,10 @@ func TestBusyIsBusy(t *testing.T) {
 func TestTenThousandLeave(t *testing.T) {
 	r, _ := crowd(t, 1, queue.Config{})
 	first := r.Decide(completion("the first"), start)
-	var tickets []route.Ticket
+	var tickets []request.Ticket
 	for i := range 10_000 {
 		req := completion(fmt.Sprint("prompt ", i))
-		req.Ready = func(d *route.Decision) { t.Errorf("%s", d) }
+		req.Ready = func(d *decision.Decision) { t.Errorf("%s", d) }
 		r.Decide(req, start)
 		tickets = append(tickets, req.Ticket)
 	}
@@ -151,11 +154,11 @@ func TestClassesShareARank(t *testing.T) {
 			req := completion(fmt.Sprintf("%06d this prompt has forty-eight tokens in all....", i))
 			class := []string{"regular", "premium"}[i%2]
 			req.Hints = &prompt.Hints{Rank: -1, Class: class}
-			req.Ready = func(d *route.Decision) {
+			req.Ready = func(d *decision.Decision) {
 				running = d.ID
 				ran[d.Wait.Class]++
 			}
-			if d := r.Decide(req, start); d.Outcome != route.Queued {
+			if d := r.Decide(req, start); d.Outcome != decision.Queued {
 				t.Fatalf("%s", d)
 			}
 		}
@@ -177,8 +180,8 @@ func BenchmarkWake(b *testing.B) {
 	running := make(chan string, 20_000)
 	come := func(i int) {
 		req := completion(fmt.Sprintf("prompt %d of many that come and wait for their turn", i))
-		req.Ready = func(d *route.Decision) { running <- d.ID }
-		if d := r.Decide(req, start); d.Outcome == route.Picked {
+		req.Ready = func(d *decision.Decision) { running <- d.ID }
+		if d := r.Decide(req, start); d.Outcome == decision.Picked {
 			running <- d.ID
 		}
 	}

@@ -2,10 +2,15 @@ package route
 
 import (
 	"math/rand/v2"
+	"runtime"
+	"sync"
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route/eligible"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/score"
 )
 
 // workspace is the memory of one decision, which the next decision uses again.
@@ -20,9 +25,9 @@ type workspace struct {
 	parsed  prompt.Request  // of a request that comes with its body alone
 	prompt  prompt.Prompt   // buffers of Preparer.Prepare
 	overlap kvindex.Overlap // of the prompt with every rank's cache
-	asked   asked
-	field   field
-	judged  judged
+	asked   request.Prepared
+	field   eligible.Field
+	judged  score.Judged
 	legs    legsSpace
 }
 
@@ -33,43 +38,57 @@ const maxKept = 4 << 20
 // idlePerCore is the number of idle workspaces that are kept for each of GOMAXPROCS.
 const idlePerCore = 4
 
+// workspaces are the workspaces that no decision uses.
+type workspaces struct {
+	most int // bound on idle
+	seed uint64
+
+	mu   sync.Mutex
+	idle []*workspace // guarded by mu
+	made uint64       // guarded by mu; how many were made
+}
+
+func (p *workspaces) init(seed uint64) {
+	p.most, p.seed = idlePerCore*runtime.GOMAXPROCS(0), seed
+}
+
 // acquire returns a workspace for one decision. Idle ones form a stack, and not a sync.Pool: a single
 // caller always gets the same workspace, so a simulation draws the same random numbers each time.
-func (r *Router) acquire() *workspace {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (p *workspaces) acquire() *workspace {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 
-	if n := len(r.idle); n > 0 {
-		w := r.idle[n-1]
-		r.idle = r.idle[:n-1]
+	if n := len(p.idle); n > 0 {
+		w := p.idle[n-1]
+		p.idle = p.idle[:n-1]
 		return w
 	}
 
-	r.made++
-	return &workspace{rng: rand.New(rand.NewPCG(r.cfg.Seed, r.made))}
+	p.made++
+	return &workspace{rng: rand.New(rand.NewPCG(p.seed, p.made))}
 }
 
-// release drops the references to the request and keeps the buffers for the next decision. At most maxIdle workspaces are kept: as many
+// release drops the references to the request and keeps the buffers for the next decision. At most so many workspaces are kept: as many
 // requests may arrive at once as clients like, but only GOMAXPROCS run.
-func (r *Router) release(w *workspace) {
-	w.asked.reset()
+func (p *workspaces) release(w *workspace) {
+	w.asked.Reset()
 	w.legs.reset()
 	w.parsed.Reset()
 	w.prompt.Reset()
 	w.prompt.Now, w.prompt.Done = time.Time{}, nil
 	if w.size() > maxKept {
 		w.parsed = prompt.Request{}
-		w.prompt, w.asked = prompt.Prompt{}, asked{}
+		w.prompt, w.asked = prompt.Prompt{}, request.Prepared{}
 	}
 
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.idle) < r.maxIdle {
-		r.idle = append(r.idle, w)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.idle) < p.most {
+		p.idle = append(p.idle, w)
 	}
 }
 
 // size returns the number of bytes in the buffers of the request and of its prompt.
 func (w *workspace) size() int {
-	return w.parsed.Size() + w.prompt.Size() + 8*cap(w.asked.blocks) + 8*cap(w.asked.chain)
+	return w.parsed.Size() + w.prompt.Size() + 8*cap(w.asked.Blocks) + 8*cap(w.asked.Chain)
 }

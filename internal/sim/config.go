@@ -8,10 +8,10 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
-	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/serving"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
@@ -65,7 +65,7 @@ type Config struct {
 	// Temperature is the randomness of the kv policy's picks; default 0.
 	Temperature float64
 	// Busy limits an engine's load: above it the engine gets no requests. The zero Busy has no limits.
-	Busy route.Busy
+	Busy serving.Busy
 	// Queue configures the router's queue for requests that arrive while all engines are busy; nil means
 	// that they are refused. MaxWait bounds the wait; default 30 s.
 	Queue   *queue.Config
@@ -199,7 +199,7 @@ func (c Config) Validate() error {
 	refuse(c.Workers < 1 || c.Workers > 4096, "%d workers: there must be 1 to 4096", c.Workers)
 	refuse(c.Prefill < 0 || c.Prefill > 4096, "%d prefill workers: there may be 0 to 4096", c.Prefill)
 	refuse(c.Prefill == 0 && c.DecodePolicy != "", "a policy for workers that only decode needs prefill workers")
-	refuse(c.Queue != nil && c.Busy == (route.Busy{}), "a queue without a limit of busy engines never has requests: set a limit")
+	refuse(c.Queue != nil && c.Busy == (serving.Busy{}), "a queue without a limit of busy engines never has requests: set a limit")
 	refuse(c.MaxWait < 0, "the longest wait is negative")
 	refuse(c.GPUs < 1 || c.PrefillGPUs < 1 || c.GPUs > 4096 || c.PrefillGPUs > 4096, "%d and %d GPUs of an engine: there must be 1 to 4096",
 		c.GPUs, c.PrefillGPUs)

@@ -14,8 +14,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/serving"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
 )
@@ -185,7 +185,7 @@ func TestPlanningLosesNothing(t *testing.T) {
 		"aggregated":     {Workers: 4},
 		"two replicas":   {Workers: 3, Replicas: 2, EventLag: 30 * time.Millisecond},
 		"with pulls":     {Workers: 4, Pull: true},
-		"queue":          {Workers: 3, Busy: route.Busy{PrefillTokens: 300}, Queue: &queue.Config{}, MaxWait: time.Hour},
+		"queue":          {Workers: 3, Busy: serving.Busy{PrefillTokens: 300}, Queue: &queue.Config{}, MaxWait: time.Hour},
 		"separate roles": {Workers: 3, Prefill: 3},
 		"remote":         {Workers: 3, Prefill: 3, PrefillAt: "remote", Transfer: Transfer{Base: 50 * time.Millisecond, Nodes: 2}},
 	} {

@@ -9,7 +9,10 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/peers"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // Model is the name of the only model of every simulated fleet.
@@ -53,17 +56,17 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	}
 
 	size := cfg.Engine.BlockSize
-	roles := map[fleet.Role]route.Choice{}
+	roles := map[fleet.Role]serving.Choice{}
 	if cfg.Chooser != nil {
 		chooser := cfg.Chooser(number)
 		for _, role := range []fleet.Role{fleet.Aggregated, fleet.Decode, fleet.Prefill} {
-			roles[role] = route.Choice{Chooser: chooser, Cost: cfg.Cost}
+			roles[role] = serving.Choice{Chooser: chooser, Cost: cfg.Cost}
 		}
 	} else if cfg.DecodePolicy != "" {
-		roles[fleet.Decode] = route.Choice{Policy: cfg.DecodePolicy, Temperature: cfg.Temperature, Cost: cfg.Cost}
+		roles[fleet.Decode] = serving.Choice{Policy: cfg.DecodePolicy, Temperature: cfg.Temperature, Cost: cfg.Cost}
 	}
-	err := p.router.SetModels(map[string]*route.ModelConfig{Model: {
-		Prompt: p, BlockSize: size, Prefill: route.Prefill(cfg.PrefillAt),
+	err := p.router.SetModels(map[string]*serving.Config{Model: {
+		Prompt: p, BlockSize: size, Prefill: serving.Prefill(cfg.PrefillAt),
 		Policy: cfg.Policy, Temperature: cfg.Temperature, Cost: cfg.Cost, Roles: roles,
 		Busy: cfg.Busy, Queue: cfg.Queue, MaxWait: cfg.MaxWait,
 	}})
@@ -104,17 +107,17 @@ func (p *replica) Prepare(_ *prompt.Request, dst *prompt.Prompt) error {
 
 // decide chooses a rank for a job. If the job must wait in the queue, it has a ticket, and ready is called with the final
 // decision.
-func (p *replica) decide(j *job, ready func(*route.Decision), now time.Time) (*route.Decision, route.Ticket) {
+func (p *replica) decide(j *job, ready func(*decision.Decision), now time.Time) (*decision.Decision, request.Ticket) {
 	p.tokens = j.engine.Prompt // Prepare returns them during Decide
-	req := &route.Request{Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: j.session, Ready: ready}
+	req := &request.Request{Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: j.session, Ready: ready}
 	d := p.router.Decide(req, now)
 	return d, req.Ticket
 }
 
 // decidePrefill chooses a prefill worker for a job whose worker is picked, as stator extproc does. It does not wait.
-func (p *replica) decidePrefill(j *job, now time.Time) *route.Decision {
+func (p *replica) decidePrefill(j *job, now time.Time) *decision.Decision {
 	p.tokens = j.engine.Prompt
-	return p.router.Decide(&route.Request{
+	return p.router.Decide(&request.Request{
 		ID: j.decision.PrefillID(len(j.handoff.tried)), Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed,
 		Role: fleet.Prefill, Except: j.handoff.tried, IgnoreBodyHints: true, Session: j.session,
 	}, now)

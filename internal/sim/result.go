@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // Result is the result of a run. Its JSON keys are stable.
@@ -113,19 +113,19 @@ func (t *tally) init(cfg *Config) {
 func (t *tally) isMeasured(j *job) bool { return j.at >= t.warmup }
 
 // decided counts a request on the worker that decodes it. d is the decision about its prompt; nil if asked counts that.
-func (t *tally) decided(j *job, d *route.Decision) {
+func (t *tally) decided(j *job, d *decision.Decision) {
 	t.workers[j.worker.number].Requests++
 	t.predict(j, d)
 }
 
 // asked counts a prompt on a worker that only prefills.
-func (t *tally) asked(j *job, d *route.Decision) {
+func (t *tally) asked(j *job, d *decision.Decision) {
 	t.workers[j.handoff.source.number].Requests++
 	t.predict(j, d)
 }
 
 // predict counts how much of a prompt is cached by the decision about it.
-func (t *tally) predict(j *job, d *route.Decision) {
+func (t *tally) predict(j *job, d *decision.Decision) {
 	if d == nil || !t.isMeasured(j) {
 		return
 	}

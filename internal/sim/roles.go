@@ -1,7 +1,7 @@
 package sim
 
 import (
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
@@ -34,7 +34,7 @@ func (r *run) askPrefill(j *job) bool {
 	}
 	d := j.replica.decidePrefill(j, r.clock())
 	r.publishBookings(j.replica)
-	if d.Outcome != route.Picked {
+	if d.Outcome != decision.Picked {
 		return false
 	}
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
 )
@@ -147,7 +147,7 @@ func (r *run) play() error {
 // dequeuedJob is a job whose wait in a router's queue is over, with its decision.
 type dequeuedJob struct {
 	job *job
-	d   *route.Decision
+	d   *decision.Decision
 }
 
 // done reports whether all requests have ended.
@@ -274,12 +274,12 @@ func (r *run) arrive() error {
 
 // decide lets the job's replica choose an engine. The decision may be delayed by the replica's queue.
 func (r *run) decide(j *job) {
-	var ready func(*route.Decision)
+	var ready func(*decision.Decision)
 	if r.cfg.Queue != nil {
-		ready = func(d *route.Decision) { r.dequeued = append(r.dequeued, dequeuedJob{j, d}) }
+		ready = func(d *decision.Decision) { r.dequeued = append(r.dequeued, dequeuedJob{j, d}) }
 	}
 	d, ticket := j.replica.decide(j, ready, r.clock())
-	if d.Outcome == route.Queued {
+	if d.Outcome == decision.Queued {
 		r.tally.queued++
 		r.demand.waits(j, 1)
 		r.inFlight++
@@ -308,11 +308,11 @@ func (r *run) resume() error {
 }
 
 // decided gives a request to the engine that was picked for it, or its prompt to a prefill worker first.
-func (r *run) decided(j *job, d *route.Decision) {
+func (r *run) decided(j *job, d *decision.Decision) {
 	// A decision books load, which the other replicas need, and may make a prompt ready to be settled.
 	r.publishBookings(j.replica)
 	r.settleSoon()
-	if d.Outcome != route.Picked {
+	if d.Outcome != decision.Picked {
 		r.fail(j)
 		return
 	}

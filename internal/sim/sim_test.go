@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/perfmodel"
-	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/serving"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
 	"github.com/stator-project/stator/test/tracefiles"
@@ -65,7 +65,7 @@ func TestRunsRepeatThemselves(t *testing.T) {
 		"late":           {EventLag: time.Second, SignalLag: 100 * time.Millisecond, Replicas: 3, Temperature: 0.5},
 		"no events":      {NoEvents: true},
 		"first tokens":   {FirstTokens: true},
-		"waiting":        {Busy: route.Busy{PrefillTokens: 300}, Queue: &queue.Config{}, MaxWait: 30 * time.Second, Replicas: 2},
+		"waiting":        {Busy: serving.Busy{PrefillTokens: 300}, Queue: &queue.Config{}, MaxWait: 30 * time.Second, Replicas: 2},
 		"separate roles": {Workers: 2, Prefill: 2, DecodePolicy: "least-loaded", SignalLag: 5 * time.Millisecond},
 		"closed loop":    {Concurrency: 8},
 		"failing":        {Restarts: often(time.Second, 200*time.Millisecond), EventLag: 50 * time.Millisecond, Replicas: 2},
@@ -349,7 +349,7 @@ func TestQueueIsPlayed(t *testing.T) {
 	}
 	play := func(order queue.Order) *Result {
 		return mustRun(t, Config{
-			Workers: 1, Busy: route.Busy{PrefillTokens: 1}, MaxWait: time.Hour, Queue: &queue.Config{Classes: []queue.Class{{Order: order}}},
+			Workers: 1, Busy: serving.Busy{PrefillTokens: 1}, MaxWait: time.Hour, Queue: &queue.Config{Classes: []queue.Class{{Order: order}}},
 			Engine: engine.Config{Timing: perfmodel.Linear{PrefillBase: time.Millisecond, PrefillToken: 50 * time.Microsecond, DecodeBase: time.Millisecond}},
 		}, list)
 	}
@@ -363,7 +363,7 @@ func TestQueueIsPlayed(t *testing.T) {
 		t.Errorf("mean TTFT %v ms by wspt, %v by fcfs", wspt.TTFT.Mean, fcfs.TTFT.Mean)
 	}
 	short := mustRun(t, Config{
-		Workers: 1, Busy: route.Busy{PrefillTokens: 1}, MaxWait: 100 * time.Millisecond, Queue: &queue.Config{Limit: queue.Limit{Requests: 5}},
+		Workers: 1, Busy: serving.Busy{PrefillTokens: 1}, MaxWait: 100 * time.Millisecond, Queue: &queue.Config{Limit: queue.Limit{Requests: 5}},
 		Engine: engine.Config{Timing: perfmodel.Linear{PrefillToken: 50 * time.Microsecond, DecodeBase: time.Millisecond}},
 	}, list)
 	if short.Completed+short.Errors != len(list) || short.Errors == 0 || short.TTFT.P99 > 500 {
@@ -374,7 +374,7 @@ func TestQueueIsPlayed(t *testing.T) {
 // TestQueueHasADefaultWait: a queue without a longest wait has the documented one of 30 s.
 func TestQueueHasADefaultWait(t *testing.T) {
 	slow := perfmodel.Linear{PrefillToken: 100 * time.Millisecond, DecodeBase: time.Millisecond}
-	cfg := Config{Workers: 1, Busy: route.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, Engine: engine.Config{Timing: slow}}
+	cfg := Config{Workers: 1, Busy: serving.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, Engine: engine.Config{Timing: slow}}
 	// Each prompt takes 10 s, so the third one waits for 20 s and the fifth one would wait for 40 s.
 	r := mustRun(t, cfg, distinct(0, 0, 0, 0, 0))
 	if r.Completed < 3 || r.Completed > 4 || r.Completed+r.Errors != 5 {

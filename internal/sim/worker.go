@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/perfmodel"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
 )
@@ -42,7 +42,7 @@ type worker struct {
 // job is one request from its arrival to its end. With separate roles, roles.go has its second worker.
 type job struct {
 	engine   engine.Request // for worker
-	decision *route.Decision
+	decision *decision.Decision
 	session  string
 	replica  *replica
 	worker   *worker // that decodes; it computes the prompt too, unless source does

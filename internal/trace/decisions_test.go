@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // logged is a decision log that a test writes.
@@ -28,8 +28,11 @@ func (l *logged) add(line decisionlog.Line) {
 }
 
 // decision logs a prompt of so many tokens, in blocks of 4, with a hash every 2 blocks.
-func (l *logged) decision(id string, at time.Time, tokens int, chain []blockhash.Sequence, change func(*route.Decision)) {
-	d := &route.Decision{ID: id, At: at, Model: "m", PromptTokens: tokens, Blocks: tokens / 4, BlockSize: 4, Session: "s-" + id}
+func (l *logged) decision(id string, at time.Time, tokens int, chain []blockhash.Sequence, change func(*decision.Decision)) {
+	d := &decision.Decision{
+		ID: id, At: at, Model: "m", Client: decision.Client{Session: "s-" + id},
+		PromptUse: decision.PromptUse{PromptTokens: tokens, Blocks: tokens / 4, BlockSize: 4},
+	}
 	if change != nil {
 		change(d)
 	}
@@ -44,19 +47,19 @@ func TestDecisionsAsTrace(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	l := &logged{t: t}
 	l.add(decisionlog.Header())
-	l.decision("first", begin, 22, chain, func(d *route.Decision) { d.Stream = true })
-	l.decision("waited", begin.Add(9*time.Second), 16, other, func(d *route.Decision) {
-		d.Wait, d.MaxTokens = &route.Wait{Since: begin.Add(time.Second), Took: 8 * time.Second}, 77
+	l.decision("first", begin, 22, chain, func(d *decision.Decision) { d.Stream = true })
+	l.decision("waited", begin.Add(9*time.Second), 16, other, func(d *decision.Decision) {
+		d.Wait, d.MaxTokens = &decision.Wait{Since: begin.Add(time.Second), Took: 8 * time.Second}, 77
 	})
 	l.add(decisionlog.Line{End: &decisionlog.End{ID: "first", ResponseBytes: 40 * 231}})
 	l.decision("third", begin.Add(2*time.Second), 20, chain, nil)
 	l.add(decisionlog.Line{End: &decisionlog.End{ID: "unknown", ResponseBytes: 1 << 60}})
 	l.decision("unreadable", begin, 0, nil, nil)
-	l.decision("too long", begin, 20, chain, func(d *route.Decision) {
-		d.Outcome, d.Err = route.Refused, &prompt.Error{Status: 400}
+	l.decision("too long", begin, 20, chain, func(d *decision.Decision) {
+		d.Outcome, d.Err = decision.Refused, &prompt.Error{Status: 400}
 	})
-	l.decision("too busy", begin.Add(3*time.Second), 8, chain, func(d *route.Decision) {
-		d.Outcome, d.Err = route.Refused, &prompt.Error{Status: 503}
+	l.decision("too busy", begin.Add(3*time.Second), 8, chain, func(d *decision.Decision) {
+		d.Outcome, d.Err = decision.Refused, &prompt.Error{Status: 503}
 	})
 	l.b = append(l.b, `{"decision":{"id":"torn`...)
 

@@ -11,6 +11,9 @@ import (
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // BenchmarkDecide: what does a decision cost on the requests of this program, without gRPC
@@ -71,7 +74,7 @@ func newDecisions(b *testing.B, text *corpus, chars int) *decisions {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: m, BlockSize: 16}}); err != nil {
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: m, BlockSize: 16}}); err != nil {
 		b.Fatal(err)
 	}
 	return &decisions{router: r, text: text, chars: chars}
@@ -80,8 +83,8 @@ func newDecisions(b *testing.B, text *corpus, chars int) *decisions {
 func (d *decisions) decide(b *testing.B, seed uint64, turn int) {
 	d.body = dialogue{seed, d.chars}.appendBody(d.body[:0], d.text, turn)
 	began := time.Now()
-	got := d.router.Decide(&route.Request{Endpoint: prompt.Chat, Known: true, Body: d.body}, began)
-	if got.Outcome != route.Picked || !d.router.End(got.ID, began) {
+	got := d.router.Decide(&request.Request{Endpoint: prompt.Chat, Known: true, Body: d.body}, began)
+	if got.Outcome != decision.Picked || !d.router.End(got.ID, began) {
 		b.Fatal(got)
 	}
 	d.spent += time.Since(began)

@@ -1,0 +1,326 @@
+package decision
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/cost"
+)
+
+// String prints the decision for people: the request, a table of the candidates with overlap, load and the terms
+// of their cost, and one sentence why the winner won. Costs are in milliseconds of delay, or in blocks by
+// Dynamo's function; lower is better.
+func (d *Decision) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "decision %s · %s · model %s", d.ID, d.Outcome, orDash(d.Model))
+	if d.Policy != "" {
+		fmt.Fprintf(&b, " · policy %s", d.Policy)
+	}
+	if d.Role != fleet.Aggregated {
+		fmt.Fprintf(&b, " · %s workers", d.Role)
+	}
+	b.WriteByte('\n')
+	b.WriteString(d.describeWait())
+
+	switch {
+	case d.Outcome == Queued:
+		return b.String()
+	case d.Outcome == Refused:
+		fmt.Fprintf(&b, "refused with %d: %s\n", d.Err.Status, d.Err.Message)
+		return b.String()
+	case d.PromptTokens > 0:
+		fmt.Fprintf(&b, "prompt %d tokens, %d complete blocks of %d, first %016x, last %016x\n\n",
+			d.PromptTokens, d.Blocks, d.BlockSize, d.First, d.Last)
+	default:
+		b.WriteString("prompt not read: routed by load\n\n")
+	}
+
+	writeTable(&b, d.rows())
+	for i := range d.Candidates {
+		if c := &d.Candidates[i]; c.Evicting > 0 {
+			fmt.Fprintf(&b, "%s holds %d blocks more, which the prompts that wait there will evict\n", c.name(d), c.Evicting)
+		}
+	}
+	if !slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return c.Reported }) {
+		b.WriteString("no engine reports its load: bookings stand for it\n")
+	}
+	if more := d.Considered - len(d.Candidates); more > 0 {
+		fmt.Fprintf(&b, "and %d more at higher cost\n", more)
+	}
+	fmt.Fprintf(&b, "\n%s\n", d.why())
+	if won, _ := d.split(); won != nil && won.Score.Loaded > 0 {
+		fmt.Fprintf(&b, "%s loads %d tokens of the prompt from host memory of its node or of others\n", won.name(d), won.Score.Loaded)
+	}
+	if d.Pull.Tokens > 0 {
+		fmt.Fprintf(&b, "%s fetches %d tokens of the prompt from the cache of %s\n", d.Worker, d.Pull.Tokens, d.Pull.Worker)
+	}
+	if legs := d.Legs.describe(d); legs != "" {
+		fmt.Fprintln(&b, legs)
+	}
+	return b.String()
+}
+
+// rows are the table of the candidates, its head first.
+func (d *Decision) rows() [][]string {
+	shown := d.terms()
+	loads := slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return c.OnNode+c.OnPeers > 0 })
+	prefersTaints := len(d.Candidates) > 0 && d.Candidates[0].Score.Preference > 0
+	head := []string{"", "worker", "device", "host", "disk", "ext"}
+	if loads {
+		head = append(head, "node", "peers")
+	}
+	head = append(head, "prefill tokens", "decode blocks", "requests")
+	for i := range shown {
+		head = append(head, shown[i].name)
+	}
+	if prefersTaints {
+		head = append(head, "× taints")
+	}
+	rows := [][]string{append(head, "uncached")}
+
+	for i := range d.Candidates {
+		c := &d.Candidates[i]
+		mark := ""
+		if c.Picked {
+			mark = "→"
+		}
+		row := []string{mark, c.name(d),
+			whole(c.Overlap[fleet.Device]), whole(c.Overlap[fleet.Host]), whole(c.Overlap[fleet.Disk]), whole(c.Overlap[fleet.External])}
+		if loads {
+			row = append(row, whole(c.OnNode), whole(c.OnPeers))
+		}
+		row = append(row, whole(c.Load.PrefillTokens), whole(c.Load.DecodeBlocks), whole(c.Load.Requests))
+		score := &c.Score
+		for i := range shown {
+			row = append(row, tenths(shown[i].of(score)))
+		}
+		if prefersTaints {
+			row = append(row, fmt.Sprintf("%.2f", score.Preference))
+		}
+		rows = append(rows, append(row, whole(score.Uncached)))
+	}
+	return rows
+}
+
+// term is a column of the table of candidates: a term of the cost.
+type term struct {
+	name string
+	of   func(*cost.Score) float64
+}
+
+func total(s *cost.Score) float64 { return s.Total }
+
+// terms returns the terms of the decision's cost function, the sum first. It leaves out rare
+// terms that no candidate has.
+func (d *Decision) terms() []term {
+	if d.Cost == cost.NameDynamo {
+		return []term{
+			{"cost", total},
+			{"= prefill", func(s *cost.Score) float64 { return s.Prefill }},
+			{"+ decode", func(s *cost.Score) float64 { return s.Decode }},
+			{"+ requests", func(s *cost.Score) float64 { return s.Requests }},
+		}
+	}
+
+	list := []term{
+		{"cost ms", total},
+		{"= wait", func(s *cost.Score) float64 { return s.Wait }},
+		{"+ prefill", func(s *cost.Score) float64 { return s.Prefill }},
+		{"+ others", func(s *cost.Score) float64 { return s.Others }},
+		{"+ evict", func(s *cost.Score) float64 { return s.Evict }},
+		{"+ decode", func(s *cost.Score) float64 { return s.Decode }},
+	}
+
+	for _, rare := range []term{
+		{"+ slot", func(s *cost.Score) float64 { return s.Slot }},
+		{"+ transfer", func(s *cost.Score) float64 { return s.Transfer }},
+	} {
+		if slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return rare.of(&c.Score) > 0 }) {
+			list = append(list, rare)
+		}
+	}
+	return list
+}
+
+// name is the worker's name, with its rank if that is not clear without it.
+func (c *Candidate) name(d *Decision) string {
+	for i := range d.Candidates {
+		if o := &d.Candidates[i]; o.Worker == c.Worker && o.Rank != c.Rank || c.Rank > 0 {
+			return fmt.Sprintf("%s/%d", c.Worker, c.Rank)
+		}
+	}
+	return c.Worker
+}
+
+// why returns one sentence about the reason of the decision.
+func (d *Decision) why() string {
+	won, next := d.split()
+	if won == nil {
+		return ""
+	}
+	name := won.name(d)
+	if reason := d.policyReason(won); reason != "" {
+		return name + " won: " + reason
+	}
+
+	holds := fmt.Sprintf("it holds %d of %d blocks and must compute %d of %d tokens", d.Overlap, d.Blocks, won.Score.Uncached,
+		d.PromptTokens)
+	total := tenths(won.Score.Total)
+	switch {
+	case next == nil:
+		return fmt.Sprintf("%s won: it was the only candidate; %s.", name, holds)
+	case won.Score.Total > next.Score.Total:
+		return fmt.Sprintf("%s won: drawn by temperature at cost %s, though %s cost %s; %s.",
+			name, total, next.name(d), tenths(next.Score.Total), holds)
+	case won.Score.Total == next.Score.Total:
+		return fmt.Sprintf("%s won: drawn among equals at cost %s; %s.", name, total, holds)
+	}
+	return fmt.Sprintf("%s won: cost %s against %s on %s, mostly by %s; %s.",
+		name, total, tenths(next.Score.Total), next.name(d), mainReason(won, next), holds)
+}
+
+// policyReason returns the reason for which a policy other than kv chose; empty for kv, which chooses by cost.
+func (d *Decision) policyReason(won *Candidate) string {
+	requests := won.Load.Requests + won.Untracked
+	switch d.Policy {
+	case "round-robin":
+		return "it was its turn."
+	case "random":
+		return "it was drawn at random."
+	case "direct":
+		return "the request names it."
+	case "session":
+		if d.Session != "" {
+			return "its session belongs there, by the hash of both names."
+		}
+		return "the request names no session, and none had fewer requests."
+	case "power-of-two":
+		return fmt.Sprintf("two were drawn, and it had %d requests, not more than the other.", requests)
+	case "least-loaded":
+		return fmt.Sprintf("it had %d requests, none had fewer.", requests)
+	}
+	return ""
+}
+
+// split returns the picked candidate and the best of the others.
+func (d *Decision) split() (won, next *Candidate) {
+	for i := range d.Candidates {
+		if c := &d.Candidates[i]; c.Picked {
+			won = c
+		} else if next == nil {
+			next = c
+		}
+	}
+	return won, next
+}
+
+// mainReason names the term in which the winner gained most over the next candidate. By Dynamo's function prefill counts as two terms: the
+// part of this prompt that overlap saves, and the prefills that are booked before it.
+func mainReason(won, next *Candidate) string {
+	w, n := &won.Score, &next.Score
+	own := n.Prefill - w.Prefill + n.Evict - w.Evict
+	overlap, ahead := w.Credit-n.Credit, n.Ahead-w.Ahead
+	if sum := overlap + ahead; sum > 0 { // only Dynamo's function has these
+		overlap *= own / sum
+		ahead *= own / sum
+	} else {
+		overlap, ahead = own, 0
+	}
+
+	reason, most := "less work", 0.0
+	for _, term := range []struct {
+		name string
+		gain float64
+	}{
+		{fasterReason(won, next), overlap},
+		{"less delay of the requests there", n.Others - w.Others},
+		{"less to wait for", n.Wait - w.Wait},
+		{"a free slot sooner", n.Slot - w.Slot},
+		{"less prefill ahead", ahead},
+		{"shorter steps", n.Decode - w.Decode},
+		{"fewer requests", n.Requests - w.Requests},
+		{"a faster transfer", n.Transfer - w.Transfer},
+		{"preferred taints", w.Total / max(w.Preference, 0.1) * (n.Preference - w.Preference)},
+	} {
+		if term.gain > most {
+			reason, most = term.name, term.gain
+		}
+	}
+	return reason
+}
+
+// fasterReason returns the reason why the winner computes the prompt sooner than the next candidate, if it does.
+func fasterReason(won, next *Candidate) string {
+	switch {
+	case won.Score.Own == 0 || next.Score.Own == 0 || won.Score.Uncached < next.Score.Uncached: // only Delay has Own
+		return "overlap"
+	case won.Overlap[fleet.Device] > next.Overlap[fleet.Device]:
+		return "overlap in a faster tier"
+	case won.Score.Loaded > 0 || next.Score.Loaded > 0:
+		return "blocks that load faster"
+	}
+	return "a faster rank"
+}
+
+// describeWait is one line about how long the request waited, and why; empty for one that did not.
+func (d *Decision) describeWait() string {
+	w := d.Wait
+	if w == nil {
+		return ""
+	}
+	took := "waits"
+	if d.Outcome != Queued {
+		took = fmt.Sprintf("waited %.3f s", w.Took.Seconds())
+	}
+	why := fmt.Sprintf("all %d ranks that may take it were busy", w.Busy)
+	switch {
+	case w.Free:
+		why = "others came first"
+	case w.Busy == 1:
+		why = "the only rank that may take it was busy"
+	}
+	where := ""
+	if w.Class != "" {
+		where = ", class " + w.Class
+	}
+	if w.Tenant != "" {
+		where += ", tenant " + w.Tenant
+	}
+	return fmt.Sprintf("%s (%d waited already%s): %s\n", took, w.Ahead, where, why)
+}
+
+func whole[T int | int64](n T) string { return fmt.Sprint(n) }
+func tenths(v float64) string         { return fmt.Sprintf("%.1f", v) }
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// writeTable aligns rows: the first two columns to the left, figures to the right.
+func writeTable(b *strings.Builder, rows [][]string) {
+	width := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			width[i] = max(width[i], len([]rune(cell)))
+		}
+	}
+
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			pad := strings.Repeat(" ", width[i]-len([]rune(cell)))
+			if i < 2 {
+				line.WriteString(cell + pad)
+			} else {
+				line.WriteString(pad + cell)
+			}
+			line.WriteString("  ")
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+}

@@ -1,0 +1,99 @@
+package predict
+
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+)
+
+// Predictions of at most shortPrediction only bridge the time until the engine's events. They need few
+// blocks: bridgeBlocks are 260,000 tokens of 16 to a block. A longer prediction stands for the rank's
+// whole cache, and may have as many blocks as that.
+const (
+	shortPrediction = 10 * time.Second
+	bridgeBlocks    = 1 << 14
+)
+
+// Predictor makes predictions of blocks, and takes them back. It is safe for concurrent use.
+type Predictor struct {
+	index    *kvindex.Index
+	lasts    func(fleet.Rank) time.Duration // how long a prediction lasts; 0 predicts nothing
+	promises promises
+}
+
+// New returns a predictor that writes to an index. lasts returns how long a prediction on a rank lasts; 0 predicts nothing there.
+func New(x *kvindex.Index, lasts func(fleet.Rank) time.Duration) *Predictor {
+	p := &Predictor{index: x, lasts: lasts}
+	p.promises.init()
+	return p
+}
+
+// Take removes a request's promise and returns it; nil for none. The caller must call Recycle with it.
+func (p *Predictor) Take(id string) *Promise { return p.promises.take(id) }
+
+// Recycle keeps the memory of a promise for later requests. It accepts nil.
+func (p *Predictor) Recycle(id string, made *Promise) { p.promises.recycle(id, made) }
+
+// Forget forgets a request's promise.
+func (p *Predictor) Forget(id string) { p.promises.drop(id) }
+
+// Promised returns the number of predictions that can be taken back, and lost the number of all requests that found no room.
+func (p *Predictor) Promised() (n int, lost uint64) { return p.promises.len(), p.promises.lost.Load() }
+
+// StandForCache reports whether predictions stand for a rank's cache, because it publishes no events.
+func (p *Predictor) StandForCache(rank fleet.Rank) bool { return p.lasts(rank) > shortPrediction }
+
+// Predict makes the index expect the prompt's blocks on the picked rank, until its events report them. It
+// remembers them, so that the prediction can be taken back if the request does not reach the rank.
+func (p *Predictor) Predict(
+	id string, session uint64, chain []blockhash.Sequence, overlap *kvindex.Overlap, rank fleet.Rank, now time.Time,
+) {
+	ttl := p.lasts(rank)
+	if ttl <= 0 || len(chain) == 0 {
+		return
+	}
+	known := p.knownBlocks(overlap, chain, now, rank.ID, ttl)
+	until := p.PredictOn(rank, chain, known, now)
+	p.promises.make(id, session, chain, known, until)
+}
+
+// knownBlocks counts the prompt's blocks that need no new prediction, because the rank reports them,
+// or because their prediction lasts for at least half of ttl. So the next turn of a conversation
+// pays for its new blocks alone.
+func (p *Predictor) knownBlocks(
+	overlap *kvindex.Overlap, chain []blockhash.Sequence, now time.Time, rank fleet.RankID, ttl time.Duration,
+) int {
+	known := overlap.Of(rank)[fleet.Device]
+	if known == 0 {
+		return 0
+	}
+	until, predicted := p.index.PredictedUntil(rank, chain[known-1])
+	if predicted && until.Sub(now) < ttl/2 {
+		return 0
+	}
+	return known
+}
+
+// PredictOn makes the index expect the blocks of a chain on a rank, except the first known ones, and returns
+// until when; the zero time if it predicts nothing.
+func (p *Predictor) PredictOn(rank fleet.Rank, chain []blockhash.Sequence, known int, now time.Time) (until time.Time) {
+	ttl, limit := p.lasts(rank), rank.Worker.Blocks
+	if ttl <= 0 || known >= len(chain) {
+		return time.Time{}
+	}
+	if ttl <= shortPrediction && (limit == 0 || limit > bridgeBlocks) {
+		limit = bridgeBlocks
+	}
+	until = now.Add(ttl)
+	p.index.Predict(rank.ID, chain, known, until, limit)
+	return until
+}
+
+// Withdraw takes the prediction of a request back. made is nil for a request without one.
+func (p *Predictor) Withdraw(rank fleet.Rank, made *Promise) {
+	if made != nil {
+		p.index.Withdraw(rank.ID, made.Chain, made.from, made.until)
+	}
+}

@@ -1,0 +1,285 @@
+package score
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/eligible"
+	"github.com/stator-project/stator/internal/route/learned"
+	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/request"
+)
+
+// Judged is the candidates for a request with their costs at one moment.
+type Judged struct {
+	asked      *request.Prepared
+	Candidates []pick.Candidate
+	function   cost.Function
+	Request    cost.Request // the same for all candidates, except for the learned values, which change with the candidate's class
+	// Booking is the load that a pick adds, whichever candidate it is, so without its prefill.
+	Booking fleet.Amount
+
+	source source     // from which candidates could fetch a part of the prompt
+	stores storeReach // and from which they could load it
+	speeds *learned.Speeds
+	// models are the learned models that were read for this decision. Learning goes on beside it,
+	// and the reasons that are printed must match the costs that decided.
+	models []classModel
+
+	// weights and delay are memory for a cost function whose weights the request overrides.
+	weights cost.Weights
+	delay   cost.Delay
+	score   cost.Score // of the candidate that is judged
+	order   []int      // indexes of candidates, filled by cheapest
+}
+
+// classModel has the values that were learned of a class of workers by the time of one decision.
+type classModel struct {
+	class          *learned.Class
+	pass, transfer *perfmodel.Pass
+	answer, reuse  float64
+}
+
+// Judge computes what a request would cost on ranks. It is safe for concurrent use.
+type Judge struct {
+	index  *kvindex.Index
+	speeds *learned.Speeds
+	uses   uses
+}
+
+// NewJudge returns a judge by the caches of an index and the learned values of speeds.
+func NewJudge(x *kvindex.Index, speeds *learned.Speeds) *Judge {
+	return &Judge{index: x, speeds: speeds}
+}
+
+// Touch records that a prompt uses the blocks of its chain on a rank.
+func (g *Judge) Touch(rank fleet.Rank, chain []blockhash.Sequence) { g.uses.touch(rank, chain) }
+
+// Forget forgets a rank whose epoch is over.
+func (g *Judge) Forget(rank fleet.RankID) { g.uses.drop(rank) }
+
+// Field computes the cost of the usable ranks of a field by their load now, in the memory of j. overlap is that of the request's prompt
+// with the cache of each rank.
+func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, f *eligible.Field, now time.Time) *Judged {
+	j.asked = q
+	j.speeds = g.speeds
+	j.models = j.models[:0]
+	j.Request = cost.Request{BlockSize: q.Model.BlockSize, PromptTokens: q.Tokens, Computed: q.Remote}
+	j.loadFacts(f, overlap, now)
+	for i := range j.Candidates {
+		c := &j.Candidates[i]
+		c.Facts.Held = g.index.Blocks(c.Rank.ID)
+		g.uses.discount(c, q)
+	}
+
+	j.findPulls(f, overlap)
+	j.findLoads(f, overlap)
+
+	j.function = j.costFunction()
+	for i := range j.Candidates {
+		c := &j.Candidates[i]
+		if i == 0 || f.Facts[i].Class != f.Facts[i-1].Class {
+			j.setModel(f.Facts[i].Class)
+		}
+		j.judgeOne(c, &j.score)
+		c.Total, c.Tie = j.score.Total, j.score.Tie
+		c.Uncached = j.score.Uncached
+	}
+	// The answers to one prompt share its blocks and its prefill.
+	j.Booking = fleet.Amount{Requests: int64(q.Batch.Sequences), DecodeBlocks: int64(j.Request.Blocks() + q.AnswerBlocks())}
+	return j
+}
+
+// costFunction returns the model's cost function with the weights that the request overrides. The changed
+// copy lies in j.
+func (j *Judged) costFunction() cost.Function {
+	q := j.asked
+	function := q.Model.Choice(q.Role).Cost
+	if !q.OverlapWeight.Set && !q.PrefillLoadScale.Set {
+		return function
+	}
+
+	switch f := function.(type) {
+	case *cost.Weights:
+		j.weights = *f
+		request.OverrideIf(&j.weights.Overlap, q.OverlapWeight.Value, q.OverlapWeight.Set)
+		request.OverrideIf(&j.weights.PrefillLoadScale, q.PrefillLoadScale.Value, q.PrefillLoadScale.Set)
+		return &j.weights
+	case *cost.Delay: // it learns how much prefill weighs, so only the worth of cached tokens changes
+		j.delay = *f
+		if q.OverlapWeight.Set {
+			for t := range j.delay.Tier {
+				j.delay.Tier[t] *= q.OverlapWeight.Value
+			}
+		}
+		return &j.delay
+	}
+	return function
+}
+
+// loadFacts makes a candidate of every usable rank, and finds the smallest booked prefill of all.
+func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time.Time) {
+	n := f.Usable()
+	j.Candidates = slices.Grow(j.Candidates[:0], n)[:n]
+	for i := range j.Candidates {
+		c, load := &j.Candidates[i], f.Ranks[i].Load
+		c.Rank = &f.Ranks[i]
+		c.Facts.Booked = load.Booked()
+		c.Facts.View = load.View(now, fleet.MaxReportAge)
+		c.Facts.Wait = load.Wait(now)
+		c.Facts.Pace = load.Pace(now)
+		c.Facts.Gathering = load.IsGathering(now)
+		c.Facts.Capacity = f.Facts[i].Blocks
+
+		c.Facts.Overlap = [fleet.Tiers]int{}
+		c.Facts.Evicting = 0
+		c.Facts.Pullable = 0
+		c.Facts.OnNode, c.Facts.OnPeers = 0, 0
+		c.Facts.Store = nil
+		if !j.asked.ReadsNoCache {
+			c.Facts.Overlap = overlap.Of(c.Rank.ID)
+			if c.Facts.HeldBlocks() > c.Facts.Overlap[fleet.Device] {
+				c.Facts.Store = load.Store()
+			}
+		}
+		if i == 0 || c.Facts.Booked.PrefillTokens < j.Request.MinPrefillTokens {
+			j.Request.MinPrefillTokens = c.Facts.Booked.PrefillTokens
+		}
+	}
+}
+
+// judgeOne fills in the cost of a candidate, with the factor for preferred taints. j.request must have the model of the candidate's class.
+func (j *Judged) judgeOne(c *pick.Candidate, score *cost.Score) {
+	j.function.Score(&j.Request, &c.Facts, score)
+	if len(j.asked.Preferred) > 0 {
+		score.Preference = j.asked.Preference(c.Rank.Worker)
+		score.Total *= score.Preference
+	}
+}
+
+// model returns the learned values of a class of workers: the same values during a whole decision.
+func (j *Judged) model(class *learned.Class) *classModel {
+	for i := range j.models {
+		if j.models[i].class == class {
+			return &j.models[i]
+		}
+	}
+	answer := class.Answers.Of(j.asked.Session)
+	if known := float64(j.asked.OutputTokens); known > 0 {
+		answer = known
+	}
+	j.models = append(j.models, classModel{class, class.Pass.Pass(), class.Transfer.Pass(), answer, class.Reuse.Ratio()})
+	return &j.models[len(j.models)-1]
+}
+
+// setModel sets the learned values of a class in the request.
+func (j *Judged) setModel(class *learned.Class) {
+	m, r := j.model(class), &j.Request
+	r.Line, r.Decode = m.pass.Prefill, m.pass.Decode
+	r.Transfer = m.transfer.Prefill
+	r.Answer, r.Reuse = m.answer, m.reuse
+}
+
+// setModelOf sets the learned values of a candidate's class in the request. It looks the class up, because candidates may have been removed
+// since the field's facts lay beside them.
+func (j *Judged) setModelOf(c *pick.Candidate) { j.setModel(j.speeds.Of(c.Rank.Worker)) }
+
+// findPulls finds out how much of the prompt each candidate could fetch from the rank that holds most of it.
+func (j *Judged) findPulls(f *eligible.Field, overlap *kvindex.Overlap) {
+	j.source = source{}
+	if j.asked.Remote || j.asked.ReadsNoCache || len(f.Ranks) == 0 || !canPull(f.Ranks[0].Worker) {
+		return
+	}
+	j.source = findSource(f, overlap)
+	for i := range j.Candidates {
+		c := &j.Candidates[i]
+		if canPull(c.Rank.Worker) && j.source.rank != nil && j.source.rank.Worker != c.Rank.Worker {
+			c.Facts.Pullable = max(0, j.source.blocks-c.Facts.HeldBlocks())
+		}
+	}
+}
+
+// expected has the expected times of the prompt on a candidate.
+type expected struct {
+	Wait time.Duration // until it is computed
+	// Prefill is the time in which it is computed, with the steps of the requests that decode beside it.
+	Prefill time.Duration
+	// Added is the time by which the candidate's prefills take longer with it. It is less than prefill if the prompt is computed in a pass
+	// that is made anyway, because the pass pays its fixed time only once.
+	Added time.Duration
+}
+
+// Expect returns how the prompt is expected to fare on a candidate.
+func (j *Judged) Expect(c *pick.Candidate) expected {
+	j.setModelOf(c)
+	there := cost.Expect(&j.Request, &c.Facts, c.Uncached)
+	e := expected{Wait: there.Wait}
+	if c.Uncached <= 0 {
+		return e
+	}
+	e.Prefill = time.Duration(float64(j.Request.Line.Prefill(c.Uncached))*c.Facts.Pace) + there.Step
+	e.Added = e.Prefill
+	if there.Joins {
+		e.Added = time.Duration(float64(c.Uncached) * j.Request.Line.Token * c.Facts.Pace)
+	}
+	return e
+}
+
+// firstToken returns the expected time until a candidate's first token, from now.
+func (j *Judged) firstToken(c *pick.Candidate) time.Duration {
+	e := j.Expect(c)
+	return e.Wait + e.Prefill
+}
+
+// Soonest is the candidate whose first token is expected first, and when that is, from now. There must
+// be a candidate.
+func (j *Judged) Soonest() (best *pick.Candidate, first time.Duration) {
+	for i := range j.Candidates {
+		if at := j.firstToken(&j.Candidates[i]); best == nil || at < first {
+			best, first = &j.Candidates[i], at
+		}
+	}
+	return best, first
+}
+
+// DropLate removes the candidates whose first token is expected after the deadline.
+func (j *Judged) DropLate(deadline time.Duration) {
+	j.Candidates = slices.DeleteFunc(j.Candidates, func(c pick.Candidate) bool { return j.firstToken(&c) > deadline })
+}
+
+// Least is the lowest cost of the candidates. There must be one.
+func (j *Judged) Least() float64 {
+	least := j.Candidates[0].Total
+	for i := range j.Candidates {
+		least = min(least, j.Candidates[i].Total)
+	}
+	return least
+}
+
+// LeastLocal is the lowest cost of a decode worker that computes the prompt, too. By cost.Delay a worker that is idle for a moment counts
+// as the mean of all: the next request may come to it during the prompt.
+func (j *Judged) LeastLocal() float64 {
+	delay, ok := j.function.(*cost.Delay)
+	if !ok {
+		return j.Least()
+	}
+	running := int64(0)
+	for i := range j.Candidates {
+		running += max(0, j.Candidates[i].Facts.Booked.Requests)
+	}
+	mean := float64(running) / float64(len(j.Candidates))
+
+	least := math.Inf(1)
+	for i := range j.Candidates {
+		c := &j.Candidates[i]
+		more := max(0, mean-float64(c.Facts.Booked.Requests))
+		least = min(least, c.Total+delay.Interference*more*float64(j.Expect(c).Prefill)/1e6)
+	}
+	return least
+}
