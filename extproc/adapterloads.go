@@ -206,21 +206,3 @@ func (l *adapterLoads) load(ctx context.Context, w *fleet.Worker, adapter, path 
 	log.Info("adapter loaded", "duration", time.Since(began))
 	return nil
 }
-
-// adapterPath returns the facts for a load from the present configuration, so that a reload counts at once. The adapters are few, and it is
-// called for requests that are refused alone.
-//
-// It returns the model and the path of a configured adapter; empty for one without a path.
-func (r *Router) adapterPath(adapter string) (model, path string) {
-	r.modelsMu.Lock()
-	defer r.modelsMu.Unlock()
-	for i := range r.settings.Models {
-		m := &r.settings.Models[i]
-		for _, a := range m.Adapters {
-			if a.Name == adapter {
-				return m.Name, a.Path
-			}
-		}
-	}
-	return "", ""
-}

@@ -57,7 +57,7 @@ func (r *Router) publishBookings(ctx context.Context, b *bus.Bus) {
 // all others are silent, and the ends that they hold arrive when it is back.
 func (r *Router) endBookingsOfLostReplicas(b *bus.Bus, now time.Time) {
 	if b.Connected() {
-		r.accessLog.Lost(now)
+		r.doors.accessLog.Lost(now)
 	}
 }
 
@@ -78,14 +78,14 @@ func (r *Router) foreignEnded(replica string, e *messages.Entry) {
 	// its booking matters more than a count.
 	now := time.Now()
 	if known := r.ends.add(replica, e, now); !known {
-		r.accessLog.Apply(e, now)
+		r.doors.accessLog.Apply(e, now)
 	}
 }
 
 // applyEnd applies the end of one of this replica's requests, which arrived in the access log of another one.
 func (r *Router) applyEnd(e *bus.RequestEnd) {
 	entry := entryOf(e)
-	r.accessLog.Apply(&entry, time.Now())
+	r.doors.accessLog.Apply(&entry, time.Now())
 }
 
 // publishGone tells the other replicas that an Envoy closed its access log: their entries may be lost with it.
@@ -99,6 +99,6 @@ func (r *Router) publishGone(b *bus.Bus, source string, closed time.Time) {
 func (r *Router) applyGone(g bus.Gone) {
 	// This replica's own message arrives too. Its bookings have ended already.
 	if g.Replica != r.replica {
-		r.accessLog.End(g.Source, time.Now().Add(-g.Ago))
+		r.doors.accessLog.End(g.Source, time.Now().Add(-g.Ago))
 	}
 }

@@ -226,7 +226,7 @@ func (c *cluster) blocks(text string) []blockhash.Block {
 		c.t.Fatal(err)
 	}
 	var p prompt.Prompt
-	if err := c.prepared["builtin:sim"].Prepare(req, &p); err != nil {
+	if err := c.models.prepared["builtin:sim"].Prepare(req, &p); err != nil {
 		c.t.Fatal(err)
 	}
 	return p.AppendBlocks(nil, 16, blockhash.Seed("", ""))

@@ -219,8 +219,8 @@ func TestDecisionLogSurvivesAFullDisk(t *testing.T) {
 // TestEndsAreLogged: the end of a request with a decision is logged, others are not.
 func TestEndsAreLogged(t *testing.T) {
 	l := newTestLog(t, 1<<30)
-	r := &Router{decisionLog: l.Writer, fleet: fleet.New(fleet.Hooks{}), demand: newDemand()}
-	silent := &Router{fleet: r.fleet, demand: newDemand()}
+	r := &Router{decisionLog: l.Writer, state: &state{fleet: fleet.New(fleet.Hooks{})}, demand: newDemand()}
+	silent := &Router{state: r.state, demand: newDemand()}
 	now := time.Unix(1_000_000, 0).UTC()
 	r.requestEnded(&messages.Entry{Decision: "x", FirstByte: 1500 * time.Microsecond, ResponseBytes: 7}, "as_picked", now)
 	r.requestEnded(&messages.Entry{}, "unpicked", now)

@@ -29,15 +29,15 @@ func (f engineFacts) equal(other engineFacts) bool {
 	return maps.Equal(f.lengths, other.lengths) && maps.Equal(f.adapters, other.adapters) && maps.Equal(f.contested, other.contested)
 }
 
-// followEngines replaces the models when the context length or the adapters of their engines change, until ctx ends.
+// follow replaces the models when the context length or the adapters of their engines change, until ctx ends.
 //
 // An engine reports its length as max_model_len, and it is the engine's own setting. With the length of the model's
 // files the router would refuse prompts that the engine serves, or send it prompts that it refuses. Adapters are loaded
 // and unloaded while an engine runs.
-func (r *Router) followEngines(ctx context.Context) {
+func (c *catalog) follow(ctx context.Context) {
 	for {
-		changed := r.fleet.Changed()
-		r.applyEngineFacts()
+		changed := c.fleet.Changed()
+		c.applyFacts()
 
 		select {
 		case <-changed:
@@ -47,26 +47,26 @@ func (r *Router) followEngines(ctx context.Context) {
 	}
 }
 
-// applyEngineFacts replaces the models if their engines report something else now. Bookings, queues and cache states
+// applyFacts replaces the models if their engines report something else now. Bookings, queues and cache states
 // stay, as with a reload.
-func (r *Router) applyEngineFacts() {
-	r.modelsMu.Lock()
-	defer r.modelsMu.Unlock()
+func (c *catalog) applyFacts() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	facts := r.engineFactsLocked(r.settings)
-	if facts.equal(r.engines) {
+	facts := c.factsLocked(c.settings)
+	if facts.equal(c.engines) {
 		return // most changes of the fleet are others
 	}
-	if err := r.setModelsLocked(r.settings, facts); err != nil {
-		r.log.Error("models not replaced; the context length and the adapters of their engines are not used", "err", err)
+	if err := c.setLocked(c.settings, facts); err != nil {
+		c.log.Error("models not replaced; the context length and the adapters of their engines are not used", "err", err)
 	}
 }
 
-// engineFactsLocked returns the facts that the engines of these settings' models report now.
-func (r *Router) engineFactsLocked(settings *config.Config) engineFacts {
-	workers := r.fleet.Snapshot().Workers
-	adapters, contested := r.foundAdaptersLocked(settings, workers)
-	return engineFacts{r.engineLengthsLocked(settings, workers), adapters, contested}
+// factsLocked returns the facts that the engines of these settings' models report now.
+func (c *catalog) factsLocked(settings *config.Config) engineFacts {
+	workers := c.fleet.Snapshot().Workers
+	adapters, contested := c.foundAdaptersLocked(settings, workers)
+	return engineFacts{c.engineLengthsLocked(settings, workers), adapters, contested}
 }
 
 // engineLengthsLocked returns the context lengths of the engines by model, in tokens, of the models that have no
@@ -74,7 +74,7 @@ func (r *Router) engineFactsLocked(settings *config.Config) engineFacts {
 //
 // A model keeps its length while none of its workers reports one. Otherwise the restart of an only engine would bring
 // back the length of the files for a moment, and prompts would be refused that the engine accepts.
-func (r *Router) engineLengthsLocked(settings *config.Config, workers []*fleet.Worker) map[string]int {
+func (c *catalog) engineLengthsLocked(settings *config.Config, workers []*fleet.Worker) map[string]int {
 	reported := map[string]int{}
 	for _, w := range workers {
 		reported[w.Model] = max(reported[w.Model], w.MaxModelLen)
@@ -83,7 +83,7 @@ func (r *Router) engineLengthsLocked(settings *config.Config, workers []*fleet.W
 	lengths := map[string]int{}
 	for i := range settings.Models {
 		m := &settings.Models[i]
-		length := cmp.Or(reported[m.Name], r.engines.lengths[m.Name])
+		length := cmp.Or(reported[m.Name], c.engines.lengths[m.Name])
 		if m.ContextLength == 0 && length > 0 {
 			lengths[m.Name] = length
 		}
@@ -100,7 +100,7 @@ const maxFoundAdapters = 4096
 //
 // While a worker of a model is starting, the model keeps the adapters that it has. Otherwise the restart of an only engine
 // would turn "not ready" into "does not exist", after which clients do not try again.
-func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.Worker) (found, contested map[string]string) {
+func (c *catalog) foundAdaptersLocked(settings *config.Config, workers []*fleet.Worker) (found, contested map[string]string) {
 	listed := map[string]map[fleet.Adapters]bool{} // workers mostly have the same ones, so each list is read once
 	starting := map[string]bool{}
 	for _, w := range workers {
@@ -124,7 +124,7 @@ func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.W
 				names[name] = true
 			}
 		}
-		for name, of := range r.engines.adapters {
+		for name, of := range c.engines.adapters {
 			if of == model && (starting[model] || listed[model] == nil) {
 				names[name] = true
 			}
@@ -138,7 +138,7 @@ func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.W
 		// Engines could list any number, and each becomes a model of the router.
 		room := maxFoundAdapters
 		for _, name := range slices.Sorted(maps.Keys(byModel[model])) {
-			owner := r.engines.adapters[name]
+			owner := c.engines.adapters[name]
 			switch {
 			case taken[name] && found[name] == "": // the configuration has it
 			case taken[name], owner != model && byModel[owner][name]:
@@ -168,22 +168,22 @@ func configuredNames(settings *config.Config) map[string]bool {
 	return names
 }
 
-// setEngineFactsLocked records the facts of which the models were made, and logs new ones.
-func (r *Router) setEngineFactsLocked(facts engineFacts) {
+// setFactsLocked records the facts of which the models were made, and logs new ones.
+func (c *catalog) setFactsLocked(facts engineFacts) {
 	for model, tokens := range facts.lengths {
-		if tokens != r.engines.lengths[model] {
-			r.log.Info("context length of the model is that of its engines", "model", model, "tokens", tokens)
+		if tokens != c.engines.lengths[model] {
+			c.log.Info("context length of the model is that of its engines", "model", model, "tokens", tokens)
 		}
 	}
-	if !maps.Equal(facts.adapters, r.engines.adapters) {
-		r.log.Info("adapters of the engines changed", "before", len(r.engines.adapters), "after", len(facts.adapters))
+	if !maps.Equal(facts.adapters, c.engines.adapters) {
+		c.log.Info("adapters of the engines changed", "before", len(c.engines.adapters), "after", len(facts.adapters))
 	}
 	for name, model := range facts.contested {
-		if r.engines.contested[name] != model {
-			r.log.Warn("two models list an adapter of one name; its requests go to the first one", "adapter", name,
+		if c.engines.contested[name] != model {
+			c.log.Warn("two models list an adapter of one name; its requests go to the first one", "adapter", name,
 				"model", facts.adapters[name], "other", model)
 		}
 	}
-	r.contested.Set(float64(len(facts.contested)))
-	r.engines = facts
+	c.contestedCount.Set(float64(len(facts.contested)))
+	c.engines = facts
 }

@@ -28,7 +28,7 @@ func (r *Router) putLength(t *testing.T, name string, tokens int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.applyEngineFacts()
+	r.models.applyFacts()
 }
 
 // expectLength checks that a prompt with room for one token of an answer is accepted, and a longer one refused.
@@ -65,7 +65,7 @@ func TestContextLengthIsThatOfTheEngines(t *testing.T) {
 	r.putLength(t, "w9", 2*files)
 	r.expectLength(t, "another one reports a larger one", 2*files)
 	r.fleet.Remove("w9")
-	r.applyEngineFacts()
+	r.models.applyFacts()
 	r.expectLength(t, "the larger engine is gone", 50)
 	r.putLength(t, "w8", 0)
 	r.expectLength(t, "the engine restarts, and has not reported its length yet", 50)
@@ -99,7 +99,7 @@ func TestEngineLengthsAreFollowed(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { r.followEngines(ctx) })
+	running.Go(func() { r.models.follow(ctx) })
 	w := *r.fleet.Snapshot().Worker("w0")
 	for length := 41; length <= 50; length++ {
 		w.MaxModelLen = length
@@ -132,7 +132,7 @@ func (r *Router) putAdapters(t *testing.T, name, model string, state fleet.State
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.applyEngineFacts()
+	r.models.applyFacts()
 }
 
 // TestAdaptersOfTheEnginesAreModels: an adapter that an engine lists is a model that clients can name, on the workers that
@@ -186,8 +186,8 @@ func TestAdapterStaysWithItsFirstModel(t *testing.T) {
 	expect := func(when, pool string, contested float64) {
 		t.Helper()
 		d := r.decideForTest("support", numbers(10, 16), time.Now())
-		if d.Outcome != decision.Picked || d.Pool != pool || testutil.ToFloat64(r.contested) != contested {
-			t.Errorf("%s: %s, %g contested", when, d, testutil.ToFloat64(r.contested))
+		if d.Outcome != decision.Picked || d.Pool != pool || testutil.ToFloat64(r.models.contestedCount) != contested {
+			t.Errorf("%s: %s, %g contested", when, d, testutil.ToFloat64(r.models.contestedCount))
 		}
 	}
 

@@ -26,18 +26,18 @@ func (r *Router) addListedWorkers(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	r.listed, err = discovery.NewListed(r.fleet, workers)
+	r.members, err = discovery.NewMembers(discovery.MembersConfig{
+		Fleet: r.fleet, Listed: workers, Log: r.log, Metrics: cfg.Metrics,
+		Settle: settleTime, Later: addedLater, Moved: r.workersMoved, Died: r.forgetCache,
+	})
 	if err != nil {
 		return err
 	}
 
-	r.names = discovery.ResolveConfig{Listed: r.listed, Log: r.log, Later: addedLater, Moved: r.workersMoved}
-	r.plans = discovery.NewPlans(discovery.PlansConfig{Fleet: r.fleet, Log: r.log, Metrics: cfg.Metrics})
-	r.probes = discovery.ProbeConfig{Fleet: r.fleet, Log: r.log, Metrics: cfg.Metrics, Died: r.forgetCache}
 	r.sockets, err = sockets.New(sockets.Config{
 		Fleet: r.fleet, Feed: r.feed, Log: r.log, Sources: sources.Register(cfg.Metrics, "sockets"),
 		Load: r.applyListedLoad, Restarted: r.forgetCache,
-	}, r.listed.Workers())
+	}, r.members.Workers())
 	return err
 }
 
@@ -58,7 +58,7 @@ func (r *Router) followList(ctx context.Context) {
 	for {
 		select {
 		case workers := <-r.lists:
-			r.listed.Drop(workers)
+			r.members.Drop(workers)
 			if backoff.Sleep(ctx, addedLater) != nil {
 				return
 			}
@@ -75,7 +75,7 @@ func (r *Router) followList(ctx context.Context) {
 
 // applyList makes these the listed workers.
 func (r *Router) applyList(workers []fleet.Worker) {
-	err := r.listed.Set(workers)
+	err := r.members.Set(workers)
 	if err == nil {
 		err = r.readSockets()
 	}
@@ -92,7 +92,7 @@ func (r *Router) readSockets() error {
 	// The list must not change between the two, or an older one could be set last.
 	r.socketsMu.Lock()
 	defer r.socketsMu.Unlock()
-	return r.sockets.Set(r.listed.Workers())
+	return r.sockets.Set(r.members.Workers())
 }
 
 // workersMoved follows listed workers whose names have other addresses.
@@ -110,13 +110,8 @@ func (r *Router) forgetCache(w *fleet.Worker) {
 	}
 }
 
-// followBus keeps the fleet, its loads and the cache states as published on the bus, until ctx ends. It
-// calls synced when the workers that are on the bus now are in the fleet.
-func (r *Router) followBus(ctx context.Context, b *bus.Bus, synced func()) {
-	workers := discovery.Config{
-		Bus: b, Fleet: r.fleet, Log: r.log, Listed: r.listed, Settle: settleTime, Synced: synced,
-	}
-
+// followBus keeps the fleet, its loads and the cache states as published on the bus, until ctx ends.
+func (r *Router) followBus(ctx context.Context, b *bus.Bus) {
 	// Each part has its own subscription and goroutine, so that a slow one does not delay the others:
 	// events can be late by a recovery, load and bookings must not be.
 	var all sync.WaitGroup
@@ -128,8 +123,7 @@ func (r *Router) followBus(ctx context.Context, b *bus.Bus, synced func()) {
 			}
 		})
 	}
-	subscribe("fleet", func() error { return discovery.Bus(ctx, workers) })
-	subscribe("plan", func() error { return r.plans.Run(ctx, b) })
+	subscribe("fleet", func() error { return r.members.FollowBus(ctx, b) })
 	subscribe("load", func() error { return b.SubscribeLoad(ctx, r.applyLoad) })
 	subscribe("bookings", func() error { return b.SubscribeBookings(ctx, r.applyBookings) })
 	subscribe("ends", func() error { return b.SubscribeEnds(ctx, r.replica, r.applyEnd) })
@@ -183,7 +177,7 @@ func (r *Router) requestServed(rank fleet.Rank, decided time.Time, t pick.Tokens
 	}
 	r.drift.Served(drift.Request{
 		Worker: rank.Worker.Name, Epoch: rank.Worker.Epoch, Decided: decided,
-		PromptTokens: int(t.Prompt), CachedTokens: int(t.Cached), CertainTokens: int(t.Certain), BlockSize: r.blockSize(rank.Worker),
+		PromptTokens: int(t.Prompt), CachedTokens: int(t.Cached), CertainTokens: int(t.Certain), BlockSize: r.models.blockSize(rank.Worker),
 	})
 }
 

@@ -4,10 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"sync"
+	"sync/atomic"
 
-	"github.com/stator-project/stator/extproc/exchange"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
@@ -33,22 +37,46 @@ func ProfiledSpeeds(settings *config.Config) (map[string]perfmodel.Speed, error)
 	return speeds, nil
 }
 
-// setModels replaces the models of the router, under their names, aliases and adapters. After an error the old
-// models stay in use.
-func (r *Router) setModels(settings *config.Config) error {
-	r.modelsMu.Lock()
-	defer r.modelsMu.Unlock()
+// catalog has the models that requests may name. They are made from the configuration and from the facts that engines report.
+type catalog struct {
+	*state
+	// contested counts adapters that engines of two models list.
+	contestedCount prometheus.Gauge
 
-	return r.setModelsLocked(settings, r.engineFactsLocked(settings))
+	// mu is held while the models are replaced: by a new configuration, and after a change of the engines' facts.
+	mu sync.Mutex
+	// prepared holds the loaded models by path: a model's files are read once.
+	prepared map[string]*prompt.Model // guarded by mu
+	settings *config.Config           // guarded by mu; the settings of which the models were made
+	engines  engineFacts              // guarded by mu; the facts of engines that the models have
+	// blockSizes holds the tokens per block by model. The map is never changed once stored.
+	blockSizes atomic.Pointer[map[string]int]
 }
 
-// setModelsLocked is setModels with the facts that the engines report. The caller holds modelsMu.
-func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) error {
+func newCatalog(s *state, reg prometheus.Registerer) *catalog {
+	return &catalog{
+		state: s, prepared: map[string]*prompt.Model{},
+		contestedCount: metric.For(reg, "extproc").Gauge("contested_adapters",
+			"LoRA adapters that engines of two models list. Their requests go to the model that had the adapter first."),
+	}
+}
+
+// set replaces the models of the router, under their names, aliases and adapters. After an error the old
+// models stay in use.
+func (c *catalog) set(settings *config.Config) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.setLocked(settings, c.factsLocked(settings))
+}
+
+// setLocked is set with the facts that the engines report. The caller holds mu.
+func (c *catalog) setLocked(settings *config.Config, engines engineFacts) error {
 	models := map[string]*serving.Config{}
 	blockSizes := map[string]int{}
 	for i := range settings.Models {
 		m := &settings.Models[i]
-		preparer, length, err := r.preparerLocked(m, cmp.Or(m.ContextLength, engines.lengths[m.Name]))
+		preparer, length, err := c.preparerLocked(m, cmp.Or(m.ContextLength, engines.lengths[m.Name]))
 		if err != nil {
 			return fmt.Errorf("models[%d].path: %w", i, err)
 		}
@@ -79,16 +107,16 @@ func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) e
 		models[name] = adapter
 	}
 
-	if err := r.routes.SetModels(models); err != nil {
+	if err := c.routes.SetModels(models); err != nil {
 		return err
 	}
 	// After SetModels: a failed reload must not change them.
-	old := r.blockSizes.Swap(&blockSizes)
+	old := c.blockSizes.Swap(&blockSizes)
 	if old != nil {
-		r.forgetResized(*old, blockSizes)
+		c.forgetResized(*old, blockSizes)
 	}
-	r.settings = settings
-	r.setEngineFactsLocked(engines)
+	c.settings = settings
+	c.setFactsLocked(engines)
 	return nil
 }
 
@@ -105,13 +133,13 @@ func adapterOf(base *serving.Config, engineName string) *serving.Config {
 // forgetResized empties the ranks of models whose block size has changed: their blocks can match no prompt any
 // more, and the engines' blocks that could were skipped before. The ranks are not exact then, so that cachesync
 // recovers them, and that sources of listed workers replay them from the start.
-func (r *Router) forgetResized(old, now map[string]int) {
-	for _, m := range r.fleet.Snapshot().Ranks {
+func (c *catalog) forgetResized(old, now map[string]int) {
+	for _, m := range c.fleet.Snapshot().Ranks {
 		before, known := old[m.Worker.Model]
 		if after := now[m.Worker.Model]; known && after != before {
-			r.log.Info("block size changed; the rank's cache state is rebuilt",
+			c.log.Info("block size changed; the rank's cache state is rebuilt",
 				"worker", m.Worker.Name, "rank", m.Number, "from", before, "to", after)
-			r.feed.Forget(m.Worker.Name, m.Number)
+			c.feed.Forget(m.Worker.Name, m.Number)
 		}
 	}
 }
@@ -134,11 +162,11 @@ func rulesOf(m *config.Model) prompt.Rules {
 
 // preparerLocked returns the preparer of a model's prompts, and its context length in tokens: the given one, or else the length in its
 // files. A model without a path has no preparer.
-func (r *Router) preparerLocked(m *config.Model, given int) (serving.Preparer, int, error) {
+func (c *catalog) preparerLocked(m *config.Model, given int) (serving.Preparer, int, error) {
 	if m.Path == "" {
 		return nil, given, nil
 	}
-	p, err := r.prepareLocked(m.Path)
+	p, err := c.prepareLocked(m.Path)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -148,22 +176,40 @@ func (r *Router) preparerLocked(m *config.Model, given int) (serving.Preparer, i
 
 // prepareLocked returns the model at a path, which it loads at the first call. A tokenizer takes up to seconds to
 // load and hundreds of megabytes, so a reload must not load it again, nor two names of one model.
-func (r *Router) prepareLocked(path string) (*prompt.Model, error) {
-	if p := r.prepared[path]; p != nil {
+func (c *catalog) prepareLocked(path string) (*prompt.Model, error) {
+	if p := c.prepared[path]; p != nil {
 		return p, nil
 	}
 	p, err := modelfile.Load(path)
 	if err != nil {
 		return nil, err
 	}
-	r.prepared[path] = p.WithMemory(r.memory)
-	return r.prepared[path], nil
+	c.prepared[path] = p.WithMemory(c.memory)
+	return c.prepared[path], nil
+}
+
+// adapterPath returns the facts for a load from the present configuration, so that a reload counts at once. The adapters are few, and it is
+// called for requests that are refused alone.
+//
+// It returns the model and the path of a configured adapter; empty for one without a path.
+func (c *catalog) adapterPath(adapter string) (model, path string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.settings.Models {
+		m := &c.settings.Models[i]
+		for _, a := range m.Adapters {
+			if a.Name == adapter {
+				return m.Name, a.Path
+			}
+		}
+	}
+	return "", ""
 }
 
 // blockSize returns the tokens per block of prompts for a worker. It is the model's and not the worker's: events
 // with another block size cannot match a prompt, and are counted.
-func (r *Router) blockSize(w *fleet.Worker) int {
-	if sizes := r.blockSizes.Load(); sizes != nil {
+func (c *catalog) blockSize(w *fleet.Worker) int {
+	if sizes := c.blockSizes.Load(); sizes != nil {
 		return (*sizes)[w.Model]
 	}
 	return w.BlockSize
@@ -194,25 +240,6 @@ func queueConfig(q *config.Queue) *queue.Config {
 func orderOf(name string) queue.Order {
 	order, _ := queue.ParseOrder(name)
 	return order
-}
-
-// requestSettings returns the settings that the exchanges of requests need. The first model serves requests that
-// name no model. With one model Envoy needs no pool: its only route leads there.
-func requestSettings(settings *config.Config) exchange.Settings {
-	g := &settings.Gateway
-	return exchange.Settings{
-		BodyBytes:     g.MaxBodyBytes,
-		BodiesBytes:   g.MaxBodiesBytes,
-		PassPaths:     g.PassPaths,
-		DefaultModel:  settings.Models[0].Name,
-		SeveralPools:  len(settings.Models) > 1,
-		SessionHeader: g.AffinityHeader,
-		Hints:         exchange.Hints(g.Hints),
-		TrustEveryone: g.TrustsEveryone(),
-		RoleHeader:    g.RoleHeader,
-		TrustedRoles:  g.TrustedRoles,
-		TenantHeader:  g.TenantHeader,
-	}
 }
 
 // decodeRole returns the choice for decode workers if it differs; else nil.

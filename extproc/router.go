@@ -5,34 +5,26 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/extproc/cachesync"
-	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
-	"github.com/stator-project/stator/extproc/relay"
 	"github.com/stator-project/stator/extproc/sockets"
-	"github.com/stator-project/stator/extproc/stream"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
-	"github.com/stator-project/stator/internal/kv/kvindex"
-	"github.com/stator-project/stator/internal/metric"
-	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/peers"
 )
@@ -53,78 +45,38 @@ type Config struct {
 
 // Router is the router process. Create it with [New].
 type Router struct {
-	log *slog.Logger
+	*state
+	models *catalog
+	doors  *doors
 
-	// The state that decisions are made from.
-	fleet  *fleet.Fleet
-	index  *kvindex.Index
-	feed   *feed.Feed
-	drift  *drift.Detector
-	peers  *peers.Receiver // the bookings of the other replicas
-	memory *prompt.Memory
-	routes *route.Router
-
-	// The parts that keep it up to date.
+	// The parts that keep the state up to date.
 	replica string // the name of this process among the replicas; every start has a new one
 	ends    *foreignEnds
-	listed  *discovery.Listed // the workers of the configuration; a lease on the bus does not replace them
+	members *discovery.Members // the workers of the fleet; a lease on the bus does not replace a listed one
 	// lists has the list of a new configuration until it is applied. It has one place: a newer list replaces it.
 	lists     chan []fleet.Worker
-	socketsMu sync.Mutex // held from the reading of listed to the setting of sockets
+	socketsMu sync.Mutex // held from the reading of the listed workers to the setting of sockets
 	sockets   *sockets.Reader
-	plans     *discovery.Plans // the weights and drains of the cluster's plan
-	names     discovery.ResolveConfig
-	probes    discovery.ProbeConfig
 	caches    *cachesync.Syncer
 	loads     *adapterLoads
 	demand    *demand // the requests of clients to this replica
 
-	bus atomic.Pointer[bus.Bus] // nil without a bus, and before Run
+	// bus is nil without a bus, and before Run. Requests can end before Run, and then have nothing to publish.
+	bus atomic.Pointer[bus.Bus]
 
-	// The parts that Envoy connects to.
-	requests     *exchange.Service
-	door         *stream.Server
-	relay        *relay.Handler
-	relayAt      net.Listener // nil without a relay
-	accessLog    *accesslog.Server
-	grpc         *grpc.Server        // serves both
 	decisionLog  *decisionlog.Writer // nil without a decision log
 	decisionFile *decisionFile       // nil without a decision log
-
-	// modelsMu is held while the models are replaced: by Reload, and after a change of the engines' facts.
-	modelsMu sync.Mutex
-	// prepared holds the loaded models by path: a model's files are read once.
-	prepared map[string]*prompt.Model // guarded by modelsMu
-	settings *config.Config           // guarded by modelsMu; the settings of which the models were made
-	engines  engineFacts              // guarded by modelsMu; the facts of engines that the models have
-	// contested counts adapters that engines of two models list.
-	contested prometheus.Gauge
-	// blockSizes holds the tokens per block by model. The map is never changed once stored.
-	blockSizes atomic.Pointer[map[string]int]
 }
 
 // New returns a router with the models and workers of its configuration. It opens the decision log.
 func New(cfg Config) (*Router, error) {
 	settings := cfg.Settings
 	r := &Router{
-		log: cfg.Log, replica: newReplica(), prepared: map[string]*prompt.Model{}, lists: make(chan []fleet.Worker, 1), demand: newDemand(),
+		state: &state{log: cfg.Log}, replica: newReplica(), lists: make(chan []fleet.Worker, 1), demand: newDemand(),
 	}
-
-	r.index = kvindex.New(kvindex.Config{MaxBytes: settings.Index.MaxBytes})
-	// A rank of an ended epoch must leave bookings, states and index together, before its ID is used
-	// again. The fields are set before the first worker is added.
-	r.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) {
-		r.routes.RankGone(id)
-		r.feed.RankGone(id)
-	}})
-	r.feed = feed.New(feed.Config{BlockSize: r.blockSize}, r.fleet, r.index)
-	r.drift = drift.New(drift.Config{Bound: settings.Index.DriftRatio, Tokens: int(settings.Index.DriftTokens)})
-	r.peers = peers.NewReceiver(r.replica, r.fleet)
-	r.memory = prompt.NewMemory(prompt.MemoryConfig{MaxBytes: settings.Prompts.MemoryBytes, Seed: rand.Uint64()})
-
-	r.contested = metric.For(cfg.Metrics, "extproc").Gauge("contested_adapters",
-		"LoRA adapters that engines of two models list. Their requests go to the model that had the adapter first.")
-	r.loads = newAdapterLoads(cfg.Log, r.fleet, cfg.Metrics, r.adapterPath)
+	r.models = newCatalog(r.state, cfg.Metrics)
+	r.state.init(settings, r.replica, r.models.blockSize)
+	r.loads = newAdapterLoads(cfg.Log, r.fleet, cfg.Metrics, r.models.adapterPath)
 
 	var err error
 	r.decisionLog, r.decisionFile, err = newDecisionLog(&settings.Decisions, cfg.Log, cfg.Metrics)
@@ -136,7 +88,7 @@ func New(cfg Config) (*Router, error) {
 		return nil, err
 	}
 
-	if err := r.setModels(settings); err != nil {
+	if err := r.models.set(settings); err != nil {
 		return nil, err
 	}
 	if err := r.addListedWorkers(cfg); err != nil {
@@ -144,9 +96,9 @@ func New(cfg Config) (*Router, error) {
 	}
 
 	r.caches = cachesync.New(cachesync.Config{
-		Fleet: r.fleet, Feed: r.feed, Excluded: r.listed.Has, Log: cfg.Log, Metrics: cfg.Metrics,
+		Fleet: r.fleet, Feed: r.feed, Excluded: r.members.Has, Log: cfg.Log, Metrics: cfg.Metrics,
 	})
-	r.newServers(cfg)
+	r.newDoors(cfg)
 	// These collectors read the parts when they are scraped, so they are registered last.
 	cfg.Metrics.MustRegister(
 		&collector{r.routes, r.feed, r.index, r.memory, r.Coverage}, NewDriftCollector(r.drift), peersCollector{r.peers},
@@ -170,32 +122,6 @@ func (r *Router) newRoutes(settings *config.Config, relayed bool) (*route.Router
 		cfg.Decided = r.decisionLog.Decided
 	}
 	return route.New(cfg, r.fleet, r.index), nil
-}
-
-// newServers makes the gRPC server with both of Envoy's services. They share one listener, so that an Envoy has
-// one address to configure and one health check.
-func (r *Router) newServers(cfg Config) {
-	r.ends = newForeignEnds(cfg.Log, cfg.Metrics)
-	r.accessLog = accesslog.NewServer(accesslog.Config{
-		Bookings: r.routes, Replica: r.replica, Foreign: r.foreignEnded, Gone: r.logClosed,
-		Ended: r.requestEnded, Log: cfg.Log, Metrics: cfg.Metrics,
-	})
-	relayAt := ""
-	r.relayAt = cfg.Relay
-	if cfg.Relay != nil {
-		relayAt = cfg.Relay.Addr().String()
-	}
-	r.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
-		Router: r.routes, Started: time.Now(), Feedback: r.accessLog, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
-		TenantKey: cfg.TenantKey,
-	})
-	r.relay = relay.New(relay.Config{Requests: r.requests, Log: cfg.Log, Metrics: cfg.Metrics})
-	r.door = stream.NewServer(r.requests, cfg.Log, cfg.Metrics)
-
-	r.grpc = grpc.NewServer(append(stream.Options(config.MaxBodyBytes), accesslog.Options()...)...)
-	stream.Register(r.grpc, r.door)
-	accesslog.Register(r.grpc, r.accessLog)
-	healthv1.RegisterHealthServer(r.grpc, health.NewServer())
 }
 
 // logClosed tells the other replicas that an Envoy closed its access log.
@@ -227,7 +153,7 @@ func (r *Router) Promises() []drift.WorkerStats { return r.drift.Stats() }
 func (r *Router) Peers() *peers.Receiver { return r.peers }
 
 // Envoys returns the connected Envoys, with the sources of the ends of their requests.
-func (r *Router) Envoys() []accesslog.Envoy { return r.accessLog.Envoys() }
+func (r *Router) Envoys() []accesslog.Envoy { return r.doors.accessLog.Envoys() }
 
 // Routes returns the part that decides.
 func (r *Router) Routes() *route.Router { return r.routes }
@@ -259,7 +185,7 @@ func (r *Router) Reload(settings *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := r.setModels(settings); err != nil {
+	if err := r.models.set(settings); err != nil {
 		return err
 	}
 
@@ -268,7 +194,7 @@ func (r *Router) Reload(settings *config.Config) error {
 	default:
 	}
 	r.lists <- workers // Reload is not called concurrently, so there is room
-	r.requests.Reload(requestSettings(settings))
+	r.doors.requests.Reload(requestSettings(settings))
 	r.routes.Wake(time.Now()) // queued requests may fit the new limits
 	return nil
 }
@@ -291,27 +217,25 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	defer followers.Wait()
 	defer stop()
 
-	synced := make(chan struct{}) // closed when the workers on the bus are in the fleet
 	followers.Go(func() { r.sockets.Run(ctx) })
-	followers.Go(func() { discovery.Resolve(ctx, r.names) })
-	followers.Go(func() { discovery.Probe(ctx, r.probes) })
+	followers.Go(func() { r.members.Run(ctx) })
 	followers.Go(func() { r.followList(ctx) })
-	followers.Go(func() { r.requests.Run(ctx) })
-	followers.Go(func() { r.followEngines(ctx) })
+	followers.Go(func() { r.doors.requests.Run(ctx) })
+	followers.Go(func() { r.models.follow(ctx) })
 	followers.Go(func() { r.loads.run(ctx) })
 	if cfg.Bus != nil {
 		r.bus.Store(cfg.Bus)
 		r.ends.join()
-		followers.Go(func() { r.followBus(ctx, cfg.Bus, func() { close(synced) }) })
+		followers.Go(func() { r.followBus(ctx, cfg.Bus) })
 	} else {
-		close(synced)
+		followers.Go(func() { _ = r.members.FollowBus(ctx, nil) })
 	}
-	followers.Go(func() { r.followCoverage(ctx, synced) })
+	followers.Go(func() { r.followCoverage(ctx, r.members.Synced()) })
 
 	// An empty fleet would refuse every request, so the router waits for the workers that there are.
 	if cfg.Bus != nil && cfg.AwaitFleet {
 		select {
-		case <-synced:
+		case <-r.members.Synced():
 		case <-ctx.Done():
 			return nil
 		}
@@ -322,7 +246,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	if err != nil {
 		return err
 	}
-	return grpcserve.Run(ctx, r.grpc, r.accessLog.Listener(ln), r.runBesideServer)
+	return grpcserve.Run(ctx, r.doors.grpc, r.doors.accessLog.Listener(ln), r.runBesideServer)
 }
 
 // runBesideServer runs the parts that belong to the serving of Envoy, until ctx ends: the settling of prefills, the decision log, and the
@@ -330,8 +254,8 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 func (r *Router) runBesideServer(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { r.settlePrefills(ctx) })
-	if r.relayAt != nil {
-		all.Go(func() { r.serveRelay(ctx) })
+	if r.doors.relayAt != nil {
+		all.Go(func() { r.doors.serveRelay(ctx) })
 	}
 	if r.decisionLog != nil {
 		all.Go(func() {
@@ -340,19 +264,10 @@ func (r *Router) runBesideServer(ctx context.Context) error {
 		})
 	}
 
-	err := r.accessLog.Run(ctx)
-	r.door.Drain() // before the server stops, which resets streams
+	err := r.doors.accessLog.Run(ctx)
+	r.doors.stream.Drain() // before the server stops, which resets streams
 	all.Wait()
 	return err
-}
-
-// serveRelay serves the relay until ctx ends. Without it, the requests that name it fail, and Envoy has no other address for them; requests
-// that have a decode worker's address first are served while it does not fail.
-func (r *Router) serveRelay(ctx context.Context) {
-	err := r.relay.Serve(ctx, r.relayAt)
-	if err != nil {
-		r.log.Error("the relay has ended", "err", err)
-	}
 }
 
 // settleEvery is short compared with a prefill, because the measured prefill times are as exact as this.

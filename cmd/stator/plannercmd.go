@@ -42,7 +42,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	listed, err := discovery.NewListed(members, workers)
+	followed, err := discovery.NewMembers(discovery.MembersConfig{Fleet: members, Listed: workers, Log: p.log, IgnorePlan: true})
 	if err != nil {
 		return err
 	}
@@ -53,16 +53,10 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 
 	p.part(pl.Run)
 	p.part(func(ctx context.Context) error {
-		discovery.Resolve(ctx, discovery.ResolveConfig{Listed: listed, Log: p.log})
+		followed.Run(ctx)
 		return nil
 	})
-	p.part(func(ctx context.Context) error {
-		discovery.Probe(ctx, discovery.ProbeConfig{Fleet: members, Log: p.log})
-		return nil
-	})
-	p.part(func(ctx context.Context) error {
-		return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log, Listed: listed})
-	})
+	p.part(func(ctx context.Context) error { return followed.FollowBus(ctx, p.bus) })
 	p.part(func(ctx context.Context) error {
 		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
 			next, err := planSettings(cfg)
@@ -73,7 +67,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 			if err != nil {
 				return err
 			}
-			if err := listed.Set(workers); err != nil {
+			if err := followed.Set(workers); err != nil {
 				return err
 			}
 			pl.Reload(next)

@@ -8,13 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/testkit"
-	"github.com/stator-project/stator/xds"
 )
 
 func parsed(t *testing.T, text string) *config.Config {
@@ -36,8 +33,8 @@ func TestReloadReachesAllParts(t *testing.T) {
 	if u.router, err = extproc.New(extproc.Config{Settings: cfg, Log: log, Metrics: reg}); err != nil {
 		t.Fatal(err)
 	}
-	u.xds = xds.NewServer(xdsSettings(cfg, []string{u.socket("extproc")}), u.router.Fleet(), log, reg)
-	if u.listed, err = discovery.NewListed(fleet.New(fleet.Hooks{}), nil); err != nil {
+	u.control, err = newControl(cfg, xdsSettings(cfg, []string{u.socket("extproc")}), log, log, reg, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
 	u.planner, err = newPlanner(cfg, u.router.Fleet(), testkit.Bus(t), log, reg)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -13,17 +12,13 @@ import (
 
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/bus"
-	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/envoy"
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
-	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/kvbm/announce"
 	"github.com/stator-project/stator/kvbm/node"
@@ -77,16 +72,12 @@ type up struct {
 	embedded *bus.Embedded
 	bus      *bus.Bus
 	router   *extproc.Router
-	xds      *xds.Server
-	xdsGRPC  *grpc.Server
+	control  *control
 	planner  *planner.Planner
 	agent    *workeragent.Agent
 	stores   []*node.Node // of KV blocks
 	found    *announce.Announcer
 	envoy    *envoy.Supervisor
-	file     []fleet.Worker
-	members  *fleet.Fleet // of the control plane; see makeControl
-	listed   *discovery.Listed
 
 	admin            *adminPort
 	extprocLn, xdsLn net.Listener
@@ -140,10 +131,6 @@ func (u *up) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := u.joinBus(ctx); err != nil {
-		return err
-	}
-	u.file, err = u.cfg.FleetWorkers()
-	if err != nil {
 		return err
 	}
 	if err := u.makeControl(); err != nil {
@@ -213,19 +200,17 @@ func (u *up) makeControl() (err error) {
 
 	// The control plane and the router have separate fleets: the router adds a worker only when Envoy has
 	// it.
-	u.members = fleet.New(fleet.Hooks{})
-	u.listed, err = discovery.NewListed(u.members, u.file)
-	if err != nil {
-		return err
-	}
 	settings, err := u.xdsSettings(u.cfg)
 	if err != nil {
 		return err
 	}
-	u.xds = xds.NewServer(settings, u.members, u.log, u.reg)
-	u.xdsGRPC = grpc.NewServer(xds.Options()...)
+	quiet := slog.New(slog.DiscardHandler) // the router logs and counts the same changes
+	u.control, err = newControl(u.cfg, settings, u.log, quiet, u.reg, nil)
+	if err != nil {
+		return err
+	}
 
-	u.planner, err = newPlanner(u.cfg, u.members, u.bus, u.log, u.reg)
+	u.planner, err = newPlanner(u.cfg, u.control.fleet, u.bus, u.log, u.reg)
 	if err != nil {
 		return err
 	}
@@ -270,25 +255,7 @@ func (u *up) run(ctx context.Context) error {
 	part(func(ctx context.Context) error {
 		return u.router.Run(ctx, extproc.RunConfig{Listen: func() (net.Listener, error) { return u.extprocLn, nil }, Bus: u.bus})
 	})
-	quiet := slog.New(slog.DiscardHandler) // the router logs the same changes
-	part(func(ctx context.Context) error {
-		return discovery.Bus(ctx, discovery.Config{Bus: u.bus, Fleet: u.members, Log: quiet, Listed: u.listed})
-	})
-	part(func(ctx context.Context) error {
-		return discovery.NewPlans(discovery.PlansConfig{Fleet: u.members, Log: quiet}).Run(ctx, u.bus)
-	})
-	part(func(ctx context.Context) error {
-		discovery.Resolve(ctx, discovery.ResolveConfig{Listed: u.listed, Log: quiet})
-		return nil
-	})
-	part(func(ctx context.Context) error {
-		discovery.Probe(ctx, discovery.ProbeConfig{Fleet: u.members, Log: quiet})
-		return nil
-	})
-	part(func(ctx context.Context) error {
-		u.xds.Register(ctx, u.xdsGRPC)
-		return grpcserve.Run(ctx, u.xdsGRPC, u.xdsLn, u.xds.Run)
-	})
+	u.control.run(part, u.xdsLn, u.bus)
 	part(u.planner.Run)
 	part(u.found.Run)
 	for _, s := range u.stores {
@@ -313,7 +280,7 @@ func (u *up) sources() admin.Sources {
 	return admin.Sources{
 		Metrics: u.reg, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(), Plan: u.planner.Current,
 		Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises, Envoys: u.router.Envoys,
-		Agent: u.agent.Status, KV: kvSources(u.stores), XDS: u.xds.Status, Degraded: u.bus.Err,
+		Agent: u.agent.Status, KV: kvSources(u.stores), XDS: u.control.server.Status, Degraded: u.bus.Err,
 		Ready: func() error {
 			if err := u.router.ReadyModels(); err != nil {
 				return err
@@ -336,10 +303,6 @@ func (u *up) reload(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	workers, err := cfg.FleetWorkers()
-	if err != nil {
-		return err
-	}
 	settings, err := u.xdsSettings(cfg)
 	if err != nil {
 		return err
@@ -349,7 +312,7 @@ func (u *up) reload(cfg *config.Config) error {
 		return err
 	}
 	// Envoys have a worker before the router does.
-	if err := u.listed.Set(workers); err != nil {
+	if err := u.control.reload(cfg, settings); err != nil {
 		return err
 	}
 
@@ -357,7 +320,6 @@ func (u *up) reload(cfg *config.Config) error {
 		u.log.Warn("launch has changed, which needs a restart; the engines stay as they are")
 	}
 	u.planner.Reload(wanted)
-	u.xds.Reload(settings)
 	return nil
 }
 
@@ -367,97 +329,4 @@ func engines(cfg *config.Config) (out []any) {
 		out = append(out, m.Launch)
 	}
 	return out
-}
-
-// announce prints when each part is ready, and then requests to try. It returns when the user stops the
-// program, which ends all other parts.
-func (u *up) announce(user, part context.Context) error {
-	ctx, cancel := context.WithCancel(user)
-	defer cancel()
-	defer context.AfterFunc(part, cancel)()
-	u.console.ready("extproc", u.socket("extproc"))
-	u.console.ready("xds", u.socket("xds"))
-	u.console.ready("planner", plannerText(&u.cfg.Planner))
-	u.console.ready("admin", u.admin.url())
-	if u.await(ctx, "workers", u.workersReady) && u.await(ctx, "envoy", u.envoyReady) {
-		u.console.invite(u.cfg, u.admin.address())
-	}
-	<-ctx.Done()
-	return nil
-}
-
-// await polls done until it returns no error, and prints that the part is ready. It prints the error after ten
-// seconds. It returns false when ctx ends first.
-func (u *up) await(ctx context.Context, part string, done func() (string, error)) bool {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	patience := time.NewTicker(10 * time.Second)
-	defer patience.Stop()
-	for {
-		text, err := done()
-		if err == nil {
-			u.console.ready(part, text)
-			return true
-		}
-		select {
-		case <-tick.C:
-		case <-patience.C:
-			u.console.waiting(part, err)
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
-// envoyReady returns an error until Envoy serves and has a healthy worker of every model.
-func (u *up) envoyReady() (string, error) {
-	text, err := u.envoy.Ready()
-	if err != nil {
-		return "", err
-	}
-	for _, m := range u.cfg.Models {
-		if n := u.envoy.HealthyMembers(xds.PoolName(m.Name)); n == 0 {
-			return "", fmt.Errorf("it has no worker of model %s yet", m.Name)
-		}
-	}
-	return text, nil
-}
-
-// loading describes the first engine that is not ready: how far it has loaded, or why it has failed. It is empty if
-// that is not known.
-func (u *up) loading() string {
-	if u.agent == nil {
-		return ""
-	}
-	for _, e := range u.agent.Status() {
-		switch {
-		case e.Phase != "":
-			return fmt.Sprintf("; %s: %s", e.Worker, e.Phase)
-		case e.State != fleet.Ready && !e.Stopped && e.Remedy != "":
-			return fmt.Sprintf("; %s has failed %d times: %s", e.Worker, e.Failures, e.Remedy)
-		}
-	}
-	return ""
-}
-
-// workersReady returns an error until all workers are ready: the workers that the configuration lists, and the workers that the agent
-// should run.
-func (u *up) workersReady() (string, error) {
-	ready, total := 0, u.agent.Wanted()
-	for _, w := range u.router.Fleet().Snapshot().Workers {
-		if w.State == fleet.Ready {
-			ready++
-		}
-	}
-	for _, m := range u.cfg.Models {
-		total += len(m.Workers)
-	}
-	if ready < total {
-		text := fmt.Sprintf("%d of %d ready", ready, total)
-		if unready := u.router.Fleet().Snapshot().Unready(""); unready != "" {
-			text += ": " + unready
-		}
-		return "", errors.New(text + u.loading())
-	}
-	return fmt.Sprintf("%d of %d", ready, total), nil
 }

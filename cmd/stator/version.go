@@ -3,8 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"github.com/stator-project/stator/internal/cli"
 	"runtime/debug"
+
+	"github.com/stator-project/stator/internal/cli"
 )
 
 // release is set at build time with -ldflags "-X main.release=v1.2.3".

@@ -6,20 +6,21 @@ import (
 	"net/netip"
 	"strings"
 
-	"google.golang.org/grpc"
-
 	"github.com/stator-project/stator/admin"
-	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
-	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/xds"
 )
 
 const xdsAbout = `Runs the control plane: serves listeners, routes, clusters and endpoints to any number of Envoys
 over ADS. ` + "`stator envoy bootstrap`" + ` prints the bootstrap of such an Envoy.`
+
+// xdsFlags are the flags of `stator xds` that its settings need.
+type xdsFlags struct {
+	routers, relays             cli.List
+	secrets, serverName, module string
+}
 
 func runXDS(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "xds", xdsAbout)
@@ -27,59 +28,26 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	defer p.close()
 	at := f.String("listen-address", "127.0.0.1:9003", "`address` for Envoys, ip:port or unix:///path")
 	p.doors.AddClientFlags(f.FlagSet)
-	var routers cli.List
-	f.Var(&routers, "extproc-address", "`address` at which Envoys reach a router: ip:port, name:port (all its addresses) or unix:///path; "+
-		"may be a list with commas, and given more than once (default 127.0.0.1:9002)")
-	var relays cli.List
-	f.Var(&relays, "relay-address", "`ip:port` of a router's relay, as stator extproc has it, for models with prefill and decode workers; "+
-		"may be given more than once")
-	secrets := f.String("extproc-secrets", "",
-		"`folder` of secrets in each Envoy, written by stator envoy bootstrap: Envoys reach routers with TLS")
-	serverName := f.String("extproc-server-name", xds.DefaultExtProcServerName,
-		"DNS `name` in the certificates of routers, with --extproc-secrets")
-	module := f.String("affinity-module", "",
-		"`file` of the Wasm module in each Envoy, for gateway.affinityFilter: wasm; see make build-wasm")
+	var o xdsFlags
+	o.add(f)
 	if err := f.Read(args); err != nil {
 		return err
 	}
-	if err := checkRouters(f, &routers, *secrets != ""); err != nil {
+	if err := o.check(f); err != nil {
 		return err
-	}
-	for _, at := range relays {
-		if _, err := netip.ParseAddrPort(at); err != nil {
-			return f.UsageError("--relay-address is %q: use an IP and a port, such as 10.0.0.1:9004", at)
-		}
-	}
-	settings := func(cfg *config.Config) (xds.Settings, error) {
-		s := xdsSettings(cfg, routers)
-		s.ExtProcSecrets, s.ExtProcServerName = *secrets, *serverName
-		s.Relays = relays
-		if cfg.Gateway.FiltersAffinity() {
-			if *module == "" {
-				return s, errors.New("gateway.affinityFilter is wasm: name the module in each Envoy with --affinity-module")
-			}
-			s.AffinityModule = *module
-		}
-		return s, nil
 	}
 
 	if err := p.open(); err != nil {
 		return err
 	}
-	first, err := settings(p.cfg)
+	first, err := o.settings(p.cfg)
 	if err != nil {
 		return err
 	}
 	if err := p.join(ctx, nil); err != nil {
 		return err
 	}
-
-	members := fleet.New(fleet.Hooks{})
-	workers, err := p.cfg.FleetWorkers()
-	if err != nil {
-		return err
-	}
-	listed, err := discovery.NewListed(members, workers)
+	c, err := newControl(p.cfg, first, p.log, p.log, p.reg, p.reg)
 	if err != nil {
 		return err
 	}
@@ -88,57 +56,60 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	srv := xds.NewServer(first, members, p.log, p.reg)
-	g := grpc.NewServer(xds.Options()...)
-	// An Envoy that already has workers would lose them for a moment if it were served before the workers on the bus are in the fleet,
-	// and the listed ones have answered. It keeps its workers while it waits.
-	complete := make(chan struct{})
-	p.part(func(ctx context.Context) error {
-		select {
-		case <-complete:
-		case <-ctx.Done():
-		}
-		discovery.AwaitFirstAnswers(ctx, members)
-		srv.Register(ctx, g)
-		return grpcserve.Run(ctx, g, ln, srv.Run)
-	})
-	p.part(func(ctx context.Context) error {
-		discovery.Resolve(ctx, discovery.ResolveConfig{Listed: listed, Log: p.log})
-		return nil
-	})
-	p.part(func(ctx context.Context) error {
-		discovery.Probe(ctx, discovery.ProbeConfig{Fleet: members, Log: p.log, Metrics: p.reg})
-		return nil
-	})
-	plans := discovery.NewPlans(discovery.PlansConfig{Fleet: members, Log: p.log, Metrics: p.reg})
-	if p.bus != nil {
-		p.part(func(ctx context.Context) error { return plans.Run(ctx, p.bus) })
-		p.part(func(ctx context.Context) error {
-			return discovery.Bus(ctx, discovery.Config{
-				Bus: p.bus, Fleet: members, Log: p.log, Listed: listed, Synced: func() { close(complete) },
-			})
-		})
-	} else {
-		close(complete)
-	}
+	c.run(p.part, ln, p.bus)
 	p.part(func(ctx context.Context) error {
 		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
-			workers, err := cfg.FleetWorkers()
+			s, err := o.settings(cfg)
 			if err != nil {
 				return err
 			}
-			s, err := settings(cfg)
-			if err != nil {
-				return err
-			}
-			if err := listed.Set(workers); err != nil {
-				return err
-			}
-			srv.Reload(s)
-			return nil
+			return c.reload(cfg, s)
 		})
 	})
-	return p.run(ctx, admin.Sources{Fleet: members.Snapshot, XDS: srv.Status})
+	return p.run(ctx, admin.Sources{Fleet: c.fleet.Snapshot, XDS: c.server.Status})
+}
+
+func (o *xdsFlags) add(f *cli.Flags) {
+	f.Var(&o.routers, "extproc-address",
+		"`address` at which Envoys reach a router: ip:port, name:port (all its addresses) or unix:///path; "+
+			"may be a list with commas, and given more than once (default 127.0.0.1:9002)")
+	f.Var(&o.relays, "relay-address",
+		"`ip:port` of a router's relay, as stator extproc has it, for models with prefill and decode workers; "+
+			"may be given more than once")
+	f.StringVar(&o.secrets, "extproc-secrets", "",
+		"`folder` of secrets in each Envoy, written by stator envoy bootstrap: Envoys reach routers with TLS")
+	f.StringVar(&o.serverName, "extproc-server-name", xds.DefaultExtProcServerName,
+		"DNS `name` in the certificates of routers, with --extproc-secrets")
+	f.StringVar(&o.module, "affinity-module", "",
+		"`file` of the Wasm module in each Envoy, for gateway.affinityFilter: wasm; see make build-wasm")
+}
+
+// check refuses addresses that Envoys cannot use.
+func (o *xdsFlags) check(f *cli.Flags) error {
+	if err := checkRouters(f, &o.routers, o.secrets != ""); err != nil {
+		return err
+	}
+	for _, at := range o.relays {
+		if _, err := netip.ParseAddrPort(at); err != nil {
+			return f.UsageError("--relay-address is %q: use an IP and a port, such as 10.0.0.1:9004", at)
+		}
+	}
+	return nil
+}
+
+// settings returns the settings of the control plane for a configuration.
+func (o *xdsFlags) settings(cfg *config.Config) (xds.Settings, error) {
+	s := xdsSettings(cfg, o.routers)
+	s.ExtProcSecrets, s.ExtProcServerName = o.secrets, o.serverName
+	s.Relays = o.relays
+	if !cfg.Gateway.FiltersAffinity() {
+		return s, nil
+	}
+	if o.module == "" {
+		return s, errors.New("gateway.affinityFilter is wasm: name the module in each Envoy with --affinity-module")
+	}
+	s.AffinityModule = o.module
+	return s, nil
 }
 
 // checkRouters divides lists of addresses, sets the default, and refuses addresses that Envoy cannot use.

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/xds"
+)
+
+// announce prints when each part is ready, and then requests to try. It returns when the user stops the
+// program, which ends all other parts.
+func (u *up) announce(user, part context.Context) error {
+	ctx, cancel := context.WithCancel(user)
+	defer cancel()
+	defer context.AfterFunc(part, cancel)()
+	u.console.ready("extproc", u.socket("extproc"))
+	u.console.ready("xds", u.socket("xds"))
+	u.console.ready("planner", plannerText(&u.cfg.Planner))
+	u.console.ready("admin", u.admin.url())
+	if u.await(ctx, "workers", u.workersReady) && u.await(ctx, "envoy", u.envoyReady) {
+		u.console.invite(u.cfg, u.admin.address())
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// await polls done until it returns no error, and prints that the part is ready. It prints the error after ten
+// seconds. It returns false when ctx ends first.
+func (u *up) await(ctx context.Context, part string, done func() (string, error)) bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	patience := time.NewTicker(10 * time.Second)
+	defer patience.Stop()
+	for {
+		text, err := done()
+		if err == nil {
+			u.console.ready(part, text)
+			return true
+		}
+		select {
+		case <-tick.C:
+		case <-patience.C:
+			u.console.waiting(part, err)
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// envoyReady returns an error until Envoy serves and has a healthy worker of every model.
+func (u *up) envoyReady() (string, error) {
+	text, err := u.envoy.Ready()
+	if err != nil {
+		return "", err
+	}
+	for _, m := range u.cfg.Models {
+		if n := u.envoy.HealthyMembers(xds.PoolName(m.Name)); n == 0 {
+			return "", fmt.Errorf("it has no worker of model %s yet", m.Name)
+		}
+	}
+	return text, nil
+}
+
+// loading describes the first engine that is not ready: how far it has loaded, or why it has failed. It is empty if
+// that is not known.
+func (u *up) loading() string {
+	if u.agent == nil {
+		return ""
+	}
+	for _, e := range u.agent.Status() {
+		switch {
+		case e.Phase != "":
+			return fmt.Sprintf("; %s: %s", e.Worker, e.Phase)
+		case e.State != fleet.Ready && !e.Stopped && e.Remedy != "":
+			return fmt.Sprintf("; %s has failed %d times: %s", e.Worker, e.Failures, e.Remedy)
+		}
+	}
+	return ""
+}
+
+// workersReady returns an error until all workers are ready: the workers that the configuration lists, and the workers that the agent
+// should run.
+func (u *up) workersReady() (string, error) {
+	ready, total := 0, u.agent.Wanted()
+	for _, w := range u.router.Fleet().Snapshot().Workers {
+		if w.State == fleet.Ready {
+			ready++
+		}
+	}
+	for _, m := range u.cfg.Models {
+		total += len(m.Workers)
+	}
+	if ready < total {
+		text := fmt.Sprintf("%d of %d ready", ready, total)
+		if unready := u.router.Fleet().Snapshot().Unready(""); unready != "" {
+			text += ": " + unready
+		}
+		return "", errors.New(text + u.loading())
+	}
+	return fmt.Sprintf("%d of %d", ready, total), nil
+}

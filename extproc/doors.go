@@ -1,0 +1,91 @@
+package extproc
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/extproc/exchange"
+	"github.com/stator-project/stator/extproc/relay"
+	"github.com/stator-project/stator/extproc/stream"
+	"github.com/stator-project/stator/internal/config"
+)
+
+// doors are the servers that Envoy connects to:
+//
+//	stream      the external processor, which decides where a request goes
+//	accessLog   the receiver of Envoy's access log, which ends bookings
+//	relay       an HTTP server for requests that Envoy cannot send twice, such as those to a prefill and a decode worker at once
+//
+// The first and the last are doors to the same requests. The first two share one gRPC server, so that an Envoy has one address to configure
+// and one health check.
+type doors struct {
+	log       *slog.Logger
+	requests  *exchange.Service // of requests from all doors
+	stream    *stream.Server
+	accessLog *accesslog.Server
+	grpc      *grpc.Server // serves both
+	relay     *relay.Handler
+	relayAt   net.Listener // nil without a relay
+}
+
+// newDoors makes the doors. They share one listener, so that an Envoy has
+// one address to configure and one health check.
+func (r *Router) newDoors(cfg Config) {
+	d := &doors{relayAt: cfg.Relay, log: cfg.Log}
+	r.doors = d
+	r.ends = newForeignEnds(cfg.Log, cfg.Metrics)
+	d.accessLog = accesslog.NewServer(accesslog.Config{
+		Bookings: r.routes, Replica: r.replica, Foreign: r.foreignEnded, Gone: r.logClosed,
+		Ended: r.requestEnded, Log: cfg.Log, Metrics: cfg.Metrics,
+	})
+	relayAt := ""
+	if cfg.Relay != nil {
+		relayAt = cfg.Relay.Addr().String()
+	}
+	d.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
+		Router: r.routes, Started: time.Now(), Feedback: d.accessLog, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
+		TenantKey: cfg.TenantKey,
+	})
+	d.relay = relay.New(relay.Config{Requests: d.requests, Log: cfg.Log, Metrics: cfg.Metrics})
+	d.stream = stream.NewServer(d.requests, cfg.Log, cfg.Metrics)
+
+	d.grpc = grpc.NewServer(append(stream.Options(config.MaxBodyBytes), accesslog.Options()...)...)
+	stream.Register(d.grpc, d.stream)
+	accesslog.Register(d.grpc, d.accessLog)
+	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
+}
+
+// serveRelay serves the relay until ctx ends. Without it, the requests that name it fail, and Envoy has no other address for them; requests
+// that have a decode worker's address first are served while it does not fail.
+func (d *doors) serveRelay(ctx context.Context) {
+	err := d.relay.Serve(ctx, d.relayAt)
+	if err != nil {
+		d.log.Error("the relay has ended", "err", err)
+	}
+}
+
+// requestSettings returns the settings that the exchanges of requests need. The first model serves requests that
+// name no model. With one model Envoy needs no pool: its only route leads there.
+func requestSettings(settings *config.Config) exchange.Settings {
+	g := &settings.Gateway
+	return exchange.Settings{
+		BodyBytes:     g.MaxBodyBytes,
+		BodiesBytes:   g.MaxBodiesBytes,
+		PassPaths:     g.PassPaths,
+		DefaultModel:  settings.Models[0].Name,
+		SeveralPools:  len(settings.Models) > 1,
+		SessionHeader: g.AffinityHeader,
+		Hints:         exchange.Hints(g.Hints),
+		TrustEveryone: g.TrustsEveryone(),
+		RoleHeader:    g.RoleHeader,
+		TrustedRoles:  g.TrustedRoles,
+		TenantHeader:  g.TenantHeader,
+	}
+}
