@@ -40,16 +40,9 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	f.DurationVar(&cfg.Lease, "kv-transfer-lease", 0,
 		"how long the blocks of a prompt are kept for an engine that does not fetch them (default that of the real engine)")
 	f.DurationVar(&cfg.TransferTimeout, "kv-transfer-timeout", 0, "how long to wait for the other engine (default that of the real engine)")
-	f.IntVar(&cfg.Engine.Blocks, "blocks", 16384, "KV capacity in blocks")
-	f.IntVar(&cfg.Engine.BlockSize, "block-size", 16, "tokens in a block")
-	f.IntVar(&cfg.Engine.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once")
-	f.IntVar(&cfg.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 8192, "tokens of one pass")
-	speed := f.Float64("engine-speedup", 1, "divides the time of every pass; 10 is ten times as fast")
-	scale := f.Int("token-scale", 1, "compute each token in the time of this many, for traces whose prompts and answers were shortened")
+	var passes passFlags
+	passes.add(f, &cfg.Engine)
 	f.IntVar(&cfg.StreamInterval, "stream-interval", 1, "tokens in one write of a stream; the first and the last are written at once")
-	f.Float64Var(&cfg.Engine.Noise.Sigma, "noise", 0, "σ of the log-normal factor of each pass, whose mean is 1")
-	stalls := f.Bool("stalls", false, "stall for 100 to 300 ms, every 15 s of work")
-	f.IntVar(&cfg.Engine.Noise.ColdPrompts, "slow-start", 0, "how many of the first prompts take 1.5 s longer each")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "determines the answers, and the noise")
 	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long the engine loads before it is ready")
 	f.DurationVar(&cfg.Drain, "drain-time", 2*time.Second, "how long running requests may continue when it stops")
@@ -70,8 +63,8 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return f.UsageError("--kv-transfer-role must be prefill or decode")
 	}
-	if *speed <= 0 || *scale < 1 {
-		return f.UsageError("--engine-speedup must be positive, and --token-scale at least 1")
+	if err := passes.apply(f, &cfg.Engine); err != nil {
+		return err
 	}
 	model, err := modelfile.Load(*dir)
 	if err != nil {
@@ -82,14 +75,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	cfg.Vocabulary = model.Tokenizer()
 	cfg.Aliases, cfg.Adapters = aliases, adapters
 	cfg.Logger = log.With("worker", *name)
-	cfg.Engine.Timing = perfmodel.Scaled{Timing: perfmodel.Polynomial{Speedup: *speed}, Tokens: *scale}
 	cfg.Engine.Noise.Seed = cfg.Seed
-	cfg.Engine.Noise.ColdTime = engine.MeasuredColdTime
-	if *stalls {
-		cfg.Engine.Noise.StallEvery = engine.MeasuredStallEvery
-		cfg.Engine.Noise.StallFrom = engine.MeasuredStallFrom
-		cfg.Engine.Noise.StallTo = engine.MeasuredStallTo
-	}
 	// Real engines draw a new seed at each start, too, unless they fetch each other's blocks by their hashes.
 	if cfg.KVTransferKind != fleet.TransferP2P && cfg.KVStore == "" {
 		cfg.Engine.HashSeed = rand.Uint64()
@@ -103,4 +89,38 @@ func runSim(ctx context.Context, env environment, args []string) error {
 		return fmt.Errorf("start engine %s: %w", *name, err)
 	}
 	return s.Run(ctx)
+}
+
+// passFlags are flags of how large an engine is and how long its passes take.
+type passFlags struct {
+	speed  float64
+	scale  int
+	stalls bool
+}
+
+func (p *passFlags) add(f *cli.Flags, cfg *engine.Config) {
+	f.IntVar(&cfg.Blocks, "blocks", 16384, "KV capacity in blocks")
+	f.IntVar(&cfg.BlockSize, "block-size", 16, "tokens in a block")
+	f.IntVar(&cfg.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once")
+	f.IntVar(&cfg.MaxNumBatchedTokens, "max-num-batched-tokens", 8192, "tokens of one pass")
+	f.Float64Var(&p.speed, "engine-speedup", 1, "divides the time of every pass; 10 is ten times as fast")
+	f.IntVar(&p.scale, "token-scale", 1, "compute each token in the time of this many, for traces whose prompts and answers were shortened")
+	f.Float64Var(&cfg.Noise.Sigma, "noise", 0, "σ of the log-normal factor of each pass, whose mean is 1")
+	f.BoolVar(&p.stalls, "stalls", false, "stall for 100 to 300 ms, every 15 s of work")
+	f.IntVar(&cfg.Noise.ColdPrompts, "slow-start", 0, "how many of the first prompts take 1.5 s longer each")
+}
+
+// apply writes the flags that are no settings of the engine themselves.
+func (p *passFlags) apply(f *cli.Flags, cfg *engine.Config) error {
+	if p.speed <= 0 || p.scale < 1 {
+		return f.UsageError("--engine-speedup must be positive, and --token-scale at least 1")
+	}
+	cfg.Timing = perfmodel.Scaled{Timing: perfmodel.Polynomial{Speedup: p.speed}, Tokens: p.scale}
+	cfg.Noise.ColdTime = engine.MeasuredColdTime
+	if p.stalls {
+		cfg.Noise.StallEvery = engine.MeasuredStallEvery
+		cfg.Noise.StallFrom = engine.MeasuredStallFrom
+		cfg.Noise.StallTo = engine.MeasuredStallTo
+	}
+	return nil
 }

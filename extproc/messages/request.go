@@ -57,7 +57,18 @@ type Request struct {
 	// Observed means that Envoy ignores all replies (observability_mode).
 	Observed bool
 
-	// These fields are set for Kind Headers.
+	RequestHead  // set for Kind Headers
+	ResponseHead // set for Kind ResponseHeaders
+
+	// Body is set for Kind Body and ResponseBody. It is valid until Release, or until the next message is received.
+	Body []byte
+
+	memory   *buffer // that Body lies in; nil for a message that was not received from gRPC
+	reserved int     // bytes
+}
+
+// RequestHead holds the headers of a request that the router needs.
+type RequestHead struct {
 	Method, Path, ContentEncoding, ContentLength string
 	Session, Role, Tenant                        string
 	// RequestID is the header x-request-id.
@@ -66,18 +77,15 @@ type Request struct {
 	Authorization string
 	// Hints are the headers whose names begin with envoynames.HintPrefix, at most maxHints of them.
 	Hints []envoynames.Header
+}
 
-	// These fields are set for Kind ResponseHeaders. Status is the HTTP status, and EventStream means that the body is a
-	// stream of events. Served is the address of the worker that answered; empty if the filter does not send it.
+// ResponseHead holds what the router needs of a response's headers.
+type ResponseHead struct {
+	// Status is the HTTP status, and EventStream means that the body is a stream of events. Served is the address of the worker
+	// that answered; empty if the filter does not send it.
 	Status      uint32
 	EventStream bool
 	Served      string
-
-	// Body is set for Kind Body and ResponseBody. It is valid until Release, or until the next message is received.
-	Body []byte
-
-	memory   *buffer // that Body lies in; nil for a message that was not received from gRPC
-	reserved int     // bytes
 }
 
 // receive copies a message from gRPC's buffers, which are cleared and small, into one of ours and decodes it.

@@ -329,23 +329,3 @@ func (r *Router) refuseWaited(t *ticket, now time.Time) *decision.Decision {
 
 // QueueEnabled reports whether any model has had a queue. If not, no Request needs a Ready.
 func (r *Router) QueueEnabled() bool { return len(*r.queues.Load()) > 0 }
-
-// QueueStats counts the waiting requests in one class of one pool's queue.
-type QueueStats struct {
-	Pool, Class                    string
-	Requests, Tokens, CachedTokens int
-}
-
-// Queues returns the counts of every class now.
-func (r *Router) Queues() []QueueStats {
-	var list []QueueStats
-	for _, w := range *r.queues.Load() {
-		w.mu.Lock()
-		for _, c := range w.queue.Stats() {
-			list = append(list, QueueStats{Pool: w.pool, Class: c.Name, Requests: c.Requests, Tokens: c.Tokens,
-				CachedTokens: c.CachedTokens})
-		}
-		w.mu.Unlock()
-	}
-	return list
-}
