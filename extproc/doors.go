@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/extproc/exchange"
+	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/extproc/relay"
 	"github.com/stator-project/stator/extproc/stream"
 	"github.com/stator-project/stator/internal/config"
@@ -50,7 +51,8 @@ func (r *Router) newDoors(cfg Config) {
 		relayAt = cfg.Relay.Addr().String()
 	}
 	d.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
-		Router: r.routes, Started: time.Now(), Feedback: d.accessLog, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
+		Prefills: prefill.New(prefill.Config{Router: r.routes, Log: cfg.Log, Metrics: cfg.Metrics}),
+		Router:   r.routes, Started: time.Now(), Feedback: d.accessLog, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
 		TenantKey: cfg.TenantKey,
 	})
 	d.relay = relay.New(relay.Config{Requests: d.requests, Log: cfg.Log, Metrics: cfg.Metrics})

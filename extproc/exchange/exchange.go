@@ -221,7 +221,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	}
 	req := request.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
-		Session: x.head.Session, Source: x.origin.Source, Done: x.origin.Done, Reading: &x.reading,
+		Session: x.head.Session, Source: x.origin.Source, Done: x.origin.Context.Done(), Reading: &x.reading,
 		Tenant: x.tenant(),
 	}
 	if set.TenantHeader != "" {
@@ -297,14 +297,7 @@ func (x *Exchange) conclude(d *decision.Decision, body []byte, now time.Time) Re
 func answerWith(a *Answer) Reply { return Reply{Answer: a, Last: true} }
 
 // Gone reports whether Envoy takes no more replies.
-func (x *Exchange) Gone() bool {
-	select {
-	case <-x.origin.Done:
-		return true
-	default:
-		return false
-	}
-}
+func (x *Exchange) Gone() bool { return x.origin.Context.Err() != nil }
 
 // OnUndelivered handles a pick that Envoy has not read: it may have no id that would end the booking.
 func (x *Exchange) OnUndelivered(pick *decision.Decision, now time.Time) {

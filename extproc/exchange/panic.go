@@ -13,7 +13,7 @@ func (x *Exchange) OnPanic(cause any, stack []byte, now time.Time) Reply {
 	x.OnEnd(true, now)
 	x.phase = Finished
 	x.svc.metrics.outcomes.WithLabelValues(outcomePanic).Inc()
-	x.svc.panics.add(cause, stack)
+	x.svc.panics.add(cause, stack, now)
 	x.decision = nil // nothing is known about its state
 	if x.booking != "" {
 		x.svc.router.End(x.booking, now)
@@ -40,10 +40,9 @@ type panicLog struct {
 const logPanicsEvery = time.Minute
 
 // add logs a panic with its stack, unless another was logged less than a minute ago.
-func (p *panicLog) add(cause any, stack []byte) {
+func (p *panicLog) add(cause any, stack []byte, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := time.Now()
 	if now.Sub(p.last) < logPanicsEvery {
 		return
 	}

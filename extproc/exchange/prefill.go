@@ -9,6 +9,17 @@ import (
 	"github.com/stator-project/stator/internal/route/request"
 )
 
+// Prefills has prefill workers compute prompts. A *prefill.Sender is one.
+type Prefills interface {
+	// Compute returns the body for the decode worker, and the tokens of the prompt that were in the prefill worker's cache.
+	Compute(ctx context.Context, r *prefill.Request) (body []byte, cached int)
+	// Begin sends the request to a prefill worker without waiting for its answer.
+	Begin(ctx context.Context, r *prefill.Request) (leg *prefill.Leg, body []byte)
+	// Count counts a prompt that goes to no prefill worker.
+	Count(o prefill.Outcome)
+	Close()
+}
+
 // shapes are the paths whose prompts prefill workers can compute, without a slash at the end.
 var shapes = map[string]handoff.Endpoint{
 	"/v1/chat/completions":   handoff.Chat,
@@ -42,10 +53,8 @@ func (x *Exchange) prefill(d *decision.Decision, body []byte) (decode []byte, ok
 	}
 	defer func() { s.bodies.takeBack(size, &s.prefilling) }()
 
-	ctx, cancel := x.whileWanted()
-	defer cancel()
 	ask := x.toPrefill(d, body)
-	decode, x.cached = s.prefills.Compute(ctx, ask)
+	decode, x.cached = s.prefills.Compute(x.origin.Context, ask)
 	x.broke = ask.Broke
 	x.transferred = ask.Transferred
 	x.reading = request.Reading{} // it is not needed during the answer
@@ -63,24 +72,11 @@ func (x *Exchange) toPrefill(d *decision.Decision, body []byte) *prefill.Request
 // ask returns the request by which prefill workers are chosen.
 func (x *Exchange) ask(body []byte) request.Request {
 	known := x.target.known
-	r := request.Request{Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Done, Reading: &x.reading}
+	r := request.Request{Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Context.Done(), Reading: &x.reading}
 	if !known {
 		r.Model = x.svc.modelOf(body)
 	}
 	return r
-}
-
-// whileWanted returns a context that ends when the client leaves.
-func (x *Exchange) whileWanted() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		select {
-		case <-x.origin.Done:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
 }
 
 // requestID returns the id that both engines receive: Envoy's, if Envoy has sent it, or else the decision's.

@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -90,7 +91,8 @@ func newSplitBy(t *testing.T, kind fleet.Transfer, timeout time.Duration, prefil
 	reg := prometheus.NewRegistry()
 	s := New(Settings{BodyBytes: 1 << 20, BodiesBytes: 4 << 20, DefaultModel: "sim"}, Config{
 		Router: router, Started: start, Log: slog.New(slog.DiscardHandler), Metrics: reg,
-		PrefillTimeout: timeout, Relay: relayAt,
+		Prefills: prefill.New(prefill.Config{Router: router, Log: slog.New(slog.DiscardHandler), Metrics: reg, Timeout: timeout}),
+		Relay:    relayAt,
 	})
 	t.Cleanup(s.prefills.Close)
 	return s, router, reg
@@ -117,10 +119,10 @@ func prefillsOf(t *testing.T, reg *prometheus.Registry, o prefill.Outcome) float
 }
 
 // post sends a completion through an exchange. False means that the client has left.
-func post(t *testing.T, s *Service, done <-chan struct{}, head Head, body string) (Reply, bool) {
+func post(ctx context.Context, t *testing.T, s *Service, head Head, body string) (Reply, bool) {
 	t.Helper()
 	head.Method, head.Path = http.MethodPost, "/v1/completions"
-	x := s.Begin(Origin{Source: "edge", Done: done})
+	x := s.Begin(Origin{Source: "edge", Context: ctx})
 	x.OnHeaders(head, time.Now())
 	r := x.OnBody([]byte(body), true, time.Now())
 	if r.Queued == nil {
@@ -166,7 +168,7 @@ func TestPrefillOutcomes(t *testing.T) {
 			}
 
 			s, router, reg := newSplit(t, 0, at...)
-			r, ok := post(t, s, nil, Head{RequestID: "from-envoy"}, completionOfClient)
+			r, ok := post(t.Context(), t, s, Head{RequestID: "from-envoy"}, completionOfClient)
 			if !ok || r.Pick == nil || !strings.HasPrefix(r.Destinations, "10.0.0.1:8000") || router.Bookings() != 1 {
 				t.Fatalf("%+v, %d bookings", r, router.Bookings())
 			}
@@ -210,7 +212,7 @@ func TestPrefillByAnother(t *testing.T) {
 	a, b := newPrefillWorker(t, answer), newPrefillWorker(t, answer)
 	s, _, _ := newSplit(t, 0, a.URL, b.URL)
 
-	r, ok := post(t, s, nil, Head{}, completionOfClient)
+	r, ok := post(t.Context(), t, s, Head{}, completionOfClient)
 	first, ids := a.received()
 	second, others := b.received()
 	if !ok || !strings.Contains(string(r.Body), given) || len(first) != 1 || len(second) != 1 {
@@ -228,7 +230,7 @@ func TestPrefillsThatDie(t *testing.T) {
 	die := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	a, b := newPrefillWorker(t, die), newPrefillWorker(t, die)
 	s, router, _ := newSplit(t, 0, a.URL, b.URL)
-	r, ok := post(t, s, nil, Head{}, completionOfClient)
+	r, ok := post(t.Context(), t, s, Head{}, completionOfClient)
 	if !ok || r.Answer == nil || r.Answer.Status != http.StatusServiceUnavailable || r.Pick != nil || router.Bookings() != 0 {
 		t.Errorf("%+v, %d bookings", r, router.Bookings())
 	}
@@ -240,7 +242,7 @@ func TestHangingPrefillWorkers(t *testing.T) {
 	a, b := newPrefillWorker(t, hang), newPrefillWorker(t, hang)
 	s, router, reg := newSplit(t, 10*time.Millisecond, a.URL, b.URL)
 	for range 20 {
-		r, ok := post(t, s, nil, Head{}, completionOfClient)
+		r, ok := post(t.Context(), t, s, Head{}, completionOfClient)
 		if !ok || r.Pick == nil || string(r.Body) != completionOfClient {
 			t.Fatalf("%+v", r)
 		}
@@ -272,7 +274,7 @@ func TestFirstTokenEndsTheAnswer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := newPrefillWorker(t, answers(c.status, c.answer)), newPrefillWorker(t, answers(c.status, c.answer))
 			s, _, reg := newSplitBy(t, fleet.TransferContext, 0, a.URL, b.URL)
-			r, ok := post(t, s, nil, Head{}, completionOfClient)
+			r, ok := post(t.Context(), t, s, Head{}, completionOfClient)
 			first, _ := a.received()
 			second, _ := b.received()
 			if !ok || len(first)+len(second) != 1 || prefillsOf(t, reg, c.outcome) != 1 {
@@ -292,7 +294,7 @@ func TestPrefillTimesOut(t *testing.T) {
 	a, b := newPrefillWorker(t, slow), newPrefillWorker(t, slow)
 	s, router, reg := newSplit(t, 10*time.Millisecond, a.URL, b.URL)
 
-	r, ok := post(t, s, nil, Head{}, completionOfClient)
+	r, ok := post(t.Context(), t, s, Head{}, completionOfClient)
 	if !ok || string(r.Body) != completionOfClient || router.Bookings() != 1 {
 		t.Errorf("%s, %d bookings", r.Body, router.Bookings())
 	}
@@ -317,7 +319,8 @@ func TestPrefillsThatHang(t *testing.T) {
 	})
 	s, router, reg := newSplit(t, 0, p.URL)
 	large := completionOfClient + strings.Repeat(" ", 1<<20-len(completionOfClient))
-	done := make(chan struct{})
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
 	var hanging sync.WaitGroup
 	for range held {
 		hanging.Go(func() {
@@ -325,7 +328,7 @@ func TestPrefillsThatHang(t *testing.T) {
 				t.Error("a body is refused")
 				return
 			}
-			_, _ = post(t, s, done, Head{}, large)
+			_, _ = post(ctx, t, s, Head{}, large)
 			s.Free(len(large))
 		})
 		<-arrived
@@ -338,14 +341,14 @@ func TestPrefillsThatHang(t *testing.T) {
 		if !s.Reserve(len(large)) {
 			t.Fatal("a body is refused")
 		}
-		r, ok := post(t, s, nil, Head{}, large)
+		r, ok := post(t.Context(), t, s, Head{}, large)
 		if !ok || r.Pick == nil || string(r.Body) != large {
 			t.Errorf("%+v", r)
 		}
 		router.End(r.Pick.ID, time.Now())
 		s.Free(len(large))
 	}
-	close(done)
+	leave()
 	hanging.Wait()
 	if s.bodies.Used() != 0 || s.prefilling.Used() != 0 || router.Bookings() != 0 || prefillsOf(t, reg, prefill.NoWorker) != 3 {
 		t.Errorf("%d and %d bytes, %d bookings", s.bodies.Used(), s.prefilling.Used(), router.Bookings())
@@ -362,7 +365,7 @@ func TestUnsplitRequests(t *testing.T) {
 		`{"model":"sim","prompt":"a","echo":true}`,
 		`{"model":"sim","prompt":"a","prompt_logprobs":1}`,
 	} {
-		r, ok := post(t, s, nil, Head{}, body)
+		r, ok := post(t.Context(), t, s, Head{}, body)
 		arrived, _ := p.received()
 		if !ok || r.Pick == nil || r.Destinations != "10.0.0.1:8000" || r.Body != nil || len(arrived) > 0 {
 			t.Errorf("%s: %+v, %q", body, r, arrived)
@@ -372,7 +375,9 @@ func TestUnsplitRequests(t *testing.T) {
 
 // TestClientLeavesDuringPrefill: the request to the prefill worker is cancelled, and both bookings end.
 func TestClientLeavesDuringPrefill(t *testing.T) {
-	done, arrived, cancelledThere := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	arrived, cancelledThere := make(chan struct{}), make(chan struct{})
 	p := newPrefillWorker(t, func(_ http.ResponseWriter, r *http.Request) {
 		close(arrived)
 		<-r.Context().Done()
@@ -381,10 +386,10 @@ func TestClientLeavesDuringPrefill(t *testing.T) {
 	s, router, reg := newSplit(t, 0, p.URL)
 	go func() {
 		<-arrived
-		close(done)
+		leave()
 	}()
 
-	r, ok := post(t, s, done, Head{}, completionOfClient)
+	r, ok := post(ctx, t, s, Head{}, completionOfClient)
 	<-cancelledThere
 	if ok || router.Bookings() != 0 || prefillsOf(t, reg, prefill.Cancelled) != 1 {
 		t.Errorf("%+v, %d bookings", r, router.Bookings())

@@ -101,9 +101,9 @@ type Relayed struct {
 const maxAttempts = 3
 
 // Relay begins a request that has come to the relay: its method and path, the id of its decision and of the request, and its body.
-// done is closed when the client leaves. The answer is set, and nothing else, for a request that goes to no worker.
-func (s *Service) Relay(h Head, id string, body []byte, done <-chan struct{}) (*Relayed, *Answer) {
-	r := &Relayed{svc: s, exchange: s.Begin(Origin{Done: done}), plan: s.plans.take(id)}
+// ctx ends when the client leaves. The answer is set, and nothing else, for a request that goes to no worker.
+func (s *Service) Relay(ctx context.Context, h Head, id string, body []byte) (*Relayed, *Answer) {
+	r := &Relayed{svc: s, exchange: s.Begin(Origin{Context: ctx}), plan: s.plans.take(id)}
 	x := &r.exchange
 	x.head = h
 	x.target = s.Settings().classify(http.MethodPost, h.Path)

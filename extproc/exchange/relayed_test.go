@@ -11,12 +11,12 @@ import (
 func TestRelayToTheOnlyDecodeWorker(t *testing.T) {
 	p := newPrefillWorker(t, answers(http.StatusOK, `{"choices":[],"kv_transfer_params":`+given+`}`))
 	s, router, _ := newSplit(t, 0, p.URL)
-	r, ok := post(t, s, nil, Head{}, completionOfClient)
+	r, ok := post(t.Context(), t, s, Head{}, completionOfClient)
 	if !ok || r.Pick == nil || !r.Pick.Split {
 		t.Fatalf("%+v", r)
 	}
 
-	relayed, refused := s.Relay(Head{Method: http.MethodPost, Path: "/v1/completions"}, r.Pick.ID, []byte(completionOfClient), nil)
+	relayed, refused := s.Relay(t.Context(), Head{Method: http.MethodPost, Path: "/v1/completions"}, r.Pick.ID, []byte(completionOfClient))
 	if refused != nil {
 		t.Fatalf("%s", refused.Body)
 	}
@@ -55,8 +55,8 @@ func TestFailuresOfALivingWorker(t *testing.T) {
 		p := newPrefillWorker(t, answers(http.StatusOK, `{"choices":[],"kv_transfer_params":`+given+`}`))
 		s, router, _ := newSplit(t, 0, p.URL)
 		for range 4 {
-			r, _ := post(t, s, nil, Head{}, completionOfClient)
-			relayed, _ := s.Relay(Head{Method: http.MethodPost, Path: "/v1/completions"}, r.Pick.ID, []byte(completionOfClient), nil)
+			r, _ := post(t.Context(), t, s, Head{}, completionOfClient)
+			relayed, _ := s.Relay(t.Context(), Head{Method: http.MethodPost, Path: "/v1/completions"}, r.Pick.ID, []byte(completionOfClient))
 			if at := relayed.FailedAt(); at != "10.0.0.1:8000" {
 				t.Errorf("the worker at %q has failed", at)
 			}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 )
@@ -54,7 +53,8 @@ type Service struct {
 	bodies, prefilling, relayed Budget
 
 	panics   panicLog
-	prefills *prefill.Sender
+	prefills Prefills
+	clock    Clock
 	relay    string // its address; empty for none
 	// tenantKey returns the key of tenants' salts.
 	tenantKey func() []byte
@@ -68,8 +68,10 @@ type Config struct {
 	Router *route.Router
 	// Started is the time at which the process began to serve: the time of creation of its models in OpenAI's format.
 	Started time.Time
-	// PrefillTimeout bounds the answers of prefill workers; 0 means route.PrefillTimeout.
-	PrefillTimeout time.Duration
+	// Prefills has prefill workers compute prompts. Run closes it.
+	Prefills Prefills
+	// Clock is the time by which requests wait; nil means SystemClock.
+	Clock Clock
 	// Relay is the ip:port of the relay, as Envoys reach it; empty for none.
 	Relay string
 	// TenantKey returns the key of tenants' cache salts, which must be secret, and the same in all routers of a gateway. Nil is a
@@ -84,12 +86,14 @@ type Config struct {
 // New returns a service that decides with cfg.Router.
 func New(set Settings, cfg Config) *Service {
 	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started,
-		relay: cfg.Relay, tenantKey: cfg.TenantKey}
+		relay: cfg.Relay, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, clock: cfg.Clock}
 	if s.tenantKey == nil {
 		key := []byte(rand.Text())
 		s.tenantKey = func() []byte { return key }
 	}
-	s.prefills = prefill.New(prefill.Config{Router: cfg.Router, Log: cfg.Log, Metrics: cfg.Metrics, Timeout: cfg.PrefillTimeout})
+	if s.clock == nil {
+		s.clock = SystemClock{}
+	}
 	s.metrics = newMetrics(cfg.Metrics, &s.bodies, &s.prefilling)
 	s.panics.log = cfg.Log
 	s.decisions.New = func() any { return new(decision.Decision) }
@@ -125,8 +129,8 @@ func (s *Service) CountProtocolError() { s.metrics.outcomes.WithLabelValues("pro
 type Origin struct {
 	// Source is the name of the Envoy.
 	Source string
-	// Done is closed when Envoy takes no more replies, because the client has left.
-	Done <-chan struct{}
+	// Context ends when Envoy takes no more replies, because the client has left. Nil never ends.
+	Context context.Context
 	// Configured means that the whole configuration of the Envoy is from package xds, so that the values in the headers of roles and
 	// tenants come from clients. ReadsMetadata means that the Envoy reads the pick from the metadata.
 	Configured, ReadsMetadata bool
@@ -135,7 +139,12 @@ type Origin struct {
 }
 
 // Begin returns the exchange of a new request.
-func (s *Service) Begin(from Origin) Exchange { return Exchange{svc: s, origin: from, cached: -1} }
+func (s *Service) Begin(from Origin) Exchange {
+	if from.Context == nil {
+		from.Context = context.Background()
+	}
+	return Exchange{svc: s, origin: from, cached: -1}
+}
 
 // observed counts a reply that ends the decision, which began at that time, and returns it. Decisions after a wait are
 // not part of the duration: their time is the queue's.
@@ -143,7 +152,7 @@ func (x *Exchange) observed(r Reply, began time.Time) Reply {
 	if !r.Last {
 		return r
 	}
-	s, duration := x.svc, time.Since(began)
+	s, duration := x.svc, x.svc.clock.Now().Sub(began)
 	outcome := outcomePicked
 	if r.Answer != nil {
 		outcome = r.Answer.Detail

@@ -36,7 +36,7 @@ func (q *Queued) Until() time.Time {
 // Await returns the reply of a queued request: the decision when its turn has come, or a refusal when its
 // time is over. A body that is not nil replaces the request's. False means that the client has left.
 func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
-	began := time.Now()
+	began := x.svc.clock.Now()
 	d := q.picked
 	if d == nil {
 		d = x.awaitTurn(q)
@@ -47,7 +47,7 @@ func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 	if d.Outcome == decision.Picked && d.Split && !x.isRelayed(d) && !x.Gone() {
 		decode, mayGo := x.prefill(d, body)
 		if !mayGo {
-			x.svc.router.End(d.ID, time.Now())
+			x.svc.router.End(d.ID, x.svc.clock.Now())
 			return x.observed(answerWith(NoAnswer()), began), true
 		}
 		body = decode
@@ -55,28 +55,28 @@ func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 
 	// A client that left may have left before the booking was made, and no one would end that.
 	if d.Outcome == decision.Picked && x.Gone() {
-		x.svc.router.End(d.ID, time.Now())
+		x.svc.router.End(d.ID, x.svc.clock.Now())
 		x.svc.metrics.outcomes.WithLabelValues(outcomeCancelled).Inc()
 		return Reply{}, false
 	}
-	return x.observed(x.conclude(d, body, time.Now()), began), true
+	return x.observed(x.conclude(d, body, x.svc.clock.Now()), began), true
 }
 
 // awaitTurn returns the decision of a request in the router's queue; nil if the client has left.
 func (x *Exchange) awaitTurn(q *Queued) *decision.Decision {
-	began := time.Now()
-	defer func() { x.svc.metrics.waits.Observe(time.Since(began).Seconds()) }()
+	began := x.svc.clock.Now()
+	defer func() { x.svc.metrics.waits.Observe(x.svc.clock.Now().Sub(began).Seconds()) }()
 
-	expiry := time.NewTimer(time.Until(q.ticket.Until()))
-	defer expiry.Stop()
+	expired, stop := x.svc.clock.At(q.ticket.Until())
+	defer stop()
 	select {
 	case d := <-q.decided:
 		return d
-	case <-x.origin.Done:
+	case <-x.origin.Context.Done():
 		x.CancelQueued(q)
 		return nil
-	case <-expiry.C:
-		d := x.svc.router.Expire(q.ticket, time.Now())
+	case <-expired:
+		d := x.svc.router.Expire(q.ticket, x.svc.clock.Now())
 		if d == nil { // a decision was made at the same moment
 			d = <-q.decided
 		}
@@ -89,10 +89,10 @@ func (x *Exchange) awaitTurn(q *Queued) *decision.Decision {
 func (x *Exchange) CancelQueued(q *Queued) {
 	switch {
 	case q.picked != nil:
-		x.svc.router.End(q.picked.ID, time.Now())
+		x.svc.router.End(q.picked.ID, x.svc.clock.Now())
 	case !x.svc.router.Cancel(q.ticket):
 		if d := <-q.decided; d.Outcome == decision.Picked {
-			x.svc.router.End(d.ID, time.Now())
+			x.svc.router.End(d.ID, x.svc.clock.Now())
 		}
 	}
 	x.svc.metrics.outcomes.WithLabelValues(outcomeCancelled).Inc()

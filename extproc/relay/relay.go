@@ -107,7 +107,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	head := exchange.Head{Method: r.Method, Path: r.URL.RequestURI(), RequestID: r.Header.Get(prefill.HeaderRequestID),
 		Authorization: r.Header.Get("authorization")}
-	relayed, answer := h.requests.Relay(head, r.Header.Get(envoynames.HeaderDecision), body.bytes, r.Context().Done())
+	relayed, answer := h.requests.Relay(r.Context(), head, r.Header.Get(envoynames.HeaderDecision), body.bytes)
 	if answer != nil {
 		write(w, answer)
 		return

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/stator-project/stator/extproc/exchange"
+	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
@@ -56,7 +57,8 @@ func newWorld(t *testing.T) *world {
 	}
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	requests := exchange.New(exchange.Settings{BodyBytes: 1 << 10, BodiesBytes: 2 << 10, DefaultModel: "m"}, exchange.Config{
-		Router: router, Started: time.Now(), Log: log, Metrics: reg, Relay: "127.0.0.1:1",
+		Prefills: prefill.New(prefill.Config{Router: router, Log: log, Metrics: reg}),
+		Router:   router, Started: time.Now(), Log: log, Metrics: reg, Relay: "127.0.0.1:1",
 	})
 	w := &world{t: t, transfer: fleet.TransferP2P, router: router, fleet: f, handler: New(Config{Requests: requests, Log: log, Metrics: reg})}
 

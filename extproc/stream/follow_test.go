@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/stator-project/stator/extproc/exchange"
+	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/testkit"
 )
 
@@ -63,7 +64,10 @@ func following(t *testing.T) (*world, *ends, extprocv3.ExternalProcessorClient) 
 	e := &ends{w: w}
 	log := slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	w.registry = prometheus.NewRegistry()
-	w.requests = exchange.New(w.settings, exchange.Config{Router: w.router, Started: start, TenantKey: fixedKey, Feedback: e, Log: log, Metrics: w.registry})
+	w.requests = exchange.New(w.settings, exchange.Config{
+		Prefills: prefill.New(prefill.Config{Router: w.router, Log: log, Metrics: w.registry}),
+		Router:   w.router, Started: start, TenantKey: fixedKey, Feedback: e, Log: log, Metrics: w.registry,
+	})
 	w.server = NewServer(w.requests, log, w.registry)
 	return w, e, serve(t, w)
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
@@ -76,7 +77,10 @@ func newWorld(t testing.TB) *world {
 	w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { index.Drop(id); w.router.RankGone(id) }})
 	w.router = route.New(route.Config{Seed: 1}, w.fleet, index)
 	log := slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	w.requests = exchange.New(w.settings, exchange.Config{Router: w.router, Started: start, TenantKey: fixedKey, Log: log, Metrics: w.registry})
+	w.requests = exchange.New(w.settings, exchange.Config{
+		Prefills: prefill.New(prefill.Config{Router: w.router, Log: log, Metrics: w.registry}),
+		Router:   w.router, Started: start, TenantKey: fixedKey, Log: log, Metrics: w.registry,
+	})
 	w.server = NewServer(w.requests, log, w.registry)
 	return w
 }

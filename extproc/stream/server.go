@@ -125,7 +125,7 @@ func (s *Server) open(stream grpc.ServerStream) *door {
 	ctx := stream.Context()
 	configured := hasMetadata(ctx, ":authority", envoynames.Authority)
 	return &door{srv: s, stream: stream, Exchange: s.requests.Begin(exchange.Origin{
-		Source: accesslog.Source(ctx), Done: ctx.Done(),
+		Source: accesslog.Source(ctx), Context: ctx,
 		Configured: configured, ReadsMetadata: configured || hasMetadata(ctx, ":authority", envoynames.SnippetAuthority),
 		TrustedListener: hasMetadata(ctx, envoynames.MetadataTrusted, "true"),
 	})}
