@@ -61,6 +61,7 @@ type Exchange struct {
 	held     int                // bytes of it that count in the budget
 	size     int                // bytes of the client's body, which the door or held counts in the budget
 	decision *decision.Decision // memory to give back when the reply was delivered; nil for none
+	envelope *handoff.Envelope  // of a body that is not parsed; nil before it was read, and for a body that is no JSON
 	reading  request.Reading    // of the prompt, for the prefill worker; empty for a request with one leg
 
 	broke       []string  // prefill workers that the body has broken
@@ -215,7 +216,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	}
 
 	known := x.target.known && !x.unread
-	clean, a := x.withoutTransfers(body, known)
+	clean, a := x.readEnvelope(body, known)
 	if a != nil {
 		return answerWith(a)
 	}
@@ -231,8 +232,8 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 		return answerWith(a)
 	}
 	if !known {
-		req.Model = x.svc.modelOf(body)
-		req.Splits = x.splits(body)
+		req.Model = x.model()
+		req.Splits = x.splits()
 	}
 
 	// Ready runs in the goroutine of another request's end, so it must not block: the channel has room.

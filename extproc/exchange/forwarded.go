@@ -2,16 +2,17 @@ package exchange
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
 )
 
-// withoutTransfers returns a body without the members by which engines fetch KV caches from each other; nil if it has none. Clients must
-// not set them. A body that cannot be searched is refused, so no engine reads members in it that were not found here, even if the
-// router's parser accepts the body.
-func (x *Exchange) withoutTransfers(body []byte, known bool) ([]byte, *Answer) {
+// readEnvelope reads what the router needs of a body before its decision: the members by which engines fetch KV caches from each other,
+// which clients must not set, and the model of a body that is not parsed. A body that cannot be searched is refused, so no engine
+// reads members in it that were not found here, even if the router's parser accepts the body. Clean is nil for a body without such members.
+func (x *Exchange) readEnvelope(body []byte, known bool) (clean []byte, a *Answer) {
 	switch {
 	case x.unread || len(body) == 0:
 		return nil, nil
@@ -22,8 +23,16 @@ func (x *Exchange) withoutTransfers(body []byte, known bool) ([]byte, *Answer) {
 		return nil, nil
 	}
 
+	if !known {
+		clean, err := x.open(body)
+		if err != nil {
+			return nil, refusal(err, string(decision.ReasonBadRequest))
+		}
+		return clean, nil
+	}
+
 	clean, err := handoff.Strip(body)
-	if err != nil && known {
+	if err != nil {
 		if _, better := openai.Parse(x.target.endpoint, body, openai.Limits{}); better != nil {
 			return nil, nil // the router has a better error
 		}
@@ -31,6 +40,19 @@ func (x *Exchange) withoutTransfers(body []byte, known bool) ([]byte, *Answer) {
 	if err != nil {
 		return nil, refusal(err, string(decision.ReasonBadRequest))
 	}
+	return clean, nil
+}
+
+// open reads the envelope of a body that is not parsed, and returns the body without members of transfers; nil if it has none. The envelope
+// outlives the body, so it keeps nothing of it.
+func (x *Exchange) open(body []byte) (clean []byte, err *openai.Error) {
+	e, err := handoff.Read(body, x.target.shape)
+	if err != nil {
+		return nil, err
+	}
+	clean = e.Clean
+	e.Model, e.Clean = strings.Clone(e.Model), nil
+	x.envelope = &e
 	return clean, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/handoff"
 )
 
@@ -60,14 +59,13 @@ func (s *Settings) classify(method, path string) target {
 	return t
 }
 
-// modelOf returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A name
+// model returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A name
 // that nothing serves counts if there are several pools: the request must not reach another model's workers. Otherwise
 // it is the engine's to judge.
-func (s *Service) modelOf(body []byte) string {
-	set := s.Settings()
-	name, ok := openai.ModelOf(body)
-	if ok && (set.SeveralPools || s.router.Serves(name)) {
-		return name
+func (x *Exchange) model() string {
+	set := x.svc.Settings()
+	if e := x.envelope; e != nil && e.Model != "" && (set.SeveralPools || x.svc.router.Serves(e.Model)) {
+		return e.Model
 	}
 	return set.DefaultModel
 }

@@ -29,10 +29,8 @@ var shapes = map[string]handoff.Endpoint{
 	"/inference/v1/generate": handoff.Generate,
 }
 
-// splits reports whether engines can compute the prompt of a body that is not parsed on one worker, and decode on another.
-func (x *Exchange) splits(body []byte) bool {
-	return x.target.splits && !x.unread && IsWhole(body) && handoff.IsSingle(body, x.target.shape)
-}
+// splits reports whether engines can compute the prompt of the body, which is not parsed, on one worker, and decode on another.
+func (x *Exchange) splits() bool { return x.target.splits && x.envelope != nil && x.envelope.IsSingle }
 
 // isRelayed reports whether the request of a picked decode worker goes to the relay: if both workers need their requests at
 // once, the relay sends both, because it can stop one of them when the other one fails.
@@ -74,7 +72,7 @@ func (x *Exchange) ask(body []byte) request.Request {
 	known := x.target.known
 	r := request.Request{Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Context.Done(), Reading: &x.reading}
 	if !known {
-		r.Model = x.svc.modelOf(body)
+		r.Model = x.model()
 	}
 	return r
 }

@@ -116,7 +116,7 @@ func (s *Service) Relay(ctx context.Context, h Head, id string, body []byte) (*R
 		return nil, notPost(h.Method)
 	}
 
-	clean, err := handoff.Strip(body)
+	clean, err := x.open(body)
 	if err != nil {
 		return nil, refusal(err, string(decision.ReasonBadRequest))
 	}
@@ -261,7 +261,7 @@ func (r *Relayed) decide(now time.Time) (*decision.Decision, *Answer) {
 	x := &r.exchange
 	ask := x.ask(r.body)
 	ask.ID = r.svc.router.NewID()
-	ask.Splits = x.splits(r.body)
+	ask.Splits = x.splits()
 	ask.Local = r.attempts == maxAttempts-1 || r.answered
 	ask.Except, ask.IgnoreBodyHints = r.tried, true
 	if p != nil {

@@ -24,10 +24,15 @@ func FuzzParse(f *testing.F) {
 		f.Add(uint8(i), []byte(s))
 	}
 	f.Fuzz(func(t *testing.T, ep uint8, body []byte) {
-		name, ok := ModelOf(body)
+		name := ""
+		_ = EachMember(body, func(member string, from, to int) {
+			if member == "model" {
+				name = ShortString(bytes.TrimLeft(body[from:to][bytes.IndexByte(body[from:to], ':')+1:], " \t\r\n"))
+			}
+		})
 		req, err := Parse(Endpoint(ep%3), body, Limits{})
-		if err == nil && len(req.Model) <= maxModelName && (!ok || name != req.Model) {
-			t.Errorf("model %q and %q, %v", req.Model, name, ok)
+		if err == nil && len(req.Model) <= maxShort && name != req.Model {
+			t.Errorf("model %q and %q", req.Model, name)
 		}
 		if (req == nil) == (err == nil) {
 			t.Fatalf("request %v and error %v", req, err)

@@ -177,17 +177,3 @@ func hasBlocks(value []byte) bool {
 
 // maxID is the largest id of 63 bits.
 const maxID = "9223372036854775807"
-
-// IsSingle reports whether a request asks for one answer, of an endpoint whose bodies the router does not parse: an engine
-// transfers one prompt for one answer.
-func IsSingle(body []byte, e Endpoint) bool {
-	if e != Generate {
-		return true
-	}
-	values, err := members(body, "sampling_params")
-	if err != nil || !isObject(values["sampling_params"]) {
-		return true // one by default, or the engine finds the fault
-	}
-	sampling, err := members(values["sampling_params"], "n")
-	return err != nil || isNull(sampling["n"]) || isNumber(sampling["n"], 1, 1)
-}

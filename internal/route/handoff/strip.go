@@ -2,7 +2,6 @@ package handoff
 
 import (
 	"bytes"
-	"unicode/utf8"
 
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
@@ -33,36 +32,38 @@ var holders = map[string]bool{"vllm_xargs": true, "sampling_params": true, "extr
 const holderLevels = 2
 
 // Strip returns a body without the members of transfers at its top level and in holders, in new memory; nil if it has none. Names
-// may have escapes and be repeated. All other members keep their bytes and their order. It returns an error for a body that is not
-// one JSON object in UTF-8 without a byte order mark, or that nests too deeply: an engine might read what is not found here.
-// Python's decoder, for example, accepts UTF-16 and byte order marks.
+// may have escapes and be repeated. All other members keep their bytes and their order. It returns an error as [Read] does.
 func Strip(body []byte) (clean []byte, err *openai.Error) {
-	if !isObject(body) || !utf8.Valid(body) {
-		return nil, openai.Invalid("", "invalid_json",
-			"The request body is not a JSON object in UTF-8 without a byte order mark. Send one.")
-	}
-
-	found, err := hasTransfer(body, holderLevels)
+	found, err := read(body, nil)
 	if !found || err != nil {
 		return nil, err
 	}
-	return appendStripped(make([]byte, 0, len(body)), body, holderLevels), nil
+	return stripped(body), nil
 }
 
-// hasTransfer reports whether an object has members of transfers, at its top level or in holders of so many levels.
-func hasTransfer(object []byte, levels int) (found bool, err *openai.Error) {
-	err = openai.EachMember(object, func(name string, from, to int) {
-		switch {
-		case found:
-		case transfer[name]:
-			found = true
-		case levels > 0 && holders[name]:
-			if value := valueOf(object[from:to]); isObject(value) {
-				found, _ = hasTransfer(value, levels-1) // it was read already
-			}
-		}
+// stripped returns a well-formed body without the members of transfers.
+func stripped(body []byte) []byte {
+	return appendStripped(make([]byte, 0, len(body)), body, holderLevels)
+}
+
+// hasTransfer reports whether a well-formed object has members of transfers, at its top level or in holders of so many levels.
+func hasTransfer(object []byte, levels int) (found bool) {
+	_ = openai.EachMember(object, func(name string, from, to int) {
+		found = found || isTransfer(name, object[from:to], levels)
 	})
-	return found, err
+	return found
+}
+
+// isTransfer reports whether a member is one of transfers, or a holder with one.
+func isTransfer(name string, member []byte, levels int) bool {
+	if transfer[name] {
+		return true
+	}
+	if levels == 0 || !holders[name] {
+		return false
+	}
+	value := valueOf(member)
+	return isObject(value) && hasTransfer(value, levels-1)
 }
 
 // appendStripped appends an object without members of transfers. The object is well formed.

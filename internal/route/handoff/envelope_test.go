@@ -1,14 +1,12 @@
-package openai_test
+package handoff
 
 import (
 	"strings"
 	"testing"
-
-	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// TestModelOf reads the model from bodies of APIs that are not parsed.
-func TestModelOf(t *testing.T) {
+// TestModelOfEnvelope reads the model from bodies of APIs that are not parsed.
+func TestModelOfEnvelope(t *testing.T) {
 	long := strings.Repeat("m", 257)
 	for body, want := range map[string]string{
 		`{"model":"m"}`: "m",
@@ -29,17 +27,17 @@ func TestModelOf(t *testing.T) {
 		``:                                                    "",
 		`{"x":"` + strings.Repeat("y", 1<<20) + `","model":"m"}`: "m",
 	} {
-		name, ok := openai.ModelOf([]byte(body))
-		if name != want || ok != (want != "") {
-			t.Errorf("%.60s: %.60q, %v, want %.60q", body, name, ok, want)
+		e, err := Read([]byte(body), Responses)
+		if err != nil && e.Model != "" || e.Model != want {
+			t.Errorf("%.60s: %.60q, %v, want %.60q", body, e.Model, err, want)
 		}
 	}
 }
 
-// TestModelOfBuildsNothing checks that a large body costs no memory.
-func TestModelOfBuildsNothing(t *testing.T) {
+// TestEnvelopeBuildsNothing checks that a large body costs no memory.
+func TestEnvelopeBuildsNothing(t *testing.T) {
 	body := []byte(`{"input":[` + strings.Repeat(`{"text":"x\n","\n":0},`, 1<<16) + `0],"model":"m"}`)
-	if n := testing.AllocsPerRun(3, func() { openai.ModelOf(body) }); n > 8 {
+	if n := testing.AllocsPerRun(3, func() { _, _ = Read(body, Responses) }); n > 8 {
 		t.Errorf("%v allocations", n)
 	}
 }
