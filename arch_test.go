@@ -22,6 +22,8 @@ const module = "github.com/stator-project/stator/"
 // imports more than its row must change the row, with the reason beside it.
 var allowed = map[string][]string{
 	// Pure packages, lowest first.
+	// The facts about kinds of engines name transfers of KV caches and paths of health.
+	"internal/engines": {"internal/fleet"},
 	// The table of routing hints names the header of each.
 	"internal/prompt/openai": {"internal/envoynames"},
 	// The memory of a prompt's prefix holds block hashes beside the tokens they are made of.

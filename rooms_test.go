@@ -23,8 +23,8 @@ var rewrite = flag.Bool("rewrite", false, "rewrite docs/architecture.md instead 
 var floors = [][]string{
 	{"internal/fleet", "internal/backoff", "internal/envoynames", "internal/grpcserve", "internal/listen", "internal/metric", "internal/models",
 		"internal/prefetch"},
-	{"internal/perfmodel", "internal/kv", "internal/child", "internal/engineprobe", "internal/adminclient"},
-	{"internal/prompt", "internal/kvsource", "internal/plan", "nixl"},
+	{"internal/perfmodel", "internal/kv", "internal/child", "internal/engines", "internal/adminclient"},
+	{"internal/prompt", "internal/kvsource", "internal/engineprobe", "internal/plan", "nixl"},
 	{"internal/route", "internal/modelfile", "internal/promptlines"},
 	{"internal/config", "internal/decisionlog"},
 	{"internal/trace", "internal/configfile", "internal/cli"},

@@ -92,10 +92,13 @@ const (
 // another. A frontend of Dynamo answers 200 at /health while it has no worker.
 func HealthPathOf(engine, model string) string {
 	if engine == "dynamo" {
-		return readyBefore + url.PathEscape(model) + readyAfter
+		return ReadyPath(model)
 	}
 	return DefaultHealthPath
 }
+
+// ReadyPath returns the health path of one model.
+func ReadyPath(model string) string { return readyBefore + url.PathEscape(model) + readyAfter }
 
 // IsReadyPath reports whether path is the health path of one model, as HealthPathOf returns it for Dynamo. An answer of 404 there means
 // that nothing serves the model.
