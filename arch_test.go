@@ -27,7 +27,7 @@ var allowed = map[string][]string{
 	// The table of routing hints names the header of each.
 	"internal/prompt/openai": {"internal/envoynames"},
 	// The memory of a prompt's prefix holds block hashes beside the tokens they are made of.
-	"internal/prompt": {"internal/kv/blockhash", "internal/prompt/openai", "internal/prompt/vllm", "internal/prompt/chattemplate",
+	"internal/prompt": {"internal/engines", "internal/kv/blockhash", "internal/prompt/openai", "internal/prompt/vllm", "internal/prompt/chattemplate",
 		"internal/prompt/tokenizer"},
 	"internal/prompt/vllm": {"internal/prompt/openai"},
 	"internal/kv/kvevent":  {"internal/kv/blockhash", "internal/fleet"},
@@ -70,10 +70,10 @@ var allowed = map[string][]string{
 		"internal/route/queue", "internal/fleet", "internal/plan", "internal/plan/capacity", "internal/plan/forecast"},
 
 	// Libraries that do I/O, see doesIO.
-	"internal/kvsource": {"internal/backoff", "internal/kv/kvevent"},
+	"internal/kvsource": {"internal/backoff", "internal/engines", "internal/kv/kvevent"},
 	// Agents and routers publish the same metrics of the sources that they read.
 	"internal/kvsource/sources": {"internal/kvsource", "internal/metric"},
-	"internal/engineprobe":      {"internal/fleet", "internal/metric"},
+	"internal/engineprobe":      {"internal/engines", "internal/fleet", "internal/metric"},
 	"internal/child":            {"internal/backoff"},
 	// Router, doctor and commands load models from the same paths.
 	// The command line names the nearest flag with the edit distance of the configuration.
@@ -147,7 +147,7 @@ var allowed = map[string][]string{
 	"enginesim":          {"internal/perfmodel", "internal/kv/block", "kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login. It compares an Envoy with the names and versions of the configurations that xds writes.
-	"doctor": {"bus", "xds", "internal/adminclient", "internal/backoff", "internal/config", "internal/engineprobe", "internal/envoynames", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
+	"doctor": {"bus", "xds", "internal/adminclient", "internal/backoff", "internal/config", "internal/engines", "internal/engineprobe", "internal/envoynames", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
 		"internal/prompt/openai"},
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
@@ -146,12 +147,12 @@ func (e *engineSeen) servedName(m *modelSeen) string {
 }
 
 // tokenizeThere has the engine tokenize the samples. Samples that it cannot tokenize have no tokens.
-func tokenizeThere(ctx context.Context, base, kind, model string) ([][]uint32, error) {
+func tokenizeThere(ctx context.Context, base string, kind *engines.Kind, model string) ([][]uint32, error) {
 	name, _ := json.Marshal(model)
 	var all [][]uint32
 	for i, members := range sampleRequests() {
 		body := fmt.Sprintf(`{"model": %s, %s}`, name, members)
-		if kind == "llamacpp" {
+		if kind.Pages == engines.LlamaPages {
 			if isChat(i) { // llama.cpp's /tokenize renders no chats
 				all = append(all, nil)
 				continue
@@ -203,12 +204,12 @@ func (w *workerSeen) endpoints() []kvsource.Socket {
 }
 
 // read reads one socket for a while, from as far back as its replay goes.
-func (s *socketSeen) read(ctx context.Context, kind string, at kvsource.Socket, wait time.Duration) {
+func (s *socketSeen) read(ctx context.Context, kind *engines.Kind, at kvsource.Socket, wait time.Duration) {
 	s.rank = at.Rank
 	s.endpoint = at.Endpoint
 	s.hadReplay = at.Replay != ""
 	s.roots = map[root]kvevent.EngineHash{}
-	dialect := kvsource.DialectOf(kind, at.Endpoint)
+	dialect := kvsource.DialectOf(kind.Name, at.Endpoint)
 	if dialect == kvevent.TRTLLM {
 		return // reading TensorRT-LLM's events removes them, and the router would miss them
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/stator-project/stator/internal/engineprobe"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 )
@@ -31,16 +32,10 @@ type optionsSeen struct {
 	mode         string         // SGLang: --disaggregation-mode, prefill, decode or null
 }
 
-// markers are metrics that an engine of the kind has from its start, unless its metrics are off.
-var markers = map[string]string{
-	"vllm": "vllm:num_requests_running", "sim": "vllm:num_requests_running", "sglang": "sglang:num_running_reqs",
-	"llamacpp": "llamacpp:requests_processing", "dynamo": "dynamo_frontend_model_total_kv_blocks",
-}
-
 // askMetrics reads an engine's metrics.
-func (e *engineSeen) askMetrics(ctx context.Context, base, kind, model string) {
+func (e *engineSeen) askMetrics(ctx context.Context, base string, kind *engines.Kind, model string) {
 	page, err := readMetrics(ctx, engineClient, base+"/metrics")
-	marker := markers[kind]
+	marker := kind.Metrics.Marker
 	status := statusError{}
 	switch {
 	case marker == "":
@@ -52,8 +47,8 @@ func (e *engineSeen) askMetrics(ctx context.Context, base, kind, model string) {
 		e.metricsErr = errors.New("the page has no " + marker)
 	}
 
-	if kind == "dynamo" {
-		if size := page.Sum("dynamo_frontend_model_kv_cache_block_size", "model", model); size > 0 && size <= maxTokens {
+	if kind.Pages == engines.DynamoPages {
+		if size := page.Sum(kind.Metrics.BlockSize, "model", model); size > 0 && size <= maxTokens {
 			e.blockSize = int(size)
 		}
 		e.queries = page.Sum("dynamo_frontend_input_sequence_tokens_sum")
@@ -66,32 +61,32 @@ func (e *engineSeen) askMetrics(ctx context.Context, base, kind, model string) {
 
 // readVLLM reads the options that vLLM and the simulated engine report in their metrics.
 func (e *engineSeen) readVLLM(page metric.Samples) {
-	const config = "vllm:cache_config_info"
-	e.blockSize, _ = strconv.Atoi(page.Label(config, "block_size"))
-	e.hashAlgo = page.Label(config, "prefix_caching_hash_algo")
-	e.cachingOff = page.Label(config, "enable_prefix_caching") == "False"
-	e.queries = page.Sum("vllm:prefix_cache_queries_total")
-	e.hits = page.Sum("vllm:prefix_cache_hits_total")
+	names := &engines.VLLM.Metrics
+	e.blockSize, _ = strconv.Atoi(page.Label(names.Config, "block_size"))
+	e.hashAlgo = page.Label(names.Config, "prefix_caching_hash_algo")
+	e.cachingOff = page.Label(names.Config, "enable_prefix_caching") == "False"
+	e.queries = page.Sum(names.Queries)
+	e.hits = page.Sum(names.Hits)
 }
 
 // askOptions reads the pages that the kind of engine has for its options. An engine without a page reports nothing.
-func (e *engineSeen) askOptions(ctx context.Context, base, kind, model string) {
+func (e *engineSeen) askOptions(ctx context.Context, base string, kind *engines.Kind, model string) {
 	e.workers = -1
-	switch kind {
-	case "vllm":
+	switch kind.Pages {
+	case engines.VLLMPages:
 		e.askVersion(ctx, base)
 		e.replayOff = e.sourcesErr == nil && len(e.sources) > 0 && e.sources[0].Replay == ""
-	case "sglang":
+	case engines.SGLangPages:
 		e.askSGLang(ctx, base)
-	case "trtllm":
+	case engines.TRTLLMPages:
 		e.askVersion(ctx, base)
 		// GET /metrics would take the statistics away from other readers.
-		if page, err := readMetrics(ctx, engineClient, base+"/prometheus/metrics"); err == nil {
+		if page, err := readMetrics(ctx, engineClient, base+kind.Metrics.Path); err == nil {
 			e.hasServed = page.Sum("trtllm_request_success_total") > 0
 		}
-	case "llamacpp":
+	case engines.LlamaPages:
 		e.askLlama(ctx, base)
-	case "dynamo":
+	case engines.DynamoPages:
 		e.askFrontend(ctx, base, model)
 	}
 }

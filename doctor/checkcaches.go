@@ -148,7 +148,7 @@ func checkEngineHashes(o *observation) []Finding {
 				continue
 			}
 			other := compareRoots(first, &w)
-			if other != "" && w.kind != "sim" {
+			if other != "" && !w.kind.OwnHashes {
 				found = append(found, Finding{
 					Subject: "worker " + w.name,
 					What:    fmt.Sprintf("its hash of the same block differs from that of %s (%s)", other, hashAlgosOf(o, w.name, other)),
@@ -189,7 +189,7 @@ func checkHashAlgorithms(o *observation) (found []Finding) {
 		algorithms := map[string]bool{}
 		for _, w := range o.workers {
 			algo := w.engine.hashAlgo
-			if w.model != m.name || algo == "" || w.kind == "sim" {
+			if w.model != m.name || algo == "" || w.kind.OwnHashes {
 				continue
 			}
 			isNew := !algorithms[algo] && len(algorithms) > 0

@@ -1,10 +1,12 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/kvsource"
 )
 
@@ -33,8 +35,8 @@ func remedyForSocket(w *workerSeen, s socketSeen) string {
 	e := &w.engine
 	i := slices.IndexFunc(e.sources, func(f kvsource.Socket) bool { return f.Rank == s.rank })
 	switch {
-	case e.sourcesErr == nil && len(e.sources) == 0 || e.eventsOff || w.kind == "llamacpp":
-		return "the engine publishes no events: " + optionsFor(w.kind).events
+	case e.sourcesErr == nil && len(e.sources) == 0 || e.eventsOff || w.kind.Dialect == engines.NoEvents:
+		return "the engine publishes no events: " + w.kind.Remedies.Events
 	case i >= 0 && e.sources[i].Endpoint != s.endpoint:
 		return fmt.Sprintf("the engine publishes at %s: set the worker's kvEvents to the address of rank 0", e.sources[i].Endpoint)
 	case i >= 0 && e.sources[i].NamesHost:
@@ -42,12 +44,9 @@ func remedyForSocket(w *workerSeen, s socketSeen) string {
 			"tcp://*:PORT"
 	case i >= 0:
 		return "the engine reports that it binds this address: look for a firewall or a container's network between it and this machine"
-	case w.kind == "dynamo":
-		return "compare the port with the worker's --zmq-kv-events-ports or --kv-events-config: the socket is that of the worker, and " +
-			"the frontend has none"
 	}
-	return "compare the port with the engine's --kv-events-config, whose endpoint must be tcp://*:PORT; with a host instead of *, " +
-		"the engine connects and does not bind"
+	return cmp.Or(w.kind.Remedies.Socket, "compare the port with the engine's --kv-events-config, whose endpoint must be tcp://*:PORT; "+
+		"with a host instead of *, the engine connects and does not bind")
 }
 
 func checkEventsUnused(o *observation) []Finding {
@@ -85,10 +84,10 @@ func checkEventsArrive(o *observation) []Finding {
 					"configuration names this socket"
 			case w.engine.hasServed:
 				f.What = fmt.Sprintf("it has served requests, and the router has received no events of rank %d", s.rank)
-				f.Remedy = optionsFor(w.kind).events
+				f.Remedy = w.kind.Remedies.Events
 			case w.engine.queries > 0:
 				f.What = fmt.Sprintf("rank %d computed prompts of %.0f tokens and published nothing", s.rank, w.engine.queries)
-				f.Remedy = "check that its events are enabled, and that no other process answers at this port: " + optionsFor(w.kind).events
+				f.Remedy = "check that its events are enabled, and that no other process answers at this port: " + w.kind.Remedies.Events
 				if !s.hadReplay {
 					f.Remedy += "; set kvReplay, so that past events can be read"
 				}

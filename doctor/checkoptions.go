@@ -5,71 +5,21 @@ import (
 	"net"
 	"slices"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/kvsource"
 )
 
-// The checks of engines' options. docs/engines has a page for each kind of engine; a test compares it with these texts.
-
-// engineOptions are the remedies that name options of one kind of engine.
-type engineOptions struct {
-	caching, events, replay, metrics string
-	blockSize                        string // with a verb for the number
-}
-
-// optionsOf has the kinds whose options are known.
-var optionsOf = map[string]engineOptions{
-	"vllm": {
-		caching: "start it with --enable-prefix-caching",
-		events: "start it with --kv-events-config " +
-			`'{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'`,
-		replay:    `add "replay_endpoint": "tcp://*:5558" to its --kv-events-config`,
-		metrics:   "start it without --disable-log-stats",
-		blockSize: "start the engine with --block-size %d",
-	},
-	"sglang": {
-		caching: "start it without --disable-radix-cache",
-		events: "start it with --kv-events-config " +
-			`'{"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": "kv-events"}'`,
-		replay:    `add "replay_endpoint": "tcp://*:5558" to its --kv-events-config`,
-		metrics:   "start it with --enable-metrics",
-		blockSize: "start the engine with --page-size %d",
-	},
-	"trtllm": {
-		caching: "set kv_cache_config.enable_block_reuse to true in the file of its --extra_llm_api_options",
-		events: "set kv_cache_config.event_buffer_max_size to 16384 in the file of its --extra_llm_api_options, with " +
-			"kv_cache_config.enable_block_reuse; and check that nothing else reads /kv_cache_events",
-		blockSize: "set kv_cache_config.tokens_per_block to %d in the file of its --extra_llm_api_options",
-	},
-	"llamacpp": {
-		events:  "remove kvEvents and kvReplay, because llama.cpp has no KV events",
-		metrics: "start it with --metrics",
-	},
-	"dynamo": {
-		events: "start dynamo.vllm with --kv-events-config " +
-			`'{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}', ` +
-			"and dynamo.mocker with --zmq-kv-events-ports and --zmq-replay-ports",
-		metrics:   "check that the address is that of a frontend, and not of a worker's DYN_SYSTEM_PORT",
-		blockSize: "start the worker with --block-size %d",
-	},
-}
-
-// optionsFor returns the remedies for a kind. Kinds whose options are unknown get the remedies of vLLM, which simulated engines
-// have too.
-func optionsFor(kind string) engineOptions {
-	if o, ok := optionsOf[kind]; ok {
-		return o
-	}
-	return optionsOf["vllm"]
-}
+// The checks of engines' options. docs/engines has a page for each kind of engine; a test compares it with the remedies of the kind.
 
 // checkEngineMetrics finds engines whose load and capacity the router cannot read.
 func checkEngineMetrics(o *observation) []Finding {
 	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
+		isReported := w.kind.Pages == engines.DynamoPages && w.engine.workers == 0 // checkFrontend has a finding
 		return Finding{
 			What:   fmt.Sprintf("its metrics cannot be read: %v", w.engine.metricsErr),
 			Why:    "the router does not see the requests that others send there, nor the size of its cache",
-			Remedy: optionsFor(w.kind).metrics,
-		}, w.engine.metricsErr != nil && (w.kind != "dynamo" || w.engine.workers != 0) // a frontend without a worker has another finding
+			Remedy: w.kind.Remedies.Metrics,
+		}, w.engine.metricsErr != nil && !isReported
 	})
 }
 
@@ -77,7 +27,7 @@ func checkEngineMetrics(o *observation) []Finding {
 func checkEventsUnlisted(o *observation) []Finding {
 	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
 		isAsked := w.fromFile && w.kvEvents != "" && kvsource.Discovered(w.kvEvents)
-		if !isAsked || w.engine.sourcesErr == nil || w.kind == "llamacpp" || w.engine.eventsOff {
+		if !isAsked || w.engine.sourcesErr == nil || w.kind.Dialect == engines.NoEvents || w.engine.eventsOff {
 			return Finding{}, false
 		}
 
@@ -110,7 +60,7 @@ func checkReplay(o *observation) []Finding {
 		switch {
 		case w.engine.replayOff:
 			f.What = "it publishes events and has no replay socket"
-			f.Remedy = optionsFor(w.kind).replay
+			f.Remedy = w.kind.Remedies.Replay
 			if !kvsource.Discovered(w.kvEvents) {
 				f.Remedy += ", and set the worker's kvReplay"
 			}
@@ -144,7 +94,7 @@ func checkCapacity(o *observation) []Finding {
 // checkFrontend finds frontends of Dynamo that have not exactly one worker.
 func checkFrontend(o *observation) []Finding {
 	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
-		if w.kind != "dynamo" || w.engine.workers == 1 || w.engine.workers < 0 {
+		if w.kind.Pages != engines.DynamoPages || w.engine.workers == 1 || w.engine.workers < 0 {
 			return Finding{}, false
 		}
 		if w.engine.workers == 0 {

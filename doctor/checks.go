@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -165,7 +166,7 @@ func checkServedName(o *observation) []Finding {
 				return Finding{}, false
 			}
 		}
-		if len(ids) == 0 || m == nil || w.kind == "llamacpp" { // llama.cpp accepts any name
+		if len(ids) == 0 || m == nil || w.kind.AnyModelName {
 			return Finding{}, false
 		}
 
@@ -276,7 +277,7 @@ func (w *workerSeen) reportedBlockSize() (size int, source string) {
 			return s.blockSize, "its events"
 		}
 	}
-	if w.kind == "sglang" {
+	if w.kind.Pages == engines.SGLangPages {
 		return w.engine.blockSize, "its options"
 	}
 	return w.engine.blockSize, "its metrics"
@@ -289,7 +290,7 @@ func checkBlockSize(o *observation) []Finding {
 			return Finding{}, false
 		}
 
-		remedy := fmt.Sprintf(cmp.Or(optionsFor(w.kind).blockSize, "give the engine blocks of %d tokens"), m.blockSize)
+		remedy := fmt.Sprintf(cmp.Or(w.kind.Remedies.BlockSize, "give the engine blocks of %d tokens"), m.blockSize)
 		if size > 1 { // an index of single tokens is too large
 			remedy = fmt.Sprintf("set models[].blockSize to %d, or ", size) + remedy
 		}
@@ -304,13 +305,13 @@ func checkBlockSize(o *observation) []Finding {
 
 func checkPrefixCaching(o *observation) []Finding {
 	return eachRead(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
-		if w.kind == "sglang" && w.engine.mode == fleet.Decode.String() {
+		if w.engine.mode == fleet.Decode.String() {
 			return Finding{}, false // SGLang turns it off in this mode: the blocks of decode workers come from others
 		}
 		return Finding{
 			What:   "its prefix cache is off",
 			Why:    "it computes every prompt in full, so routing by cache has no effect",
-			Remedy: optionsFor(w.kind).caching,
+			Remedy: w.kind.Remedies.Caching,
 		}, w.engine.cachingOff
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
@@ -26,7 +27,7 @@ func healthyFleet() *observation {
 	for _, name := range []string{"a", "b"} {
 		at := kvsource.Socket{Endpoint: "tcp://" + name + ":5557", Replay: "tcp://" + name + ":5558"}
 		o.workers = append(o.workers, workerSeen{
-			name: name, model: "m", address: name + ":8000", kind: "vllm", fromFile: true, inRouter: true, ranks: 1, kvEvents: at.Endpoint, kvReplay: at.Replay,
+			name: name, model: "m", address: name + ":8000", kind: engines.VLLM, fromFile: true, inRouter: true, ranks: 1, kvEvents: at.Endpoint, kvReplay: at.Replay,
 			engine: engineSeen{
 				served: []servedModel{{ID: "m", MaxLen: 4096}}, blockSize: 16, hashAlgo: "sha256", queries: 50_000, hits: 20_000,
 				tokens: [][]uint32{{1, 2}, {3}, {4}, {5}, {6, 7, 8}}, sources: []kvsource.Socket{at},
@@ -128,11 +129,11 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			}
 		}), []string{"worker b: its role is decode with transfer p2p, and its metrics show transfer nixl", "give it a tier of type p2p"}},
 		{"transfer-connector", split(func(o *observation) {
-			o.workers[0].kind, o.workers[0].engine.mode = "sglang", "prefill"
-			o.workers[1].kind, o.workers[1].engine.mode, o.workers[1].engine.cachingOff = "sglang", "null", false
+			o.workers[0].kind, o.workers[0].engine.mode = engines.SGLang, "prefill"
+			o.workers[1].kind, o.workers[1].engine.mode, o.workers[1].engine.cachingOff = engines.SGLang, "null", false
 		}), []string{"worker b: its role is decode, and its --disaggregation-mode is null", "--disaggregation-mode decode"}},
 		{"", split(func(o *observation) {
-			o.workers[1].kind, o.workers[1].engine.mode, o.workers[1].engine.cachingOff = "sglang", "decode", true
+			o.workers[1].kind, o.workers[1].engine.mode, o.workers[1].engine.cachingOff = engines.SGLang, "decode", true
 		}), nil}, // SGLang turns the prefix cache off in this mode
 		{"transfer-path", split(func(o *observation) {
 			o.workers[0].engine.served[0].Root, o.workers[1].engine.served[0].Root = "/models/m", "/models/m/"
@@ -169,7 +170,7 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			}
 		}, []string{`adapter "support": engines of 2 models list it: m, other`, "under another name on the engines of all models but one"}},
 		{"adapters", func(o *observation) {
-			o.workers[0].kind, o.workers[1].kind = "vllm", "vllm"
+			o.workers[0].kind, o.workers[1].kind = engines.VLLM, engines.VLLM
 			o.workers[0].engine.served = append(o.workers[0].engine.served, servedModel{ID: "lora-a", Parent: "m"})
 			o.models[0].adapters = []string{"lora-a", "lora-b"}
 		}, []string{`model m: none of its engines has loaded 1 adapter of models[].adapters: "lora-b"`, "refused with 503"}},
@@ -177,7 +178,7 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			o.workers[0].kvEvents, o.workers[0].sockets, o.workers[0].engine.sources = "auto", nil, nil
 		}, []string{`worker a: its kvEvents is "auto", and its engine publishes none`, "--kv-events-config"}},
 		{"events-off", func(o *observation) {
-			o.workers[0].kind, o.workers[0].sockets[0].messages, o.workers[0].engine.eventsOff = "sglang", 0, true
+			o.workers[0].kind, o.workers[0].sockets[0].messages, o.workers[0].engine.eventsOff = engines.SGLang, 0, true
 		}, []string{"its engine publishes none", `"topic": "kv-events"`}},
 		{"events-unlisted", func(o *observation) {
 			o.workers[0].kvEvents, o.workers[0].kvReplay, o.workers[0].sockets = "auto", "", nil
@@ -186,11 +187,11 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"events-replay", func(o *observation) { o.workers[0].kvReplay, o.workers[0].engine.replayOff = "", true },
 			[]string{"has no replay socket", "and set the worker's kvReplay"}},
 		{"events-replay", func(o *observation) { o.workers[0].kvReplay = "" }, []string{`set its kvReplay to "tcp://a:5558"`}},
-		{"dynamo-frontend", func(o *observation) { o.workers[0].kind, o.workers[0].engine.workers = "dynamo", 2 }, []string{"to 2 workers", "a frontend for each worker"}},
+		{"dynamo-frontend", func(o *observation) { o.workers[0].kind, o.workers[0].engine.workers = engines.Dynamo, 2 }, []string{"to 2 workers", "a frontend for each worker"}},
 		{"dynamo-frontend", func(o *observation) {
-			o.workers[0].kind, o.workers[0].engine.workers, o.workers[0].engine.metricsErr = "dynamo", 0, broken
+			o.workers[0].kind, o.workers[0].engine.workers, o.workers[0].engine.metricsErr = engines.Dynamo, 0, broken
 		}, []string{"has no worker for the model"}},
-		{"", func(o *observation) { o.workers[0].kind, o.workers[0].engine.workers = "dynamo", -1 }, nil},
+		{"", func(o *observation) { o.workers[0].kind, o.workers[0].engine.workers = engines.Dynamo, -1 }, nil},
 		{"engine-metrics", func(o *observation) { o.workers[0].engine.metricsErr = broken }, []string{"its metrics cannot be read: broken", "--disable-log-stats"}},
 		{"cache-capacity", func(o *observation) { o.workers[0].engine.capacity, o.workers[0].blocks = 8192, 100 }, []string{"8192 tokens, which are 512 blocks, and its blocks is 100"}},
 		{"", func(o *observation) { o.workers[0].engine.capacity, o.workers[0].blocks = 8192, 512 }, nil},

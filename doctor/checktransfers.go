@@ -63,10 +63,10 @@ func checkHalves(o *observation) (found []Finding) {
 // checkConnector finds engines that do not transfer KV caches in the way that their workers are configured with.
 func checkConnector(o *observation) []Finding {
 	return eachHalf(o, func(w *workerSeen) (Finding, bool) {
-		if w.kind == "sglang" {
+		if w.engine.mode != "" {
 			return checkMode(w)
 		}
-		want := cmp.Or(w.transfer, fleet.TransferOf(w.kind).String())
+		want := cmp.Or(w.transfer, w.kind.Transfer.String())
 		if !w.engine.transferSeen || w.engine.transfer.String() == want {
 			return Finding{}, false
 		}
@@ -90,20 +90,18 @@ func connectorRemedy(transfer string) string {
 // checkMode compares the role of a worker with its SGLang's.
 func checkMode(w *workerSeen) (Finding, bool) {
 	mode := w.engine.mode
-	if mode == "" || mode == w.role {
-		return Finding{}, false
-	}
 	return Finding{
 		What:   fmt.Sprintf("its role is %s, and its --disaggregation-mode is %s", w.role, mode),
 		Why:    "its engine takes part in no transfer, so requests that are split fail or wait",
 		Remedy: fmt.Sprintf("start it with --disaggregation-mode %s, or give the worker the role of its mode", w.role),
-	}, true
+	}, mode != w.role
 }
 
 // checkTransferPath finds vLLMs of one model that were started with different texts for its path. NixlConnector hashes the text.
 func checkTransferPath(o *observation) []Finding {
 	return firstDifferent(o, func(w *workerSeen) string {
-		if w.kind != "vllm" || cmp.Or(w.transfer, fleet.TransferNixl.String()) != fleet.TransferNixl.String() || len(w.engine.served) == 0 {
+		nixl := fleet.TransferNixl.String()
+		if !w.kind.Connectors || cmp.Or(w.transfer, nixl) != nixl || len(w.engine.served) == 0 {
 			return ""
 		}
 		return w.engine.served[0].Root

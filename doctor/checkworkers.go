@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -133,7 +134,7 @@ func notLoaded(o *observation, m *modelSeen) []Finding {
 		if w.model != m.name || w.engine.err != nil {
 			continue
 		}
-		if w.kind != "vllm" && w.kind != "sim" {
+		if w.kind.AdapterPath == "" {
 			return nil
 		}
 		asked++
@@ -169,15 +170,15 @@ func firstOf(names []string) string {
 // connected to, checkEventSocket reports that.
 func checkEventsOff(o *observation) []Finding {
 	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
-		isOff := w.engine.sourcesErr == nil && len(w.engine.sources) == 0 || w.engine.eventsOff || w.kind == "llamacpp"
+		isOff := w.engine.sourcesErr == nil && len(w.engine.sources) == 0 || w.engine.eventsOff || w.kind.Dialect == engines.NoEvents
 		isReported := slices.ContainsFunc(w.sockets, func(s socketSeen) bool { return s.err != nil || s.messages > 0 })
-		if !w.fromFile || w.kvEvents == "" || w.kind == "trtllm" || !isOff || isReported {
+		if !w.fromFile || w.kvEvents == "" || w.kind.Dialect == engines.TRTLLMEvents || !isOff || isReported {
 			return Finding{}, false
 		}
 		return Finding{
 			What:   fmt.Sprintf("its kvEvents is %q, and its engine publishes none", w.kvEvents),
 			Why:    "the router estimates its cache from the requests that were sent there",
-			Remedy: optionsFor(w.kind).events,
+			Remedy: w.kind.Remedies.Events,
 		}, true
 	})
 }

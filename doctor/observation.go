@@ -6,6 +6,7 @@ import (
 
 	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
@@ -98,7 +99,8 @@ type modelSeen struct {
 
 // workerSeen is one engine process.
 type workerSeen struct {
-	name, model, address, kind string
+	name, model, address       string
+	kind                       *engines.Kind
 	fromFile                   bool // the configuration names it
 	inRouter                   bool // the router's fleet has it
 	kvEvents, kvReplay         string
@@ -193,7 +195,7 @@ func workersOf(cfg *config.Config, ranks []fleetRank) []workerSeen {
 	for _, m := range cfg.Models {
 		for _, w := range m.Workers {
 			all = append(all, workerSeen{
-				name: w.Name, model: m.Name, address: w.Address, kind: w.Engine, fromFile: true,
+				name: w.Name, model: m.Name, address: w.Address, kind: engines.Of(w.Engine), fromFile: true,
 				kvEvents: w.KVEvents, kvReplay: w.KVReplay, ranks: w.Ranks, blocks: w.Blocks,
 				role: w.Role, transfer: w.Transfer, transferAt: w.TransferAddress,
 			})
@@ -205,7 +207,7 @@ func workersOf(cfg *config.Config, ranks []fleetRank) []workerSeen {
 		if i < 0 {
 			i = len(all)
 			all = append(all, workerSeen{
-				name: r.Worker, model: r.Model, address: r.Address, kind: r.Engine,
+				name: r.Worker, model: r.Model, address: r.Address, kind: engines.Of(r.Engine),
 				role: r.Role, transfer: r.Transfer, transferAt: r.TransferAt,
 			})
 		}

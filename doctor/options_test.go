@@ -18,6 +18,7 @@ import (
 
 	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/engines"
 )
 
 // TestOptionsOfEngines serves the pages of one engine from each file of testdata/engines, and compares the findings. Each file
@@ -123,31 +124,30 @@ func servePages(t *testing.T, texts map[string]string) string {
 // option finds the texts that an operator types: flags, keys of JSON, and keys of TensorRT-LLM's file.
 var option = regexp.MustCompile(`--[a-z][a-z_-]+|"[a-z_]+":|\b[a-z]+_[a-z_.]+\b|DYN_[A-Z_]+`)
 
-// pageOf is the page of each kind of engine.
-var pageOf = map[string]string{
-	"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "llamacpp": "llamacpp", "dynamo": "dynamo",
-}
-
 // TestPagesHaveTheOptions: each option that a remedy names is on the page of the engine.
 func TestPagesHaveTheOptions(t *testing.T) {
-	for kind, o := range optionsOf {
-		page, err := os.ReadFile("../docs/engines/" + pageOf[kind] + ".md")
+	for _, kind := range engines.All() {
+		if kind.Page == "" {
+			continue
+		}
+		page, err := os.ReadFile("../docs/engines/" + kind.Page + ".md")
 		if err != nil {
 			t.Fatal(err)
 		}
+		r := &kind.Remedies
 		found := 0
-		for _, text := range []string{o.caching, o.events, o.replay, o.metrics, o.blockSize} {
+		for _, text := range []string{r.Caching, r.Events, r.Replay, r.Metrics, r.BlockSize, r.Socket} {
 			for _, name := range option.FindAllString(text, -1) {
 				for _, part := range strings.Split(name, ".") {
 					found++
 					if !strings.Contains(string(page), strings.TrimSuffix(part, ":")) {
-						t.Errorf("the page of %s does not have %s, which a remedy names", kind, part)
+						t.Errorf("the page of %s does not have %s, which a remedy names", kind.Name, part)
 					}
 				}
 			}
 		}
 		if found == 0 {
-			t.Errorf("the remedies for %s name no option", kind)
+			t.Errorf("the remedies for %s name no option", kind.Name)
 		}
 	}
 }

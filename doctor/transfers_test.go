@@ -4,6 +4,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -47,11 +48,11 @@ func TestWhatEnginesShowOfTransfers(t *testing.T) {
 		"/server_info": `{"version": "0.5.23", "disaggregation_mode": "prefill", "disaggregation_bootstrap_port": 8998, "page_size": 64}`,
 		"/metrics":     "vllm:num_requests_running 0\nvllm:nixl_num_failed_transfers_total 0\n",
 	})
-	w := workerSeen{address: at, kind: "sglang"}
+	w := workerSeen{address: at, kind: engines.SGLang}
 	if e := askEngine(t.Context(), &w, nil); e.err != nil || e.mode != "prefill" || e.transferSeen || e.version != "0.5.23" {
 		t.Errorf("SGLang: %+v", e)
 	}
-	w.kind = "vllm"
+	w.kind = engines.VLLM
 	if e := askEngine(t.Context(), &w, nil); e.err != nil || e.served[0].Root != "/models/m" || !e.transferSeen || e.transfer != fleet.TransferNixl {
 		t.Errorf("vLLM: %+v", e)
 	}

@@ -44,8 +44,8 @@ func TestAskHealth(t *testing.T) {
 		{"dead", gone.Addr().String(), Refusing, "connection refused", ""},
 		{"frozen", mute.Addr().String(), Silent, "no answer in time", ""},
 		{"no address", "no address", Refusing, "wrong address", ""},
-		{"Dynamo's frontend", answering(200), Healthy, "", fleet.HealthPathOf("dynamo", "org/m")},
-		{"Dynamo's frontend without its worker", answering(404), Refusing, "/v1/models/org%2Fm/ready answers 404", fleet.HealthPathOf("dynamo", "org/m")},
+		{"Dynamo's frontend", answering(200), Healthy, "", fleet.ReadyPath("org/m")},
+		{"Dynamo's frontend without its worker", answering(404), Refusing, "/v1/models/org%2Fm/ready answers 404", fleet.ReadyPath("org/m")},
 	} {
 		client := &http.Client{Timeout: 200 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
 		got, detail := AskHealth(t.Context(), client, c.address, cmp.Or(c.path, "/alive"))

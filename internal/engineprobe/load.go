@@ -9,16 +9,12 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/stator-project/stator/internal/engines"
 )
 
-// loadPaths are the paths at which kinds of engines load LoRA adapters. Kinds that are not here cannot, or have another body.
-var loadPaths = map[string]string{
-	"vllm": "/v1/load_lora_adapter",
-	"sim":  "/v1/load_lora_adapter",
-}
-
 // LoadsAdapters reports whether LoadAdapter can have engines of that kind load LoRA adapters.
-func LoadsAdapters(kind string) bool { return loadPaths[kind] != "" }
+func LoadsAdapters(kind string) bool { return engines.Of(kind).AdapterPath != "" }
 
 // maxRefusal bounds the bytes of an engine's error that are repeated.
 const maxRefusal = 512
@@ -31,7 +27,7 @@ func LoadAdapter(ctx context.Context, client *http.Client, kind, address, name, 
 	if err != nil {
 		return fmt.Errorf("load adapter: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+loadPaths[kind], bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+engines.Of(kind).AdapterPath, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("load adapter: %w", err)
 	}

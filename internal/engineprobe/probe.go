@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 )
@@ -45,56 +46,14 @@ type Load struct {
 // goroutine at a time may use it.
 type Probe struct {
 	base   string
-	names  loadNames
+	names  *engines.Metrics
 	client *http.Client
 }
 
-// loadNames are the names of the metrics from which a load is read. An empty name means that the
-// engine has no such metric.
-type loadNames struct {
-	running, waiting, usage, queries, hits, externalHits, gaps, gapTime string
-	// config is a metric whose labels describe the KV cache, and capacity one with its size in tokens. blocks and blockSize
-	// are two whose product is that size.
-	config, capacity, blocks, blockSize string
-	// stepTokens is a metric of Load.StepTokens; drafts and accepted are two counters from which it follows.
-	stepTokens, drafts, accepted string
-	// runningHasWaiting means that running counts the waiting requests too.
-	runningHasWaiting bool
-	path              string // of the page; empty is /metrics
-}
-
-// vllmLoad are vLLM's metrics. vLLM counts the tokens that KV connectors find apart from its own hits.
-var vllmLoad = loadNames{
-	running: "vllm:num_requests_running", waiting: "vllm:num_requests_waiting", usage: "vllm:kv_cache_usage_perc",
-	queries: "vllm:prefix_cache_queries_total", hits: "vllm:prefix_cache_hits_total", externalHits: "vllm:external_prefix_cache_hits_total",
-	gaps: "vllm:inter_token_latency_seconds_count", gapTime: "vllm:inter_token_latency_seconds_sum",
-	config: "vllm:cache_config_info",
-	drafts: "vllm:spec_decode_num_drafts_total", accepted: "vllm:spec_decode_num_accepted_tokens_total",
-}
-
-// loadOf has the names of each kind of engine. Dynamo's frontend counts the tokens of a prompt at its first token and those
-// found in the cache at its end, so between two readings they belong to different requests, and neither is read. So do SGLang and
-// TensorRT-LLM. TensorRT-LLM has the time of an output token as one mean for each request, which is no gap. Its /metrics is not
-// read: an answer removes the statistics from the engine.
-var loadOf = map[string]loadNames{
-	"sim":      vllmLoad,
-	"vllm":     vllmLoad,
-	"llamacpp": {running: "llamacpp:requests_processing", waiting: "llamacpp:requests_deferred", usage: "llamacpp:kv_cache_usage_ratio"},
-	"sglang": {running: "sglang:num_running_reqs", waiting: "sglang:num_queue_reqs", usage: "sglang:token_usage",
-		gaps: "sglang:inter_token_latency_seconds_count", gapTime: "sglang:inter_token_latency_seconds_sum",
-		capacity: "sglang:max_total_num_tokens", stepTokens: "sglang:spec_accept_length"},
-	"trtllm": {running: "trtllm_num_requests_running", waiting: "trtllm_num_requests_waiting", usage: "trtllm_kv_cache_utilization",
-		blocks: "trtllm_kv_cache_max_blocks", blockSize: "trtllm_kv_cache_tokens_per_block", path: "/prometheus/metrics"},
-	"dynamo": {running: "dynamo_frontend_inflight_requests", waiting: "dynamo_frontend_queued_requests", runningHasWaiting: true,
-		gaps:    "dynamo_frontend_inter_token_latency_seconds_count",
-		gapTime: "dynamo_frontend_inter_token_latency_seconds_sum",
-		blocks:  "dynamo_frontend_model_total_kv_blocks", blockSize: "dynamo_frontend_model_kv_cache_block_size"},
-}
-
-// New returns a probe of the engine of that kind at ip:port.
+// New returns a probe of the engine of that kind, as a worker names it, at ip:port.
 func New(kind, address string) *Probe {
 	return &Probe{
-		base: "http://" + address, names: loadOf[kind],
+		base: "http://" + address, names: &engines.Of(kind).Metrics,
 		client: &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 1}},
 	}
 }
@@ -119,7 +78,7 @@ func (p *Probe) Models(ctx context.Context) (Models, error) {
 }
 
 // ReadsLoad reports whether the metric names of this kind of engine are known.
-func (p *Probe) ReadsLoad() bool { return p.names.running != "" }
+func (p *Probe) ReadsLoad() bool { return p.names.Running != "" }
 
 // maxGapSeconds bounds the sum of gaps, because a time.Duration holds 292 years. A busy engine needs
 // a century to get here.
@@ -131,9 +90,9 @@ const maxMetrics = 8 << 20
 // Load reads the engine's metrics page.
 func (p *Probe) Load(ctx context.Context) (Load, error) {
 	var l Load
-	err := p.read(ctx, cmp.Or(p.names.path, "/metrics"), func(r io.Reader) error {
+	err := p.read(ctx, cmp.Or(p.names.Path, "/metrics"), func(r io.Reader) error {
 		var err error
-		l, err = p.names.parse(io.LimitReader(r, maxMetrics))
+		l, err = parse(p.names, io.LimitReader(r, maxMetrics))
 		return err
 	})
 	return l, err
@@ -167,7 +126,7 @@ func (p *Probe) read(ctx context.Context, path string, use func(io.Reader) error
 
 // parse reads the load from a metrics page. An engine with several ranks or models has several samples
 // of a name: they are added up, and of usages the largest counts.
-func (n loadNames) parse(r io.Reader) (Load, error) {
+func parse(n *engines.Metrics, r io.Reader) (Load, error) {
 	page, err := metric.Read(r)
 	if err != nil {
 		return Load{}, err
@@ -179,22 +138,22 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 		if s.Name == "" || !(s.Value >= 0 && s.Value < maxCount) {
 			continue
 		}
-		found = found || s.Name == n.running
+		found = found || s.Name == n.Running
 		l.add(n, s)
 	}
 
 	if !found {
-		return Load{}, fmt.Errorf("the page has no %s", n.running)
+		return Load{}, fmt.Errorf("the page has no %s", n.Running)
 	}
-	if n.runningHasWaiting {
+	if n.RunningHasWaiting {
 		l.Running = max(0, l.Running-l.Waiting)
 	}
 	if l.drafts > 0 {
 		l.StepTokens = min(1+l.accepted/l.drafts, fleet.MaxStepTokens)
 	}
 	l.Tiers = readTiers(page)
-	if n.blocks != "" {
-		l.addCapacity(product(least(page, n.blocks), least(page, n.blockSize)))
+	if n.Blocks != "" {
+		l.addCapacity(product(least(page, n.Blocks), least(page, n.BlockSize)))
 	}
 	return l, nil
 }
@@ -204,31 +163,31 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 const maxCount = 1 << 53
 
 // add counts one sample in.
-func (l *Load) add(n loadNames, s metric.Sample) {
+func (l *Load) add(n *engines.Metrics, s metric.Sample) {
 	switch s.Name {
-	case n.running:
+	case n.Running:
 		l.Running += int(min(s.Value, math.MaxInt32))
-	case n.waiting:
+	case n.Waiting:
 		l.Waiting += int(min(s.Value, math.MaxInt32))
-	case n.usage:
+	case n.Usage:
 		l.KVUsage = max(l.KVUsage, min(1, s.Value))
-	case n.queries:
+	case n.Queries:
 		l.PrefixQueries += uint64(s.Value)
-	case n.hits, n.externalHits:
+	case n.Hits, n.ExternalHits:
 		l.PrefixHits += uint64(s.Value)
-	case n.gaps:
+	case n.Gaps:
 		l.Gaps += uint64(s.Value)
-	case n.gapTime:
+	case n.GapTime:
 		l.GapTime += time.Duration(min(s.Value, maxGapSeconds) * float64(time.Second))
-	case n.drafts:
+	case n.Drafts:
 		l.drafts += s.Value
-	case n.accepted:
+	case n.Accepted:
 		l.accepted += s.Value
-	case n.stepTokens:
+	case n.StepTokens:
 		l.StepTokens = max(l.StepTokens, min(s.Value, fleet.MaxStepTokens))
-	case n.config:
+	case n.Config:
 		l.addCapacity(configuredTokens(s.Labels))
-	case n.capacity:
+	case n.Capacity:
 		l.addCapacity(int(min(s.Value, maxCapacity)))
 	}
 }

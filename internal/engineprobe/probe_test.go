@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/stator-project/stator/internal/engines"
 )
 
 // pages are shortened metrics pages of engines.
@@ -89,7 +91,7 @@ func TestStepTokens(t *testing.T) {
 		{"sglang", "sglang:num_running_reqs 1\nsglang:spec_accept_length 3.25\n", 3.25},
 		{"trtllm", "trtllm_num_requests_running 1\n", 0},
 	} {
-		l, err := loadOf[c.kind].parse(strings.NewReader(c.page))
+		l, err := parse(&engines.Of(c.kind).Metrics, strings.NewReader(c.page))
 		if err != nil || l.StepTokens != c.want {
 			t.Errorf("%s: %g tokens, %v; want %g", c.kind, l.StepTokens, err, c.want)
 		}
@@ -213,7 +215,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add("vllm:num_requests_running{\nvllm:num_requests_running{}\n", uint64(4))
 	f.Add("vllm:num_requests_running\t3\r\nvllm:kv_cache_usage_perc 0.5\r\n", uint64(5))
 	f.Fuzz(func(t *testing.T, page string, seed uint64) {
-		got, err := vllmLoad.parse(strings.NewReader(page))
+		got, err := parse(&engines.VLLM.Metrics, strings.NewReader(page))
 		if err != nil && !reflect.DeepEqual(got, Load{}) {
 			t.Fatalf("both %+v and %v", got, err)
 		}
@@ -223,7 +225,7 @@ func FuzzLoad(f *testing.F) {
 		lines := append(strings.Split(page, "\n"), "# vllm:num_requests_running 5", "vllm:other{x=\"vllm:num_requests_running 5\"} 5", "")
 		rng := rand.New(rand.NewPCG(seed, 0))
 		rng.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
-		again, againErr := vllmLoad.parse(strings.NewReader(strings.Join(lines, "\n")))
+		again, againErr := parse(&engines.VLLM.Metrics, strings.NewReader(strings.Join(lines, "\n")))
 		if !reflect.DeepEqual(again, got) || (err == nil) != (againErr == nil) {
 			t.Fatalf("%+v, %v in another order: %+v, %v", got, err, again, againErr)
 		}
@@ -259,12 +261,12 @@ func TestCapacity(t *testing.T) {
 		{"dynamo", "dynamo_frontend_model_total_kv_blocks 10", 0},
 		{"sglang", "sglang:max_total_num_tokens{tp_rank=\"0\"} 471258\nsglang:max_total_num_tokens{tp_rank=\"1\"} 471258", 471_258},
 	} {
-		names, page := vllmLoad, "vllm:num_requests_running 0\n"
+		names, page := &engines.VLLM.Metrics, "vllm:num_requests_running 0\n"
 		if c.kind == "sglang" || c.kind == "dynamo" {
-			names = loadOf[c.kind]
-			page = names.running + " 0\n"
+			names = &engines.Of(c.kind).Metrics
+			page = names.Running + " 0\n"
 		}
-		load, err := names.parse(strings.NewReader(page + c.page + "\n"))
+		load, err := parse(names, strings.NewReader(page+c.page+"\n"))
 		if err != nil || load.Capacity != c.want {
 			t.Errorf("%s: %d tokens, %v; want %d", c.kind, load.Capacity, err, c.want)
 		}

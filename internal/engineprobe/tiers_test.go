@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stator-project/stator/internal/engines"
 )
 
 // TestTiers reads what vLLM counts of its own tiers.
@@ -33,7 +35,7 @@ vllm:kv_offload_allocation_failure_total 4
 			{Name: "other", Stored: 2}}},
 		{pages["vllm"], nil},
 	} {
-		l, err := vllmLoad.parse(strings.NewReader(c.page))
+		l, err := parse(&engines.VLLM.Metrics, strings.NewReader(c.page))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +48,7 @@ vllm:kv_offload_allocation_failure_total 4
 	for i := range 100 {
 		many += fmt.Sprintf("vllm:kv_offload_tiering_read_bytes_total{tier=\"%d:t%d\"} 1\n", i, i)
 	}
-	if l, err := vllmLoad.parse(strings.NewReader(many)); err != nil || len(l.Tiers) != maxTiers {
+	if l, err := parse(&engines.VLLM.Metrics, strings.NewReader(many)); err != nil || len(l.Tiers) != maxTiers {
 		t.Errorf("%d tiers: %v", len(l.Tiers), err)
 	}
 }

@@ -3,12 +3,13 @@ package engineprobe
 import (
 	"strings"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 )
 
-// SeenTransfer returns how an engine of that kind transfers KV caches, as far as its metrics show that. vLLM has the metrics of a
-// connector from its start:
+// SeenTransfer returns how an engine of that kind transfers KV caches, as far as its metrics show that. Kinds with vLLM's connectors have
+// the metrics of a connector from their start:
 //
 //	metrics                                              transfer
 //	vllm:nixl_…                                          nixl
@@ -17,8 +18,8 @@ import (
 //	neither of them                                      none
 //
 // SGLang shows its transfer in its server info, and TensorRT-LLM nowhere.
-func SeenTransfer(kind string, page metric.Samples) (t fleet.Transfer, known bool) {
-	if kind != "vllm" {
+func SeenTransfer(kind *engines.Kind, page metric.Samples) (t fleet.Transfer, known bool) {
+	if !kind.Connectors {
 		return fleet.NoTransfer, false
 	}
 	var isVLLM, offloads, isP2P bool
@@ -29,7 +30,7 @@ func SeenTransfer(kind string, page metric.Samples) (t fleet.Transfer, known boo
 		case strings.HasPrefix(s.Name, "vllm:kv_offload_"):
 			offloads = true
 			isP2P = isP2P || strings.HasSuffix(s.Labels["tier"], ":p2p")
-		case s.Name == vllmLoad.running:
+		case s.Name == kind.Metrics.Running:
 			isVLLM = true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 )
@@ -28,7 +29,7 @@ func TestSeenTransfer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, known := SeenTransfer(c.kind, page); got != c.want || known != c.known {
+		if got, known := SeenTransfer(engines.Of(c.kind), page); got != c.want || known != c.known {
 			t.Errorf("%s %q: %v, %v; want %v, %v", c.kind, c.page, got, known, c.want, c.known)
 		}
 	}

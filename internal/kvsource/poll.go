@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/backoff"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
@@ -17,12 +18,18 @@ import (
 // call, once: a second client would take events away, and there is no replay. Lost events show as a
 // hole in the numbers of the events.
 
-// DialectOf returns the dialect of an engine's messages at an endpoint. TensorRT-LLM has its own
-// over HTTP; its bridges to ZMQ publish vLLM's. So do the workers of Dynamo: the dialect Dynamo is
-// that of its event plane, whose endpoints no configuration names.
+// decoders are the dialects that engines speak. The dialect Dynamo is not among them: it is that of the event plane, whose endpoints
+// no configuration names. A socket of an engine without events may be that of a program beside it, which has to speak vLLM's.
+var decoders = map[engines.Dialect]kvevent.Dialect{
+	engines.NoEvents: kvevent.VLLM, engines.VLLMEvents: kvevent.VLLM, engines.SGLangEvents: kvevent.SGLang,
+	engines.TRTLLMEvents: kvevent.TRTLLM,
+}
+
+// DialectOf returns the dialect of an engine's messages at an endpoint. TensorRT-LLM has its own over HTTP; its bridges to ZMQ
+// publish vLLM's.
 func DialectOf(engine, endpoint string) kvevent.Dialect {
-	d, err := kvevent.ParseDialect(engine)
-	if err != nil || d == kvevent.Dynamo || d == kvevent.TRTLLM && !overHTTP(endpoint) {
+	d := decoders[engines.Of(engine).Dialect]
+	if d == kvevent.TRTLLM && !overHTTP(endpoint) {
 		return kvevent.VLLM
 	}
 	return d

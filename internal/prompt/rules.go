@@ -1,5 +1,7 @@
 package prompt
 
+import "github.com/stator-project/stator/internal/engines"
+
 // Rules are the engine's rules about which requests are acceptable, beyond what no engine can serve.
 type Rules uint8
 
@@ -11,10 +13,9 @@ const (
 	AnyEngine
 )
 
-// RulesOf returns the rules for an engine by its name in the configuration.
+// RulesOf returns the rules for a kind of engine by its name in the configuration.
 func RulesOf(engine string) Rules {
-	switch engine {
-	case "", "vllm", "sim":
+	if engines.Of(engine).VLLMRules {
 		return VLLM
 	}
 	return AnyEngine

@@ -1,14 +1,11 @@
 package kvevent
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // Dialect is the format of an engine's events.
 type Dialect uint8
 
-// The dialects. VLLM is the default.
+// The dialects. VLLM is the default. Package engines has the dialect of each kind of engine.
 const (
 	VLLM Dialect = iota
 	SGLang
@@ -24,20 +21,6 @@ func (d Dialect) String() string {
 		return dialectNames[d]
 	}
 	return "unknown"
-}
-
-// ParseDialect reads a name of the configuration. An empty name is VLLM, which simulated
-// engines speak, too.
-func ParseDialect(name string) (Dialect, error) {
-	for i, n := range dialectNames {
-		if n == name {
-			return Dialect(i), nil
-		}
-	}
-	if name == "" {
-		return VLLM, nil
-	}
-	return 0, fmt.Errorf("%q is not a dialect of cache events: want %s", name, strings.Join(dialectNames[:], ", "))
 }
 
 // Decode reads one message of the dialect into b. On an error the batch is empty.

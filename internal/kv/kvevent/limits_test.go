@@ -18,11 +18,7 @@ func TestEveryLimitIsEnforced(t *testing.T) {
 	}
 
 	for dialect, file := range map[string]string{"sglang": "sglang-maps.jsonl", "trtllm": "trtllm.json", "dynamo": "dynamo-frames.jsonl"} {
-		d, err := kvevent.ParseDialect(dialect)
-		if err != nil {
-			t.Fatal(err)
-		}
-
+		d := dialectNamed(t, dialect)
 		refused := map[string]int{}
 		for _, message := range made(t, file) {
 			for name, limit := range limits {
