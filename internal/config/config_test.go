@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/engines"
 )
 
 // TestParse shows the errors and defaults of a file. Verbs:
@@ -18,7 +19,8 @@ func TestParse(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			c, err := config.Parse([]byte(d.Input))
 			if err != nil {
-				return err.Error() + "\n"
+				python := strings.Join(engines.Names((*engines.Kind).RunsInPython), ", ")
+				return strings.ReplaceAll(err.Error(), python, "KINDS IN PYTHON") + "\n"
 			}
 			var b strings.Builder
 			fmt.Fprintf(&b, "ok: listen %s, decisionTimeout %s, %d models\n", c.Gateway.Listen, c.Gateway.DecisionTimeout, len(c.Models))

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -112,14 +113,11 @@ func (c *Connectors) UseStore() bool {
 
 // UsesStore reports whether engines of a launch use the store of KV blocks of their node, if their model has one.
 func (l *Launch) UsesStore() bool {
-	switch l.Engine {
-	case "sim":
+	if l.Engine == engines.Sim.Name {
 		return true
-	case "vllm":
-		c, err := ReadConnectors(l.Args)
-		return err == nil && c.UseStore()
 	}
-	return false
+	c, err := ReadConnectors(l.Args)
+	return engines.Of(l.Engine).Connectors && err == nil && c.UseStore()
 }
 
 // Transfer returns how a worker with these connectors takes part in transfers. An aggregated worker has none but p2p, by which
@@ -164,19 +162,20 @@ func (v *validator) connectors(l *Launch, path string) {
 // which takes part in each, and for args that are refused.
 func (l *Launch) transfer() string {
 	role, err := fleet.ParseRole(l.Role)
-	if err != nil || role == fleet.Aggregated || l.Engine == "sim" {
+	if err != nil || role == fleet.Aggregated || l.Engine == engines.Sim.Name {
 		return ""
 	}
-	kind := fleet.TransferOf(l.Engine)
-	if l.Engine == "vllm" {
+	kind := engines.Of(l.Engine)
+	transfer := kind.Transfer
+	if kind.Connectors {
 		c, err := ReadConnectors(l.Args)
 		if err != nil {
 			return ""
 		}
-		kind = c.Transfer(role)
+		transfer = c.Transfer(role)
 	}
-	if kind == fleet.NoTransfer {
+	if transfer == fleet.NoTransfer {
 		return ""
 	}
-	return kind.String()
+	return transfer.String()
 }

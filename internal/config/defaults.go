@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/kvindex"
@@ -157,7 +158,7 @@ func (p *Planner) setDefaults() {
 
 func (w *Worker) setDefaults() {
 	w.Role = fleet.Aggregated.String()
-	w.Engine = "vllm"
+	w.Engine = engines.VLLM.Name
 	w.Ranks = 1
 	w.Weight = fleet.DefaultWeight
 	w.HealthPath = notSetText
@@ -217,7 +218,7 @@ func (m *Model) inherit() {
 		w := &m.Workers[i]
 		w.fillTransfer()
 		if w.HealthPath == notSetText {
-			w.HealthPath = fleet.HealthPathOf(w.Engine, m.Name)
+			w.HealthPath = engines.Of(w.Engine).HealthPath(m.Name)
 		}
 	}
 }

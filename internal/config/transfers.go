@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -26,7 +27,7 @@ func (m *Model) hasTransfers() bool {
 	listed := func(w Worker) bool { return w.Transfer != fleet.NoTransfer.String() }
 	launched := func(l Launch) bool {
 		c, err := ReadConnectors(l.Args)
-		return l.Engine == "vllm" && (err != nil || len(c.Names) > 0 || m.KV.HostBytes > 0 && c.UseStore())
+		return engines.Of(l.Engine).Connectors && (err != nil || len(c.Names) > 0 || m.KV.HostBytes > 0 && c.UseStore())
 	}
 	return m.isSplit() || slices.ContainsFunc(m.Workers, listed) || slices.ContainsFunc(m.Launch, launched)
 }
@@ -41,7 +42,7 @@ func (w *Worker) fillTransfer() {
 	if w.Transfer == notSetText {
 		w.Transfer = fleet.NoTransfer.String()
 		if w.isHalf() {
-			w.Transfer = fleet.TransferOf(w.Engine).String()
+			w.Transfer = engines.Of(w.Engine).Transfer.String()
 		}
 	}
 	if w.Transfer == fleet.TransferBootstrap.String() && w.TransferAddress == "" {
@@ -78,8 +79,8 @@ func (v *validator) transfer(w *Worker, path string) {
 	}
 
 	v.is(!w.isHalf() || t != fleet.NoTransfer, path+".role",
-		"is %s, which engine %s cannot have without a transfer of KV caches: set transfer, or use engine vllm, sglang, trtllm or sim",
-		w.Role, w.Engine)
+		"is %s, which engine %s cannot have without a transfer of KV caches: set transfer, or use engine %s",
+		w.Role, w.Engine, engines.Choices((*engines.Kind).Transfers))
 	if !t.HasAddress() {
 		v.is(w.TransferAddress == "", path+".transferAddress", "has no effect with transfer %s", t)
 		return

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/pick"
@@ -31,12 +32,6 @@ const (
 const (
 	affinityOff  = "off"
 	affinityWasm = "wasm"
-)
-
-// The kinds of engines that an agent can start, and the kinds that a worker can have.
-var (
-	launched = []string{"sim", "llamacpp", "vllm", "sglang", "trtllm", "exec"}
-	engines  = []string{"vllm", "sglang", "trtllm", "llamacpp", "dynamo", "sim", "exec"}
 )
 
 // Bounds of values whose packages have none.
@@ -120,6 +115,12 @@ func (v *validator) is(ok bool, path, format string, args ...any) {
 
 func (v *validator) oneOf(s string, of []string, path string) {
 	v.is(slices.Contains(of, s), path, "is %q: use %s or %s", s, strings.Join(of[:len(of)-1], ", "), of[len(of)-1])
+}
+
+// engine checks the name of a kind of engine for which is returns true.
+func (v *validator) engine(name string, is func(*engines.Kind) bool, path string) {
+	kind, ok := engines.Named(name)
+	v.is(ok && is(kind), path+".engine", "is %q: use %s", name, engines.Choices(is))
 }
 
 func (v *validator) gateway(g *Gateway) {
@@ -355,32 +356,30 @@ func (v *validator) roles(m *Model, path string) {
 
 func (v *validator) launch(l *Launch, path string) {
 	v.taints(l.Taints, path+".taints")
-	v.oneOf(l.Engine, launched, path+".engine")
+	v.engine(l.Engine, (*engines.Kind).IsLaunched, path)
 	v.is(l.Node == "" || fleet.ValidName(l.Node), path+".node", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", l.Node)
 	v.role(l.Role, path)
 	v.transfers(l, path)
 	v.is(l.Count >= 1 && l.Count <= maxCount, path+".count", "must lie between 1 and %d", maxCount)
 	v.scale(l, path)
-	v.is(l.Engine != "exec" || len(l.Command) > 0, path+".command", "is required for engine exec")
+	v.is(l.Engine != engines.Exec.Name || len(l.Command) > 0, path+".command", "is required for engine exec")
 	v.process(l, path)
 }
 
 // transfers checks that an engine that prefills or decodes can transfer KV caches.
 func (v *validator) transfers(l *Launch, path string) {
-	v.is(l.Role == fleet.Aggregated.String() || fleet.TransferOf(l.Engine) != fleet.NoTransfer, path+".role",
+	kind := engines.Of(l.Engine)
+	v.is(l.Role == fleet.Aggregated.String() || kind.Transfers(), path+".role",
 		"is %s, which engine %s cannot have: it transfers no KV caches", l.Role, l.Engine)
-	if l.Engine == "vllm" {
+	if kind.Connectors {
 		v.connectors(l, path)
 	}
 }
 
-// inPython are the engines that an interpreter runs.
-var inPython = []string{"llamacpp", "vllm", "sglang", "trtllm"}
-
 // process checks the settings of a launch that its process gets beside its command line.
 func (v *validator) process(l *Launch, path string) {
-	v.is(l.Python == "" || slices.Contains(inPython, l.Engine), path+".python", "has no effect for engine %s: it is for %s",
-		l.Engine, strings.Join(inPython, ", "))
+	v.is(l.Python == "" || engines.Of(l.Engine).RunsInPython(), path+".python", "has no effect for engine %s: it is for %s",
+		l.Engine, strings.Join(engines.Names((*engines.Kind).RunsInPython), ", "))
 	for _, name := range slices.Sorted(maps.Keys(l.Env)) {
 		v.is(name != "" && !strings.ContainsAny(name, "= \x00"), path+".env", "has the name %q: write NAME: value", name)
 		v.is(!strings.Contains(l.Env[name], "\x00"), path+".env."+name, "has a zero byte")
@@ -388,7 +387,7 @@ func (v *validator) process(l *Launch, path string) {
 
 	_, sets := l.Env["CUDA_VISIBLE_DEVICES"]
 	v.is(!sets || len(l.GPUs) == 0, path+".env.CUDA_VISIBLE_DEVICES", "is set by gpus: remove one of them")
-	v.is(len(l.GPUs) == 0 || l.Engine != "sim", path+".gpus", "has no effect for engine sim")
+	v.is(len(l.GPUs) == 0 || l.Engine != engines.Sim.Name, path+".gpus", "has no effect for engine sim")
 	for i, id := range l.Devices() {
 		v.is(id != "" && !strings.ContainsAny(id, ", \t\n\x00"), fmt.Sprintf("%s.gpus[%d]", path, i),
 			"is %q: use an index such as 0, or a UUID", id)
@@ -407,7 +406,7 @@ func (v *validator) worker(w *Worker, path string) {
 	v.is(err == nil || isName, path+".address",
 		"is %q: use an IP and a port, such as 10.0.0.1:8000, or a DNS name and a port, such as engine-0:8000", w.Address)
 	v.role(w.Role, path)
-	v.oneOf(w.Engine, engines, path+".engine")
+	v.engine(w.Engine, (*engines.Kind).IsKind, path)
 	v.transfer(w, path)
 	v.is(w.Ranks >= 1 && w.Ranks <= fleet.MaxRanks, path+".ranks", "must lie between 1 and %d", fleet.MaxRanks)
 	v.taints(w.Taints, path+".taints")
@@ -435,7 +434,7 @@ func (v *validator) events(w *Worker, path string) {
 	events, isBound := strings.CutPrefix(w.KVEvents, "bind:")
 	switch {
 	case events == "" && !isBound || events == "auto" && !isBound:
-	case w.Engine == "trtllm":
+	case engines.Of(w.Engine).Dialect == engines.TRTLLMEvents:
 		v.is(strings.HasPrefix(events, "http://") && !isBound, path+".kvEvents",
 			"is %q: use a URL such as http://10.0.0.1:8000/kv_cache_events", w.KVEvents)
 	default:

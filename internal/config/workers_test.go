@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -24,6 +25,33 @@ func TestFleetWorkers(t *testing.T) {
 	w := workers[0]
 	if w.Name != "a" || w.Model != "m" || w.State != fleet.Ready || w.BlockSize != 32 || w.Ranks != 1 || w.KVEvents != "auto" || w.HealthPath != "/health" {
 		t.Errorf("%+v", w)
+	}
+}
+
+// TestKinds: a worker can be of every kind of engine, and a launch of every kind that agents start, with a role if the kind transfers
+// KV caches.
+func TestKinds(t *testing.T) {
+	const head, worker = "{apiVersion: stator.dev/v1alpha1, kind: Stator, models: [{name: m, path: 'builtin:sim', ", "address: '10.0.0.1:80'"
+	refused := func(yaml string) bool {
+		_, err := config.Parse([]byte(head + yaml + "}]}"))
+		return err != nil
+	}
+	for _, k := range engines.All() {
+		if refused(fmt.Sprintf("workers: [{name: a, engine: %s, %s}]", k.Name, worker)) {
+			t.Errorf("a worker of engine %s is refused", k.Name)
+		}
+		half := "{name: %s, role: %s, engine: %s, address: '10.0.0.%d:80'}"
+		halves := fmt.Sprintf(half+", "+half, "a", "prefill", k.Name, 1, "b", "decode", k.Name, 2)
+		if refused("workers: ["+halves+"]") == k.Transfers() {
+			t.Errorf("engine %s with a role is refused: %t", k.Name, k.Transfers())
+		}
+		if refused(fmt.Sprintf("launch: [{engine: %s, command: [serve]}]", k.Name)) == k.IsLaunched() {
+			t.Errorf("a launch of engine %s is refused: %t", k.Name, k.IsLaunched())
+		}
+		python := fmt.Sprintf("launch: [{engine: %s, command: [serve], python: python3}]", k.Name)
+		if k.IsLaunched() && refused(python) == k.RunsInPython() {
+			t.Errorf("an interpreter for engine %s is refused: %t", k.Name, k.RunsInPython())
+		}
 	}
 }
 
