@@ -120,7 +120,7 @@ var allowed = map[string][]string{
 	// The Wasm filter connects the keys with Envoy, and the header's name is that of Envoy's configuration.
 	"wasm/filter": {"wasm/affinity", "internal/envoynames"},
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.
-	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
+	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/engines", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},
 	// The store decides by the same rule as the simulator, and names tiers as routers do.
 	"kvbm":         {"internal/fleet", "internal/kv/onboard", "internal/kv/block", "kvbm/disk", "kvbm/object", "kvbm/pool"},
@@ -143,7 +143,7 @@ var allowed = map[string][]string{
 	"nixl/transfer":      {"internal/child", "internal/kv/block", "nixl/wire"},
 	"kvbm/nixlprobe":     {"internal/kv/block", "kvbm/host", "nixl/transfer", "nixl/wire"},
 	"kvbm/stream":        {"internal/kv/block", "internal/backoff"},
-	"workeragent/engine": {"internal/config", "internal/fleet"},
+	"workeragent/engine": {"internal/config", "internal/engines", "internal/fleet"},
 	"enginesim":          {"internal/perfmodel", "internal/kv/block", "kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login. It compares an Envoy with the names and versions of the configurations that xds writes.

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/workeragent/engine"
@@ -267,7 +268,7 @@ func TestNewReportsEveryWrongLaunch(t *testing.T) {
 	})
 	want := `worker name "a" is not valid or is there twice
 worker name "B" is not valid or is there twice
-engine "steam" cannot be launched: use sim, llamacpp, vllm, sglang, trtllm or exec
+engine "steam" cannot be launched: use ` + engines.Choices((*engines.Kind).IsLaunched) + `
 args.engineSpeedup of c is unknown to engine exec: it takes none`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/engineprobe"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -146,7 +147,7 @@ func (s *supervisor) awaitHealthy(ctx context.Context, probe *engineprobe.Probe)
 func (s *supervisor) isForeign() bool {
 	w := s.current()
 	address, err := netip.ParseAddrPort(w.Address)
-	if err != nil || s.launch.Kind == "exec" {
+	if err != nil || s.launch.Kind == engines.Exec.Name {
 		return false
 	}
 	return child.OthersListen(s.processID(), address)

@@ -53,19 +53,6 @@ func (t Transfer) HasAddress() bool { return t == TransferP2P || t == TransferBo
 // DefaultBootstrapPort is the port of SGLang's bootstrap server unless --disaggregation-bootstrap-port sets another.
 const DefaultBootstrapPort = 8998
 
-// TransferOf returns the transfer of an engine of that kind, unless the configuration names another.
-func TransferOf(engine string) Transfer {
-	switch engine {
-	case "vllm", "sim":
-		return TransferNixl
-	case "sglang":
-		return TransferBootstrap
-	case "trtllm":
-		return TransferContext
-	}
-	return NoTransfer
-}
-
 // ValidateTransfer returns the first mistake in the worker's transfer and its address.
 func (w *Worker) ValidateTransfer() error {
 	switch {

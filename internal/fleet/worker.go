@@ -88,20 +88,10 @@ const (
 	readyAfter  = "/ready"
 )
 
-// HealthPathOf returns the path at which an engine of that kind is asked for its health, unless the configuration names
-// another. A frontend of Dynamo answers 200 at /health while it has no worker.
-func HealthPathOf(engine, model string) string {
-	if engine == "dynamo" {
-		return ReadyPath(model)
-	}
-	return DefaultHealthPath
-}
-
 // ReadyPath returns the health path of one model.
 func ReadyPath(model string) string { return readyBefore + url.PathEscape(model) + readyAfter }
 
-// IsReadyPath reports whether path is the health path of one model, as HealthPathOf returns it for Dynamo. An answer of 404 there means
-// that nothing serves the model.
+// IsReadyPath reports whether path is the health path of one model. An answer of 404 there means that nothing serves the model.
 func IsReadyPath(path string) bool {
 	return strings.HasPrefix(path, readyBefore) && strings.HasSuffix(path, readyAfter)
 }

@@ -7,28 +7,11 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/engines"
 )
 
 // visibleDevices is the variable that limits a CUDA program to some devices of its host.
 const visibleDevices = "CUDA_VISIBLE_DEVICES"
-
-// parallelism has, for each kind of engine whose use of GPUs is known, the options whose product is their number, with the
-// shortest beginning of the name that the engine takes for it. vLLM's context-parallel option for decoding is not among them,
-// nor SGLang's options for attention and experts: these use the GPUs of tensor parallelism.
-var parallelism = map[string]map[string]string{
-	"vllm": {
-		"tensor-parallel-size": "tensor", "pipeline-parallel-size": "pipeline", "prefill-context-parallel-size": "prefill-c",
-		dataParallel: dataParallel,
-	},
-	"sglang": {
-		"tp-size": "tp", "tensor-parallel-size": "tensor", "pp-size": "pp-s", "pipeline-parallel-size": "pipeline",
-		"dp-size": "dp", dataParallel: "data-p",
-	},
-	"trtllm": {
-		"tp-size": "tp-size", "tensor-parallel-size": "tensor-parallel-size", "pp-size": "pp-size",
-		"pipeline-parallel-size": "pipeline-parallel-size", "cp-size": "cp-size", "context-parallel-size": "context-parallel-size",
-	},
-}
 
 // GPUs returns how many GPUs one engine of a launch uses: by its options, or for other kinds of engines by the list of devices, at
 // least 1.
@@ -50,8 +33,8 @@ func GPUs(l *config.Launch) (int, error) {
 
 // gpusNeeded returns how many GPUs the engine uses. ok is false for kinds of engines whose use is not known.
 func (l *Launch) gpusNeeded() (n int, ok bool, err error) {
-	options, ok := parallelism[l.Kind]
-	if !ok {
+	options := engines.Of(l.Kind).Launch.GPUs
+	if options == nil {
 		return 0, false, nil
 	}
 
@@ -81,11 +64,12 @@ func (l *Launch) gpusNeeded() (n int, ok bool, err error) {
 // sharesGPUs reports whether the ranks of that option use the GPUs of tensor parallelism, as the ranks of
 // SGLang with --enable-dp-attention do.
 func (l *Launch) sharesGPUs(option string) bool {
-	if l.Kind != "sglang" || !strings.HasPrefix("dp-size", option) && !strings.HasPrefix(dataParallel, option) {
+	own := &engines.Of(l.Kind).Launch
+	if own.SharesGPUs == "" || !slices.ContainsFunc(own.Ranks, func(o string) bool { return strings.HasPrefix(o, option) }) {
 		return false
 	}
 	for key, text := range l.Args {
-		if optionName(key) == "enable-dp-attention" {
+		if optionName(key) == own.SharesGPUs {
 			return text != "false"
 		}
 	}

@@ -149,8 +149,8 @@ func anyCommand(l Launch, port int, c *Command) error {
 	return nil
 }
 
-// toJSON returns settings of numbers, booleans and texts as JSON, which cannot fail.
-func toJSON(settings map[string]any) string {
+// toJSON returns a text, or settings of numbers, booleans and texts, as JSON, which cannot fail.
+func toJSON(settings any) string {
 	text, err := json.Marshal(settings)
 	if err != nil {
 		panic(err) // a type that JSON does not have, in this file

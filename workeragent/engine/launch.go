@@ -9,12 +9,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
 // Launch describes one engine process to start.
 type Launch struct {
-	// Kind is sim, llamacpp, vllm, sglang, trtllm or exec.
+	// Kind is the name of a kind of engine that [Kinds] has.
 	Kind string
 	// Name is the worker's name.
 	Name string
@@ -46,8 +47,8 @@ type Launch struct {
 	Spare bool
 	// Survive has the engine run on when its agent ends.
 	Survive bool
-	// Self is the path of this program, which runs kind sim. Python is the interpreter that runs kinds
-	// llamacpp, vllm, sglang and trtllm: a path, or a name in PATH.
+	// Self is the path of this program, which runs kind sim. Python is the interpreter that runs engines in
+	// Python: a path, or a name in PATH.
 	Self, Python string
 }
 
@@ -167,13 +168,11 @@ func (l Launch) reserveTransfer(at *Site) ([]*reservation, error) {
 
 // transferPorts returns how many ports, one after the other, the engine needs for its transfers of KV caches.
 func (l Launch) transferPorts() (int, error) {
-	switch l.Kind {
-	case "vllm":
+	switch kind := engines.Of(l.Kind); {
+	case kind.Connectors:
 		return l.vllmTransferPorts()
-	case "sglang":
-		if l.Role != fleet.Aggregated {
-			return 1, nil
-		}
+	case l.hasBootstrap(kind):
+		return 1, nil
 	}
 	return 0, nil
 }
@@ -186,19 +185,19 @@ func (l Launch) command(at *Site, port, transferPort int) (*Command, error) {
 		Address: at.address(port), Taints: l.Taints,
 	}}
 
-	build, ok := kinds[l.Kind]
-	if !ok {
-		return nil, fmt.Errorf("engine %q cannot be launched: use sim, llamacpp, vllm, sglang, trtllm or exec", l.Kind)
+	kind, ok := engines.Named(l.Kind)
+	if !ok || !kind.IsLaunched() {
+		return nil, fmt.Errorf("engine %q cannot be launched: use %s", l.Kind, engines.Choices((*engines.Kind).IsLaunched))
 	}
-	if err := build(l, port, c); err != nil {
+	if err := shapes[kind.Launch.Shape](l, port, c); err != nil {
 		return nil, err
 	}
 	if l.Role != fleet.Aggregated && c.Worker.Transfer == fleet.NoTransfer {
-		c.Worker.Transfer = fleet.TransferOf(l.Kind)
+		c.Worker.Transfer = kind.Transfer
 	}
 	c.Dir = l.Dir
 	c.Env = append(c.Env, l.environment()...)
-	if (l.Kind != "sim" || l.Survive) && l.Self != "" {
+	if (kind.Launch.Shape != engines.Simulated || l.Survive) && l.Self != "" {
 		c.Holder = []string{l.Self, HoldCommand}
 	}
 	return c, nil
@@ -233,18 +232,16 @@ func (l Launch) Validate() error {
 	return nil
 }
 
-// kinds holds, for each kind of engine, the function that builds its command line.
-var kinds = map[string]func(Launch, int, *Command) error{
-	"sim":      simulated,
-	"llamacpp": llamaCPP,
-	"vllm":     vllm,
-	"sglang":   sglang,
-	"trtllm":   trtllm,
-	"exec":     anyCommand,
+// shapes holds, for each shape, the function that builds a command line of it.
+var shapes = map[engines.Shape]func(Launch, int, *Command) error{
+	engines.Simulated:   simulated,
+	engines.Script:      llamaCPP,
+	engines.ByOptions:   byOptions,
+	engines.UserCommand: anyCommand,
 }
 
 // Kinds returns the kinds of engines that can be launched, sorted.
-func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
+func Kinds() []string { return slices.Sorted(slices.Values(engines.Names((*engines.Kind).IsLaunched))) }
 
 // number returns the argument key as a whole number, or def if it is absent.
 func (l Launch) number(key string, def int) (int, error) {

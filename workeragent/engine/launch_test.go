@@ -2,11 +2,14 @@ package engine
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -114,7 +117,7 @@ func TestBuildRefuses(t *testing.T) {
 		launch Launch
 		want   string
 	}{
-		{Launch{Kind: "steam", Name: "a"}, `engine "steam" cannot be launched: use sim, llamacpp, vllm, sglang, trtllm or exec`},
+		{Launch{Kind: "steam", Name: "a"}, `engine "steam" cannot be launched: use ` + engines.Choices((*engines.Kind).IsLaunched)},
 		{Launch{Kind: "exec", Name: "a"}, "launch a: engine exec needs a command"},
 	} {
 		if c2, err := c.launch.Build(at); c2 != nil || err == nil || err.Error() != c.want {
@@ -129,9 +132,23 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-// TestKindsAreSorted lists every kind of engine that an agent can start.
-func TestKindsAreSorted(t *testing.T) {
-	if got, want := strings.Join(Kinds(), " "), "exec llamacpp sglang sim trtllm vllm"; got != want {
-		t.Errorf("kinds %s, want %s", got, want)
+// TestKinds: every kind of engine that an agent can start is listed, sorted, and has a command line.
+func TestKinds(t *testing.T) {
+	names := Kinds()
+	if !slices.IsSorted(names) || len(names) != len(engines.Names((*engines.Kind).IsLaunched)) {
+		t.Errorf("kinds %s", names)
+	}
+	for _, name := range names {
+		l := Launch{Kind: name, Name: "a", Model: "m", ModelPath: "/m", Self: "/bin/stator", Python: "python3", BlockSize: 16,
+			Args: map[string]string{}, Command: []string{"serve"}}
+		if err := l.Validate(); err != nil {
+			t.Error(err)
+		}
+		for _, option := range slices.Sorted(maps.Keys(engines.Of(name).Launch.GPUs)) {
+			l.Args = map[string]string{option: "2"}
+			if n, known, err := l.gpusNeeded(); n != 2 || !known || err != nil {
+				t.Errorf("%s with %s: %d GPUs, %v", name, option, n, err)
+			}
+		}
 	}
 }

@@ -1,6 +1,11 @@
 package engine
 
-import "regexp"
+import (
+	"regexp"
+	"strings"
+
+	"github.com/stator-project/stator/internal/engines"
+)
 
 // remedy is advice on what to change when an engine prints a line.
 type remedy struct {
@@ -10,7 +15,7 @@ type remedy struct {
 
 // remedies are for common mistakes, and are tried in this order. testdata/logs has lines of each.
 var remedies = []remedy{
-	{regexp.MustCompile(`No module named '?(vllm|xllamacpp|sglang|tensorrt_llm)`),
+	{regexp.MustCompile(`No module named '?(` + strings.Join(modules(), "|") + ")"),
 		"the engine is not installed for this interpreter: install it there, or name another with launch[].python"},
 	{regexp.MustCompile(`No module named '?stator_connector`),
 		"the KV store of the node needs the package stator-connector: make wheel, and install the wheel for this interpreter with pip"},
@@ -38,6 +43,16 @@ var remedies = []remedy{
 			`{HF_HUB_OFFLINE: "0"} where the network is allowed`},
 	{regexp.MustCompile(`\[Errno 98\]|[Aa]ddress already in use`),
 		"another program has the engine's port: the next start takes another one; if it goes on, change --engine-ports"},
+}
+
+// modules returns the Python packages that have an engine.
+func modules() (all []string) {
+	for _, k := range engines.All() {
+		if k.RunsInPython() {
+			all = append(all, k.Launch.Module)
+		}
+	}
+	return all
 }
 
 // RemedyFor returns what to change when an engine has printed the line, or when its start has failed with that error; empty

@@ -12,50 +12,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// trtllm runs the trtllm-serve of the TensorRT-LLM that is installed in the interpreter's environment. Every argument becomes an
-// option of its command line, apart from options that the agent sets, and from "options": a map that becomes the file of
-// --extra_llm_api_options, where TensorRT-LLM has the settings of its KV cache. A role needs no option but those there: the
-// requests of a router decide which half an engine computes.
-func trtllm(l Launch, port int, c *Command) error {
-	if err := l.checkOptions(trtllmOwn, trtllmOption); err != nil {
-		return err
-	}
-	options, err := l.trtllmOptions(c)
-	if err != nil {
-		return err
-	}
-
-	c.options = &optionsFile{path: c.at.socket(port, "options.yaml"), text: options}
-	c.Worker.KVEvents = "http://" + c.Worker.Address + "/kv_cache_events"
-	c.Path = l.Python
-	c.Args = []string{
-		"-m", "tensorrt_llm.commands.serve", "serve", l.ModelPath, "--host", c.at.Host, "--port", strconv.Itoa(port),
-		"--extra_llm_api_options", c.options.path,
-	}
-	c.Args = append(c.Args, l.optionArgs(trtllmOption, inFile)...)
-	c.Env = []string{"HF_HUB_OFFLINE=1"}
-	return nil
-}
-
 // inFile is the argument that becomes the options file.
 const inFile = "options"
-
-// trtllmOption returns an option as the help of trtllm-serve spells it.
-func trtllmOption(key string) string {
-	return strings.ReplaceAll(strings.TrimPrefix(key, "--"), "-", "_")
-}
-
-// trtllmOwn is ownOptions for TensorRT-LLM.
-var trtllmOwn = map[string]string{
-	"host":                        "stator agent --advertise-address sets it",
-	"port":                        "stator agent --engine-ports sets it",
-	"config":                      "write the members of that file into args.options",
-	"extra_llm_api_options":       "write the members of that file into args.options",
-	"grpc":                        "routers reach engines by HTTP",
-	"server_role":                 "use launch[].role",
-	"metadata_server_config_file": "routers find engines by the bus",
-	"disagg_cluster_uri":          "routers send requests to both halves themselves",
-}
 
 // eventBuffer is the number of KV events that TensorRT-LLM keeps for its reader.
 const eventBuffer = 16384
