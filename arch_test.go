@@ -57,7 +57,7 @@ var allowed = map[string][]string{
 	"internal/plan/planlog": {"internal/fleet", "internal/perfmodel", "internal/plan"},
 	// The predictors of Dynamo include an autoregression.
 	"internal/plan/dynamo":  {"internal/plan/forecast"},
-	"internal/plan/propose": {"internal/fleet", "internal/perfmodel", "internal/plan/capacity"},
+	"internal/plan/propose": {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan/capacity"},
 	"internal/plan":         {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
 	"internal/decisionlog":  {"internal/fleet", "internal/kv/blockhash", "internal/route/decision"},
 	"internal/sim/engine":   {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/onboard", "internal/perfmodel"},

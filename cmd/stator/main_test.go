@@ -13,6 +13,7 @@ import (
 	_ "github.com/cockroachdb/datadriven" // its flag -rewrite updates golden files here too
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
@@ -37,6 +38,7 @@ func TestScriptedCommandLines(t *testing.T) {
 		RequireExplicitExec: true,
 		UpdateScripts:       rewrite(),
 		Setup: func(e *testscript.Env) error {
+			e.Setenv("LAUNCHED", engines.Choices((*engines.Kind).IsLaunched))
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // so that a program with the race detector ends at once
 			return nil
 		},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
 	"github.com/stator-project/stator/internal/plan/propose"
@@ -81,7 +82,7 @@ func addPlanFlags(f *cli.Flags) *planFlags {
 		f.StringVar(&p.model, "model", "", "model `folder` with config.json; or any name, with --profile or --engine sim")
 		f.IntVar(&p.gpus, "gpus", 1, "number of GPUs")
 		f.StringVar(&p.gpuKind, "gpu-kind", "", strings.Join(gpus, ", "))
-		f.StringVar(&p.engine, "engine", "vllm", strings.Join(propose.Engines(), ", "))
+		f.StringVar(&p.engine, "engine", engines.VLLM.Name, strings.Join(propose.Engines(), ", "))
 		f.StringVar(&p.dtype, "dtype", "auto", "type of the weights: auto is that of the model's files; "+strings.Join(dtypes(), ", "))
 		f.StringVar(&p.profile, "profile", "", "`folder` with the measurements of Dynamo's profiler for this model and GPU")
 		f.IntVar(&p.profileGPUs, "profile-gpus", 1, "GPUs of the engine that was measured")

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/models"
+	"github.com/stator-project/stator/internal/plan/propose"
 	"github.com/stator-project/stator/internal/trace"
 )
 
@@ -32,7 +33,7 @@ func llamaFolder(t *testing.T) string {
 // A proposal's configuration is valid for every kind of engine, and the planner reads the same engines from it.
 func TestPlanWritesAConfiguration(t *testing.T) {
 	model := llamaFolder(t)
-	for _, engine := range []string{"vllm", "sglang", "trtllm", "sim"} {
+	for _, engine := range propose.Engines() {
 		file := filepath.Join(t.TempDir(), "stator.yaml")
 		out, err := runCommand(t, "", "plan", "--model", model, "--gpus", "8", "--gpu-kind", "h200", "--itl", "25ms", "--rate", "8",
 			"--engine", engine, "--simulate=false", "--out", file)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/plan/capacity"
 	"github.com/stator-project/stator/internal/plan/propose"
 )
@@ -173,7 +174,7 @@ func (p *planFlags) deployment(m *planModel) propose.Deployment {
 		Model: p.model, Path: p.model, Engine: p.engine, GPU: m.gpu.Name, Quantization: m.quantize, Context: m.weights.Context,
 		StartUp: planStartUp, ProfileGPUs: p.profileGPUs,
 	}
-	if p.engine == "sim" {
+	if p.engine == engines.Sim.Name {
 		d.Path, d.StartUp = "builtin:sim", time.Second
 	} else if full, err := filepath.Abs(p.model); err == nil && isFolder(p.model) {
 		d.Path, d.Model = full, filepath.Base(full)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
 )
@@ -52,7 +53,7 @@ func newPlanEngine(m *config.Model, l *config.Launch, gpus int) (planEngine, err
 		}
 		e.Timing, e.doubt = profile, perfmodel.ProfileDoubt
 		e.KVTokens = profile.KVTokens()
-	case l.GPU != "" && l.Engine != "sim":
+	case l.GPU != "" && l.Engine != engines.Sim.Name:
 		roofline, err := rooflineOf(m.Path, gpu, gpus, options)
 		if err != nil {
 			return planEngine{}, fmt.Errorf("gpu needs the size of the model: %w; set the model's profile, or remove gpu", err)
@@ -62,7 +63,7 @@ func newPlanEngine(m *config.Model, l *config.Launch, gpus int) (planEngine, err
 	default:
 		e.Timing, e.doubt = perfmodel.Polynomial{}, unknownDoubt
 	}
-	if l.Engine == "sim" {
+	if l.Engine == engines.Sim.Name {
 		e.simulate(m, options)
 	}
 	return e, nil
@@ -112,12 +113,12 @@ type launchOptions struct {
 	quantization, kvType         string
 }
 
-// The options that bound an engine, by their names in vLLM, SGLang, TensorRT-LLM and simulated engines.
+// The options that bound an engine, by their names in all kinds of engines.
 var (
-	seqsOptions         = []string{"max-num-seqs", "max-running-requests", "max-batch-size", "maxNumSeqs"}
-	batchedOptions      = []string{"max-num-batched-tokens", "chunked-prefill-size", "max-num-tokens", "maxNumBatchedTokens"}
-	quantizationOptions = []string{"quantization"}
-	kvTypeOptions       = []string{"kv-cache-dtype"}
+	seqsOptions         = engines.PlanOptions(func(p *engines.Plan) string { return p.Seqs })
+	batchedOptions      = engines.PlanOptions(func(p *engines.Plan) string { return p.Batched })
+	quantizationOptions = engines.PlanOptions(func(p *engines.Plan) string { return p.Quantization })
+	kvTypeOptions       = engines.PlanOptions(func(p *engines.Plan) string { return p.KVType })
 )
 
 // engineOptions reads the arguments of a launch. An error names the argument.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
 	"github.com/stator-project/stator/internal/plan/propose"
@@ -53,7 +54,7 @@ func (p *planFlags) readPlanModel() (m planModel, err error) {
 	}
 	data, err := readModelSize(p.model)
 	switch {
-	case err != nil && (p.engine == "sim" || m.profile != nil):
+	case err != nil && (p.engine == engines.Sim.Name || m.profile != nil):
 		return m, nil // the speed is known without it
 	case err != nil:
 		return m, fmt.Errorf("%w; a folder with the model's config.json suffices, or name a profile with --profile", err)
@@ -67,7 +68,7 @@ func (p *planFlags) readPlanModel() (m planModel, err error) {
 	if bytes == 0 || bytes == m.weights.Bytes {
 		return m, nil
 	}
-	online := p.dtype == "fp8" && m.weights.Bytes == 2 && (p.engine == "vllm" || p.engine == "sglang")
+	online := p.dtype == "fp8" && m.weights.Bytes == 2 && engines.Of(p.engine).Plan.Quantization != ""
 	if p.out != "" && !online {
 		return m, fmt.Errorf("the weights in %s have %v bytes each, and engine %s cannot load them as %s: name a folder with such "+
 			"weights, or leave out --dtype or --out", p.model, m.weights.Bytes, p.engine, p.dtype)
@@ -82,7 +83,7 @@ func (p *planFlags) readPlanModel() (m planModel, err error) {
 // engines returns the engines to compare.
 func (p *planFlags) engines(m *planModel) ([]propose.Engine, error) {
 	switch {
-	case p.engine == "sim":
+	case p.engine == engines.Sim.Name:
 		return []propose.Engine{{
 			Engine: capacity.Engine{Timing: perfmodel.Polynomial{}, KVTokens: simulatedBlocks * 16, MaxBatchedTokens: planBatched},
 			GPUs:   1, Watts: m.gpu.Watts, Doubt: simulatedDoubt,

@@ -316,15 +316,15 @@ func (u *up) reload(cfg *config.Config) error {
 		return err
 	}
 
-	if !reflect.DeepEqual(engines(cfg), engines(u.cfg)) {
+	if !reflect.DeepEqual(launches(cfg), launches(u.cfg)) {
 		u.log.Warn("launch has changed, which needs a restart; the engines stay as they are")
 	}
 	u.planner.Reload(wanted)
 	return nil
 }
 
-// engines returns the settings of a configuration that start engines.
-func engines(cfg *config.Config) (out []any) {
+// launches returns the settings of a configuration that start engines.
+func launches(cfg *config.Config) (out []any) {
 	for _, m := range cfg.Models {
 		out = append(out, m.Launch)
 	}

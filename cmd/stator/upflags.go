@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/internal/route/pick"
@@ -37,7 +38,7 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	o := &upFlags{set: map[string]bool{}}
 	f := cli.New(env.out, env.err, "up", upAbout)
 	f.StringVar(&o.file, "config", "", "configuration `file`; see docs/configuration.md")
-	f.StringVar(&o.engine, "engine", "sim", "engine to launch for the first model: "+strings.Join(engine.Kinds(), ", "))
+	f.StringVar(&o.engine, "engine", engines.Sim.Name, "engine to launch for the first model: "+strings.Join(engine.Kinds(), ", "))
 	f.IntVar(&o.workers, "workers", 2, "number of these engines")
 	f.IntVar(&o.prefill, "prefill", 0, "number of engines that only prefill; needs --decode, and replaces --workers")
 	f.IntVar(&o.decode, "decode", 0, "number of engines that only decode; needs --prefill")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -13,7 +14,7 @@ import (
 type Deployment struct {
 	// Model is the name that clients use, and Path where engines find it.
 	Model, Path string
-	// Engine is the kind of the engines: vllm, sglang, trtllm or sim. GPU is the kind of accelerator, empty if it is unknown.
+	// Engine is the kind of the engines, which [Engines] has. GPU is the kind of accelerator, empty if it is unknown.
 	Engine, GPU string
 	// Profile is the folder of a profile of engines with ProfileGPUs; empty for none. It is left out for a fleet with other engines.
 	Profile     string
@@ -26,29 +27,17 @@ type Deployment struct {
 	StartUp time.Duration
 }
 
-// blockSizes are the tokens of a KV block that each kind of engine has by default.
-var blockSizes = map[string]int{"vllm": 16, "sglang": 64, "trtllm": 32, "sim": 16}
-
-// spelled are the options of an engine: the number of GPUs, the requests at once, the tokens of a pass, the longest context, and the type
-// of the KV cache.
-type spelled struct{ gpus, seqs, batched, context, kvType, quantization string }
-
-var spellings = map[string]spelled{
-	"vllm":   {"tensor-parallel-size", "max-num-seqs", "max-num-batched-tokens", "max-model-len", "kv-cache-dtype", "quantization"},
-	"sglang": {"tp-size", "max-running-requests", "chunked-prefill-size", "context-length", "kv-cache-dtype", "quantization"},
-	"trtllm": {"tp-size", "max-batch-size", "max-num-tokens", "max-seq-len", "", ""},
-	"sim":    {"", "maxNumSeqs", "maxNumBatchedTokens", "", "", ""},
-}
-
 // Engines returns the kinds of engines that a configuration can be written for, sorted.
-func Engines() []string { return []string{"sglang", "sim", "trtllm", "vllm"} }
+func Engines() []string {
+	return slices.Sorted(slices.Values(engines.Names((*engines.Kind).IsPlanned)))
+}
 
 // Config returns a configuration file for a proposal, which "stator up" can use. The planner may change the replicas within the GPUs.
 func (d *Deployment) Config(q Question, p *Proposal) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s, on %d GPUs: %.4g requests/s within the targets, as \"stator plan\" estimates.\n", p, p.GPUs, p.Rate)
 	b.WriteString("apiVersion: stator.dev/v1alpha1\nkind: Stator\ngateway: {listen: \"127.0.0.1:8080\"}\nmodels:\n")
-	fmt.Fprintf(&b, "- name: %q\n  path: %q\n  blockSize: %d\n", d.Model, d.Path, blockSizes[d.Engine])
+	fmt.Fprintf(&b, "- name: %q\n  path: %q\n  blockSize: %d\n", d.Model, d.Path, engines.Of(d.Engine).Plan.BlockSize)
 	other := func(pool Pool) bool { return pool.Engine.GPUs != d.ProfileGPUs }
 	if d.Profile != "" && !slices.ContainsFunc(p.Pools, other) {
 		fmt.Fprintf(&b, "  profile: %q\n", d.Profile)
@@ -101,35 +90,30 @@ func (d *Deployment) launch(b *strings.Builder, q Question, p *Proposal, i int) 
 
 // arguments returns the settings of a pool's engines, as lines of YAML, sorted.
 func (d *Deployment) arguments(q *Question, pool *Pool) []string {
-	s := spellings[d.Engine]
+	s := &engines.Of(d.Engine).Plan
 	var out []string
 	add := func(name string, value any) {
 		if name != "" {
 			out = append(out, fmt.Sprintf("%s: %v", name, value))
 		}
 	}
-	add(s.gpus, pool.Engine.GPUs)
-	add(s.seqs, q.Seqs(pool))
-	add(s.batched, max(pool.Engine.MaxBatchedTokens, leastBatched))
+
+	add(s.GPUs, pool.Engine.GPUs)
+	add(s.Seqs, q.Seqs(pool))
+	add(s.Batched, max(pool.Engine.MaxBatchedTokens, leastBatched))
+	add(s.Blocks, max(1, pool.Engine.KVTokens/max(1, s.BlockSize)))
 	if context := d.context(pool); context > 0 {
-		add(s.context, context)
+		add(s.Context, context)
 	}
 	if d.Quantization != "" {
-		add(s.quantization, d.Quantization)
+		add(s.Quantization, d.Quantization)
 	}
 
-	switch {
-	case d.Engine == "sim":
-		add("blocks", max(1, pool.Engine.KVTokens/blockSizes[d.Engine]))
-	case d.Engine == "trtllm" && pool.Engine.SmallKV:
-		add("options", "{kv_cache_config: {dtype: fp8}}")
-	case d.Engine == "sglang" && pool.Engine.SmallKV:
-		add(s.kvType, "fp8_e4m3")
-	case pool.Engine.SmallKV:
-		add(s.kvType, "fp8")
+	if s.SmallKV != "" && pool.Engine.SmallKV {
+		out = append(out, s.SmallKV)
 	}
-	if d.Engine == "vllm" && pool.Role != fleet.Aggregated {
-		add("kv-transfer-config", "{kv_connector: NixlConnector, kv_role: kv_both}")
+	if s.Half != "" && pool.Role != fleet.Aggregated {
+		out = append(out, s.Half)
 	}
 	slices.Sort(out)
 	return out
