@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stator-project/stator/internal/engines"
 )
 
 const module = "github.com/stator-project/stator/"
@@ -219,6 +221,48 @@ func TestArchitecture(t *testing.T) {
 			if !used[from][rule] {
 				t.Errorf("%s imports no package by the rule %q: delete it from the table in arch_test.go", from, rule)
 			}
+		}
+	}
+}
+
+// engineWords lists the files, or folders of files, that have the name of a kind of engine as a text for another reason.
+var engineWords = map[string]string{
+	"cmd/stator/main.go":             "a command",
+	"cmd/stator/sim.go":              "a command and its defaults",
+	"enginesim/describe.go":          "a member of vLLM's answers",
+	"internal/engines/":              "the kinds themselves",
+	"internal/kv/kvevent/dialect.go": "dialects of events",
+	"internal/modelfile/":            "a built-in model",
+	"internal/models/":               "a folder",
+	"internal/route/cost/":           "a cost function",
+	"internal/sim/":                  "a model and a worker",
+	"test/":                          "configurations of programs beside the product",
+	"workeragent/engine/kinds.go":    "a command",
+}
+
+// TestEnginesHaveOnePlace refuses names of engines in code: a part asks package engines for a fact, or names a kind by its variable.
+func TestEnginesHaveOnePlace(t *testing.T) {
+	used := map[string]bool{}
+	inspect(t, func(at string, n ast.Node) {
+		text, ok := n.(*ast.BasicLit)
+		if !ok || text.Kind != token.STRING {
+			return
+		}
+		word, _ := strconv.Unquote(text.Value)
+		if _, isEngine := engines.Named(word); !isEngine {
+			return
+		}
+		for place := range engineWords {
+			if strings.HasPrefix(at, place) {
+				used[place] = true
+				return
+			}
+		}
+		t.Errorf("%s: %s is the name of an engine: use its variable in package engines, or give Kind a field for the fact", at, text.Value)
+	})
+	for place := range engineWords {
+		if !used[place] {
+			t.Errorf("%s names no engine: delete it from the list in arch_test.go", place)
 		}
 	}
 }
