@@ -53,7 +53,7 @@ var allowed = map[string][]string{
 	"internal/route/serving":  {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	// The configuration's defaults and checks are those of the packages that use the values.
 	"internal/config": {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan", "internal/plan/forecast", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
-		"internal/route/pick", "internal/route/queue"},
+		"internal/route/pick", "internal/route/queue", "internal/route/serving"},
 	"internal/plan/capacity": {"internal/fleet", "internal/perfmodel"},
 	// A log has the plans and everything that they are made from.
 	"internal/plan/planlog": {"internal/fleet", "internal/perfmodel", "internal/plan"},
