@@ -158,14 +158,7 @@ func (m *dynamoMemory) collect(o *Observation, d *Demand, model *Model) {
 	if d == nil || d.Over <= 0 {
 		return
 	}
-
-	// Latencies are means, weighted by requests.
 	w := &m.window
-	if all := float64(w.Requests + d.Requests); all > 0 {
-		share := float64(d.Requests) / all
-		w.TTFT += time.Duration(share * float64(d.TTFT-w.TTFT))
-		w.ITL += time.Duration(share * float64(d.ITL-w.ITL))
-	}
 	w.Over += d.Over
 	w.Requests += d.Requests
 	w.Prompt = Lengths{w.Prompt.Count + d.Prompt.Count, w.Prompt.Sum + d.Prompt.Sum, 0}
@@ -195,33 +188,11 @@ func (m *dynamoMemory) decideThroughput(o *Observation, c *dynamo.Config, roles 
 		m.state.Series.AcceptTokens = max(1, p.engine.StepTokens)
 	}
 
-	switch roles.of().model.Algorithm {
-	case AlgorithmDynamoClassic:
-		roles.take(o, m.classic(c, roles, &w))
-	case AlgorithmDynamoThroughput, AlgorithmDynamoHybrid:
-		var d dynamo.Decision
+	var d dynamo.Decision
+	if a := roles.of().model.Algorithm; a == AlgorithmDynamoThroughput || a == AlgorithmDynamoHybrid {
 		d, m.state = c.NextThroughput(m.state, roles.ready())
 		roles.take(o, d)
 	}
-}
-
-// classic decides as the releases up to 1.0 do. A profile without the points that it needs stops it.
-func (m *dynamoMemory) classic(c *dynamo.Config, roles dynamoPools, w *Demand) dynamo.Decision {
-	now := roles.ready()
-	profile := dynamoProfile(roles)
-	if profile == nil {
-		return dynamo.Decision{Replicas: now, Reason: dynamo.ReasonModelNotReady, Detail: "it is not known how fast engines are"}
-	}
-	surface, err := dynamo.NewInterpolated(profile)
-	if err != nil {
-		return dynamo.Decision{Replicas: now, Reason: dynamo.ReasonModelNotReady, Detail: err.Error()}
-	}
-
-	ttft, itl := w.TTFT.Seconds(), w.ITL.Seconds()
-	isl, osl := w.Prompt.mean(), w.Answer.mean()
-	concurrency := float64(w.Requests) / w.Over.Seconds() * (ttft + itl*osl) / float64(max(1, now.Decode))
-	k := dynamo.Correct(surface, isl, 1e3*ttft, concurrency, isl+osl/2, 1e3*itl)
-	return c.Classic(surface, now, c.Traffic(m.state.Series), k)
 }
 
 // decideLoad decides by the present work of engines, and learns the steps that they report.

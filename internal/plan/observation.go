@@ -84,7 +84,6 @@ const (
 	// AlgorithmReactive is the algorithm of package reactive: the rule of Kubernetes' autoscaler.
 	AlgorithmReactive = "reactive"
 	// The algorithms of package dynamo. The hybrid scales by load, and throughput scaling is its lower bound.
-	AlgorithmDynamoClassic    = "dynamo-classic"
 	AlgorithmDynamoThroughput = "dynamo-throughput"
 	AlgorithmDynamoLoad       = "dynamo-load"
 	AlgorithmDynamoHybrid     = "dynamo-hybrid"
@@ -192,7 +191,6 @@ func WorkersOf(s *fleet.Snapshot) []Worker {
 // Algorithms returns the names of all algorithms.
 func Algorithms() []string {
 	return []string{
-		AlgorithmConfigured, AlgorithmSLA, AlgorithmReactive, AlgorithmDynamoClassic, AlgorithmDynamoThroughput, AlgorithmDynamoLoad,
-		AlgorithmDynamoHybrid,
+		AlgorithmConfigured, AlgorithmSLA, AlgorithmReactive, AlgorithmDynamoThroughput, AlgorithmDynamoLoad, AlgorithmDynamoHybrid,
 	}
 }

@@ -103,7 +103,7 @@ func (m *memory) plan(o *Observation, model *Model) []*pool {
 		for _, p := range pools {
 			p.planReactive(o)
 		}
-	case AlgorithmDynamoClassic, AlgorithmDynamoThroughput, AlgorithmDynamoLoad, AlgorithmDynamoHybrid:
+	case AlgorithmDynamoThroughput, AlgorithmDynamoLoad, AlgorithmDynamoHybrid:
 		m.planDynamo(o, d, pools)
 	default:
 		for _, p := range pools {

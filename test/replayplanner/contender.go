@@ -61,8 +61,7 @@ var contenders = []contender{
 	{ours, "headroom (quantile of the forecast) × requests within the targets × time before a pool shrinks", gridOfOurs},
 	{static, "every number of engines, or every pair around the one at the start", gridOfStatic},
 	{"reactive", "running requests that an engine should have × window before a pool shrinks; Kubernetes' other defaults", gridOfReactive},
-	{"Dynamo, classic", "predictor × interval × factor of the targets", gridOfThroughput(plan.AlgorithmDynamoClassic)},
-	{"Dynamo, throughput", "predictor × interval × factor of the targets", gridOfThroughput(plan.AlgorithmDynamoThroughput)},
+	{"Dynamo, throughput", "predictor × interval × factor of the targets", gridOfThroughput},
 	{"Dynamo, load", "sensitivity × interval × factor of the targets, and the other targets", gridOfLoad},
 	{"Dynamo, both", "sensitivity × predictor × factor of the targets", gridOfHybrid},
 }
@@ -193,23 +192,18 @@ func (w *workload) dynamo(algorithm, label string, startUp time.Duration, factor
 	return candidate{label: fmt.Sprintf("%s, targets × %v", label, factor), settings: []*plan.Settings{s}}
 }
 
-func gridOfThroughput(algorithm string) func(w *workload, startUp time.Duration) []candidate {
-	return func(w *workload, startUp time.Duration) (list []candidate) {
-		if algorithm == plan.AlgorithmDynamoClassic && w.start.prefill == 0 {
-			return nil // it plans separate roles alone
-		}
-		for _, predictor := range []string{"constant", "arima", "kalman"} {
-			for _, interval := range []time.Duration{60 * time.Second, 180 * time.Second} {
-				for _, factor := range factors {
-					label := fmt.Sprintf("%s, every %v", predictor, interval)
-					list = append(list, w.dynamo(algorithm, label, startUp, factor, func(c *dynamo.Config) {
-						c.Predictor, c.Interval = predictor, interval
-					}))
-				}
+func gridOfThroughput(w *workload, startUp time.Duration) (list []candidate) {
+	for _, predictor := range []string{"constant", "arima", "kalman"} {
+		for _, interval := range []time.Duration{60 * time.Second, 180 * time.Second} {
+			for _, factor := range factors {
+				label := fmt.Sprintf("%s, every %v", predictor, interval)
+				list = append(list, w.dynamo(plan.AlgorithmDynamoThroughput, label, startUp, factor, func(c *dynamo.Config) {
+					c.Predictor, c.Interval = predictor, interval
+				}))
 			}
 		}
-		return list
 	}
+	return list
 }
 
 func gridOfLoad(w *workload, startUp time.Duration) (list []candidate) {

@@ -21,7 +21,7 @@ type PrefillPoint struct{ ISL, TTFT, Throughput float64 }
 // tokens per second of a GPU.
 type DecodePoint struct{ KVUsage, Context, ITL, Throughput float64 }
 
-// mostPoints bounds a profile: the decode surface takes time that grows with the square of it.
+// mostPoints bounds a profile.
 const mostPoints = 1024
 
 // Validate returns an error for a profile that is not valid.

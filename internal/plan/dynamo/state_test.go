@@ -51,6 +51,22 @@ func TestStates(t *testing.T) {
 	}
 }
 
+// Profiles that are not valid are refused.
+func TestProfilesAreChecked(t *testing.T) {
+	for name, change := range map[string]func(*Profile){
+		"no points":       func(p *Profile) { p.Prefill = nil },
+		"no cache":        func(p *Profile) { p.MaxKVTokens = 0 },
+		"a negative time": func(p *Profile) { p.Decode[3].ITL = -1 },
+		"too many":        func(p *Profile) { p.Decode = make([]DecodePoint, 2000) },
+	} {
+		p := published(t)
+		change(p)
+		if err := p.Validate(); err == nil {
+			t.Errorf("%s: the profile was accepted", name)
+		}
+	}
+}
+
 // Only one role changes in a fleet of one role, and the budgets hold.
 func TestFleetsOfOneRole(t *testing.T) {
 	slow := func(Sample) float64 { return 1000 }
