@@ -508,8 +508,8 @@ type Targets struct {
 // Planner configures how many workers each model has.
 type Planner struct {
 	// Algorithm decides. "configured" means the configured numbers. "sla" keeps the targets: it forecasts demand, and computes
-	// the workers for it from a profile or an estimate. "reactive" is the rule of Kubernetes' horizontal pod autoscaler.
-	// "dynamo-throughput", "dynamo-load" and "dynamo-hybrid" are the algorithms of NVIDIA Dynamo's planner. See docs/planning.md.
+	// the workers for it from a profile or an estimate. "reactive" is the rule of Kubernetes' horizontal pod autoscaler. See
+	// docs/planning.md.
 	Algorithm string `yaml:"algorithm"`
 	// Connector carries plans out: "local" has agents start and stop engines, "virtual" publishes the numbers on the bus for a
 	// program of yours, and "none" carries nothing out.

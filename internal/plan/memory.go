@@ -30,9 +30,9 @@ type memory struct {
 	// demandAt is when demand was observed last; zero for never.
 	demandAt time.Time
 	pools    []poolMemory // by role
-	// algorithm is the one that planned last. dynamo is the memory of Dynamo's.
+	// algorithm is the one that planned last. rule is what the model's Rule remembers.
 	algorithm string
-	dynamo    dynamoMemory
+	rule      any
 }
 
 // poolMemory is the memory of one pool.
@@ -98,7 +98,7 @@ func (s State) of(m *Model) *memory {
 		}
 	}
 	if out.algorithm != m.Algorithm {
-		out.algorithm, out.dynamo = m.Algorithm, dynamoMemory{}
+		out.algorithm, out.rule = m.Algorithm, nil
 		for i := range out.pools {
 			out.pools[i].asked, out.pools[i].reactive = asked{}, reactive.State{}
 		}

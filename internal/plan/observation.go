@@ -7,7 +7,6 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
-	"github.com/stator-project/stator/internal/plan/dynamo"
 	"github.com/stator-project/stator/internal/plan/reactive"
 )
 
@@ -48,10 +47,10 @@ type Model struct {
 	Pools []Configured
 	// Every is the time between two plans; 0 means 5 s.
 	Every time.Duration
-	// Dynamo configures the algorithms of Dynamo, and Reactive the one of that name. nil is their defaults with the model's targets, the
-	// GPUs and bounds of its pools, and the budget. The pools determine Dynamo's mode, and the algorithm what Dynamo scales by.
-	Dynamo   *dynamo.Config
+	// Reactive configures the algorithm of that name. nil is its defaults with the bounds of the pools.
 	Reactive *reactive.Config
+	// Rule decides in place of a named algorithm, and Algorithm is only its name; nil is none. Logs of plans leave it out.
+	Rule Rule `json:"-"`
 }
 
 // Tuning sets how the algorithm "sla" weighs misses against GPUs. Zero fields have their defaults.
@@ -83,10 +82,6 @@ const (
 	AlgorithmSLA        = "sla"
 	// AlgorithmReactive is the algorithm of package reactive: the rule of Kubernetes' autoscaler.
 	AlgorithmReactive = "reactive"
-	// The algorithms of package dynamo. The hybrid scales by load, and throughput scaling is its lower bound.
-	AlgorithmDynamoThroughput = "dynamo-throughput"
-	AlgorithmDynamoLoad       = "dynamo-load"
-	AlgorithmDynamoHybrid     = "dynamo-hybrid"
 )
 
 // The defaults of Tuning and Model.
@@ -190,7 +185,5 @@ func WorkersOf(s *fleet.Snapshot) []Worker {
 
 // Algorithms returns the names of all algorithms.
 func Algorithms() []string {
-	return []string{
-		AlgorithmConfigured, AlgorithmSLA, AlgorithmReactive, AlgorithmDynamoThroughput, AlgorithmDynamoLoad, AlgorithmDynamoHybrid,
-	}
+	return []string{AlgorithmConfigured, AlgorithmSLA, AlgorithmReactive}
 }

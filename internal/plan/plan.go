@@ -96,15 +96,15 @@ func (m *memory) plan(o *Observation, model *Model) []*pool {
 		c := &model.Pools[i]
 		pools = append(pools, newPool(o, model, c, m.pool(c.Role), shape, rate, d))
 	}
-	switch model.Algorithm {
-	case AlgorithmSLA:
+	switch {
+	case model.Rule != nil:
+		m.planByRule(o, d, model.Rule, pools)
+	case model.Algorithm == AlgorithmSLA:
 		m.planSLA(o, d, pools)
-	case AlgorithmReactive:
+	case model.Algorithm == AlgorithmReactive:
 		for _, p := range pools {
 			p.planReactive(o)
 		}
-	case AlgorithmDynamoThroughput, AlgorithmDynamoLoad, AlgorithmDynamoHybrid:
-		m.planDynamo(o, d, pools)
 	default:
 		for _, p := range pools {
 			p.replicas = p.configured.Replicas
@@ -116,9 +116,12 @@ func (m *memory) plan(o *Observation, model *Model) []*pool {
 
 // scaled returns the pools whose replicas an algorithm chose: budgets do not bound the numbers that the configuration sets.
 func scaled(pools []*pool) []*pool {
-	return slices.DeleteFunc(slices.Clone(pools), func(p *pool) bool {
-		return p.model.Algorithm == "" || p.model.Algorithm == AlgorithmConfigured
-	})
+	return slices.DeleteFunc(slices.Clone(pools), func(p *pool) bool { return p.model.isConfigured() })
+}
+
+// isConfigured reports whether the configured replicas are the plan.
+func (m *Model) isConfigured() bool {
+	return m.Rule == nil && (m.Algorithm == "" || m.Algorithm == AlgorithmConfigured)
 }
 
 // result returns the plan of a pool, and remembers it.
@@ -128,7 +131,7 @@ func (p *pool) result(now time.Time) Pool {
 		Reason: p.reason, Unknown: p.unknown, Rate: p.rate, Expected: p.expected,
 	}
 	p.memory.replicas = p.replicas
-	if p.model.Algorithm == "" || p.model.Algorithm == AlgorithmConfigured {
+	if p.model.isConfigured() {
 		return out
 	}
 

@@ -2,170 +2,63 @@ package plan_test
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/plan/capacity"
-	"github.com/stator-project/stator/internal/plan/dynamo"
 	"github.com/stator-project/stator/internal/plan/reactive"
 )
 
-// Whatever is observed and whatever is missing, there is a plan within its bounds and budgets, with a reason. Equal states and
-// observations have equal plans, and making one changes neither.
+// TestPlanWhateverIsObserved plans for random observations with each algorithm, and with reactive ones that are not valid.
 func TestPlanWhateverIsObserved(t *testing.T) {
-	o := newOffice(t)
-	for seed := range uint64(150) {
-		rng := rand.New(rand.NewPCG(seed, 0))
-		settings := randomSettings(rng, capacity.Engine{Timing: o.profile, KVTokens: o.profile.KVTokens()})
-		state, at := plan.State{}, o.at
-		for range 120 {
-			at = at.Add(5 * time.Second)
-			seen := randomObservation(rng, settings, at)
-			before := fmt.Sprintf("%+v", seen)
-			p, next := plan.Next(state, seen)
-			again, _ := plan.Next(state, seen)
-			if fmt.Sprintf("%+v", p) != fmt.Sprintf("%+v", again) {
-				t.Fatalf("seed %d: the same state and observation have two plans\n%v%v", seed, p, again)
-			}
-			if fmt.Sprintf("%+v", seen) != before {
-				t.Fatalf("seed %d: the observation was changed", seed)
-			}
-			check(t, seed, settings, seen.Workers, p)
-			state = next
-		}
-	}
-}
-
-func randomSettings(rng *rand.Rand, e capacity.Engine) *plan.Settings {
-	s := &plan.Settings{}
 	algorithms := slices.DeleteFunc(plan.Algorithms(), func(a string) bool { return a == plan.AlgorithmConfigured })
-	if rng.IntN(2) == 0 {
-		s.Budget = plan.Budget{MaxGPUs: 1 + rng.IntN(40), MaxWatts: float64(rng.IntN(2) * 20000)}
-	}
-	for i := range 1 + rng.IntN(3) {
-		m := plan.Model{Name: fmt.Sprint("m", i), Algorithm: algorithms[rng.IntN(len(algorithms))], Targets: capacity.Targets{
-			TTFT: time.Duration(rng.IntN(2000)) * time.Millisecond, ITL: time.Duration(rng.IntN(40)) * time.Millisecond,
-		}}
+	newWorld(t).CheckRandom(t, algorithms, func(rng *rand.Rand, m *plan.Model) {
 		switch rng.IntN(4) {
 		case 0:
-			c := dynamo.Defaults()
-			c.Interval, c.LoadInterval = time.Duration(1+rng.IntN(60))*time.Second, time.Duration(1+rng.IntN(60))*time.Second
-			c.Target = []string{dynamo.TargetSLA, dynamo.TargetThroughput, dynamo.TargetLatency, dynamo.TargetLoad}[rng.IntN(4)]
-			c.Predictor = []string{"constant", "kalman", "arima", "unknown"}[rng.IntN(4)]
 			r := reactive.Defaults([]string{reactive.Waiting, reactive.Running, "unknown"}[rng.IntN(3)])
-			m.Dynamo, m.Reactive = &c, &r
+			m.Reactive = &r
 		case 1:
-			m.Dynamo, m.Reactive = &dynamo.Config{}, &reactive.Config{} // not valid
+			m.Reactive = &reactive.Config{} // not valid
 		}
-		m.Tuning.Mode = []string{plan.ModeBoth, plan.ModeThroughput, plan.ModeLoad}[rng.IntN(3)]
-		roles := [][]fleet.Role{{fleet.Aggregated}, {fleet.Prefill, fleet.Decode}}[rng.IntN(2)]
-		for _, r := range roles {
-			c := plan.Configured{
-				Role: r, Replicas: rng.IntN(4), Min: rng.IntN(2), Max: 1 + rng.IntN(30), GPUs: rng.IntN(5), Watts: 700, Doubt: 0.3, Engine: e,
-				StartUp: time.Duration(rng.IntN(120)) * time.Second,
-			}
-			if rng.IntN(6) == 0 {
-				c.Engine.Timing = nil
-			}
-			m.Pools = append(m.Pools, c)
-		}
-		s.Models = append(s.Models, m)
-	}
-	return s
+	})
 }
 
-func randomObservation(rng *rand.Rand, s *plan.Settings, at time.Time) plan.Observation {
-	o := plan.Observation{At: at, Settings: s, Between: rng.IntN(8) == 0}
-	for i := range s.Models {
-		m := &s.Models[i]
-		if rng.IntN(3) > 0 {
-			n := rng.IntN(400)
-			o.Demand = append(o.Demand, plan.Demand{
-				Model: m.Name, Over: 5 * time.Second, Requests: n, Waiting: rng.IntN(50), WaitingTokens: rng.IntN(100_000),
-				Prompt: plan.Lengths{Count: n, Sum: float64(n) * 1500, Squares: float64(n) * 4e6},
-				Answer: plan.Lengths{Count: n / 2, Sum: float64(n/2) * 200, Squares: float64(n/2) * 6e4}, CachedTokens: float64(n) * 400,
-			})
-		}
-		for _, c := range m.Pools {
-			for k := range rng.IntN(8) {
-				w := plan.Worker{Name: fmt.Sprint(m.Name, c.Role, k), Model: m.Name, Role: c.Role, State: fleet.State(rng.IntN(fleet.States))}
-				if rng.IntN(3) > 0 {
-					w.Load = &plan.Load{
-						Running: rng.IntN(200), Waiting: rng.IntN(20), QueuedTokens: rng.IntN(50_000), KVUsage: rng.Float64(),
-						ITL: time.Duration(rng.IntN(50)) * time.Millisecond, StepTokens: float64(rng.IntN(4)), Found: 1e4 * rng.Float64(),
-					}
-				}
-				o.Workers = append(o.Workers, w)
-			}
-		}
-	}
-	return o
-}
+// remembered is what the rule of TestRule remembers.
+type remembered struct{ plans int }
 
-func check(t *testing.T, seed uint64, s *plan.Settings, workers []plan.Worker, p plan.Plan) {
-	t.Helper()
-	watts, gpus, pools := 0.0, 0, 0
-	for i := range s.Models {
-		for _, c := range s.Models[i].Pools {
-			pools++
-			pool := find(p, s.Models[i].Name, c.Role)
-			if pool == nil || pool.Reason == "" || strings.Contains(pool.Reason, "\n") {
-				t.Fatalf("seed %d: no plan or no reason for %s %v:\n%v", seed, s.Models[i].Name, c.Role, p)
-			}
-			gpus += pool.Replicas * max(1, c.GPUs)
-			watts += float64(pool.Replicas) * c.Watts
-			if pool.Replicas < 0 || pool.Replicas > c.Max {
-				t.Fatalf("seed %d: %d replicas, at most %d are allowed", seed, pool.Replicas, c.Max)
-			}
-			drained, there := 0, 0
-			for _, w := range workers {
-				if w.Model == pool.Model && w.Role == pool.Role && w.State != fleet.Down {
-					there++
-				}
-			}
-			for _, w := range pool.Workers {
-				if w.Drain {
-					drained++
-				}
-			}
-			excess := max(0, there-pool.Replicas)
-			if drained > excess || drained < excess-1 { // one may stay until others are settled
-				t.Fatalf("seed %d: %d of %d workers are drained for %d replicas", seed, drained, there, pool.Replicas)
-			}
+// TestRule plans with a rule of the test's own: it remembers plans, sees the pool, and is bounded.
+func TestRule(t *testing.T) {
+	rule := func(before any, _ *plan.Observation, _ *plan.Demand, pools []plan.Situation) ([]plan.Want, any) {
+		m, _ := before.(remembered)
+		m.plans++
+		return []plan.Want{{Replicas: pools[0].Replicas + len(pools[0].Workers), Reason: fmt.Sprint("plan ", m.plans)}}, m
+	}
+	settings := &plan.Settings{Models: []plan.Model{{Name: "m", Rule: rule, Pools: []plan.Configured{{Replicas: 2, Max: 5}}}}}
+	worker := plan.Worker{Name: "w", Model: "m", State: fleet.Ready}
+	state := plan.State{}
+	for _, want := range []string{"3: plan 1", "4: plan 2", "5: plan 3", "5: 5, the most that the configuration allows: plan 4"} {
+		var p plan.Plan
+		p, state = plan.Next(state, plan.Observation{Settings: settings, Workers: []plan.Worker{worker}})
+		if got := fmt.Sprintf("%d: %s", p.Pools[0].Replicas, p.Pools[0].Reason); got != want {
+			t.Errorf("%s, want %s", got, want)
 		}
 	}
-	if len(p.Pools) != pools {
-		t.Fatalf("seed %d: %d pools, want %d", seed, len(p.Pools), pools)
-	}
-	most := float64(s.Budget.MaxGPUs)
-	if most == 0 {
-		most = math.Inf(1)
-	}
-	if float64(gpus) > most || s.Budget.MaxWatts > 0 && watts > s.Budget.MaxWatts {
-		t.Fatalf("seed %d: %d GPUs and %v W exceed %+v", seed, gpus, watts, s.Budget)
-	}
-}
 
-func find(p plan.Plan, model string, r fleet.Role) *plan.Pool {
-	for i := range p.Pools {
-		if p.Pools[i].Model == model && p.Pools[i].Role == r {
-			return &p.Pools[i]
-		}
+	settings.Models[0].Algorithm = "another"
+	if p, _ := plan.Next(state, plan.Observation{Settings: settings}); p.Pools[0].Reason != "plan 1" {
+		t.Errorf("after another name: %s", p.Pools[0].Reason)
 	}
-	return nil
 }
 
 // A forecast that begins with earlier rates sees that they rise. One that begins with the present rate alone does not.
 func TestWarmStart(t *testing.T) {
-	o := newOffice(t)
+	o := newWorld(t)
 	m := plan.Model{Name: "m", Algorithm: plan.AlgorithmSLA, Tuning: plan.Tuning{Headroom: 0.5}, Pools: []plan.Configured{
-		{Min: 1, StartUp: 2 * time.Minute, Engine: capacity.Engine{Timing: o.profile, KVTokens: o.profile.KVTokens()}},
+		{Min: 1, StartUp: 2 * time.Minute, Engine: capacity.Engine{Timing: o.Profile, KVTokens: o.Profile.KVTokens()}},
 	}}
 	settings := &plan.Settings{Models: []plan.Model{m}}
 	rates := make([]float64, 100)
@@ -175,7 +68,7 @@ func TestWarmStart(t *testing.T) {
 	warm := plan.State{}.Warm(&m, rates)
 
 	n := 1000
-	seen := plan.Observation{At: o.at, Settings: settings, Demand: []plan.Demand{{
+	seen := plan.Observation{At: o.At, Settings: settings, Demand: []plan.Demand{{
 		Model: "m", Over: 5 * time.Second, Requests: n, Prompt: plan.Lengths{Count: n, Sum: float64(n) * 2000, Squares: float64(n) * 4e6},
 		Answer: plan.Lengths{Count: n, Sum: float64(n) * 200, Squares: float64(n) * 4e4},
 	}}}
@@ -188,10 +81,10 @@ func TestWarmStart(t *testing.T) {
 
 // BenchmarkNext makes a plan for separate roles, as a planner does every five seconds.
 func BenchmarkNext(b *testing.B) {
-	o := newOffice(b)
+	o := newWorld(b)
 	m := plan.Model{Name: "m", Algorithm: plan.AlgorithmSLA, Targets: capacity.Targets{TTFT: 500 * time.Millisecond, ITL: 10 * time.Millisecond}}
 	for _, r := range []fleet.Role{fleet.Prefill, fleet.Decode} {
-		e := capacity.Engine{Timing: o.profile, KVTokens: o.profile.KVTokens()}
+		e := capacity.Engine{Timing: o.Profile, KVTokens: o.Profile.KVTokens()}
 		m.Pools = append(m.Pools, plan.Configured{Role: r, Min: 1, Engine: e, Doubt: 0.1})
 	}
 	settings := &plan.Settings{Models: []plan.Model{m}}
@@ -201,7 +94,7 @@ func BenchmarkNext(b *testing.B) {
 		workers = append(workers, plan.Worker{Name: fmt.Sprint("w", i), Model: "m", Role: m.Pools[i%2].Role, State: fleet.Ready,
 			Load: &plan.Load{Running: 20, KVUsage: 0.1, ITL: 9 * time.Millisecond}})
 	}
-	seen := plan.Observation{At: o.at, Settings: settings, Workers: workers, Demand: []plan.Demand{{
+	seen := plan.Observation{At: o.At, Settings: settings, Workers: workers, Demand: []plan.Demand{{
 		Model: "m", Over: 5 * time.Second, Requests: n, Prompt: plan.Lengths{Count: n, Sum: float64(n) * 3000, Squares: float64(n) * 9e6},
 		Answer: plan.Lengths{Count: n, Sum: float64(n) * 300, Squares: float64(n) * 9e4},
 	}}}

@@ -29,7 +29,7 @@ func (p *planningFlags) addFlags(f *flag.FlagSet) {
 		"algorithm that changes the number of engines: "+strings.Join(plan.Algorithms()[1:], ", ")+" (default: the number stays)")
 	f.DurationVar(&p.startUp, "startup", 30*time.Second, "time from the start of an engine until it is ready")
 	f.IntVar(&p.most, "max-workers", 16, "most engines of each role, and most GPUs of all engines divided by those of one")
-	f.DurationVar(&p.every, "plan-every", plan.DefaultEvery, "time between two plans; Dynamo's algorithms and reactive decide less often")
+	f.DurationVar(&p.every, "plan-every", plan.DefaultEvery, "time between two plans; reactive decides less often")
 	f.Float64Var(&p.quantile, "planner-quantile", 0.9, "sla: share of the requests that should be within the latency bounds")
 	f.Float64Var(&p.tuning.Headroom, "planner-headroom", plan.DefaultHeadroom, "sla: quantile of the forecast that must be served, 0 to 1")
 	f.DurationVar(&p.tuning.DownAfter, "planner-down-after", plan.DefaultDownAfter,

@@ -11,7 +11,7 @@ import (
 // TestPlannerChangesTheNumberOfEngines plays more requests than one engine serves, with each algorithm.
 func TestPlannerChangesTheNumberOfEngines(t *testing.T) {
 	const line = "--timing fixed:100ms,10ms --workers 1 --max-workers 4 --startup 10s --sla-ttft 1s --sla-itl 50ms --planner "
-	for _, algorithm := range []string{"sla", "reactive", "dynamo-load"} {
+	for _, algorithm := range []string{"sla", "reactive"} {
 		o, err := parseOptions(line + algorithm)
 		if err != nil {
 			t.Fatal(err)

@@ -7,9 +7,9 @@ import (
 	role "github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/plan/capacity"
-	"github.com/stator-project/stator/internal/plan/dynamo"
 	"github.com/stator-project/stator/internal/plan/reactive"
 	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/test/lab/dynamo"
 )
 
 // The bounds of all planners.
@@ -178,17 +178,15 @@ func (w *workload) batch() float64 {
 // factors tighten the latencies that Dynamo's planner is given, which is how its users make it spare fewer GPUs.
 var factors = []float64{1, 0.8, 0.65, 0.5}
 
-// dynamo returns the settings of one of Dynamo's algorithms.
+// dynamo returns the settings of one of Dynamo's algorithms, whose configuration is changed.
 func (w *workload) dynamo(algorithm, label string, startUp time.Duration, factor float64, set func(c *dynamo.Config)) candidate {
-	c := dynamo.Defaults()
-	c.Target = dynamo.TargetSLA
-	c.TTFT, c.ITL = time.Duration(factor*float64(w.sla.TTFT)), time.Duration(factor*float64(w.sla.ITL))
-	c.MaxGPUs = mostGPUs
-	c.Limits = dynamo.Limits{MaxBatchedTokens: maxTokens, MaxSeqs: w.machine.maxSeqs, MaxKVTokens: w.machine.tokens}
-	c.Context = w.machine.longest
-	set(&c)
 	s := w.settings(algorithm, startUp)
-	s.Models[0].Dynamo = &c
+	m := &s.Models[0]
+	m.Targets.TTFT, m.Targets.ITL = time.Duration(factor*float64(w.sla.TTFT)), time.Duration(factor*float64(w.sla.ITL))
+	m.Rule = dynamo.Rule(func(c *dynamo.Config) {
+		c.Context = w.machine.longest
+		set(c)
+	})
 	return candidate{label: fmt.Sprintf("%s, targets × %v", label, factor), settings: []*plan.Settings{s}}
 }
 
@@ -197,7 +195,7 @@ func gridOfThroughput(w *workload, startUp time.Duration) (list []candidate) {
 		for _, interval := range []time.Duration{60 * time.Second, 180 * time.Second} {
 			for _, factor := range factors {
 				label := fmt.Sprintf("%s, every %v", predictor, interval)
-				list = append(list, w.dynamo(plan.AlgorithmDynamoThroughput, label, startUp, factor, func(c *dynamo.Config) {
+				list = append(list, w.dynamo(dynamo.AlgorithmThroughput, label, startUp, factor, func(c *dynamo.Config) {
 					c.Predictor, c.Interval = predictor, interval
 				}))
 			}
@@ -211,14 +209,14 @@ func gridOfLoad(w *workload, startUp time.Duration) (list []candidate) {
 		for _, interval := range []time.Duration{5 * time.Second, 10 * time.Second} {
 			for _, factor := range factors {
 				label := fmt.Sprintf("sensitivity %d, every %v", sensitivity, interval)
-				list = append(list, w.dynamo(plan.AlgorithmDynamoLoad, label, startUp, factor, func(c *dynamo.Config) {
+				list = append(list, w.dynamo(dynamo.AlgorithmLoad, label, startUp, factor, func(c *dynamo.Config) {
 					c.Sensitivity, c.LoadInterval = sensitivity, interval
 				}))
 			}
 		}
 	}
 	for _, target := range []string{dynamo.TargetThroughput, dynamo.TargetLatency} {
-		list = append(list, w.dynamo(plan.AlgorithmDynamoLoad, "target "+target, startUp, 1, func(c *dynamo.Config) { c.Target = target }))
+		list = append(list, w.dynamo(dynamo.AlgorithmLoad, "target "+target, startUp, 1, func(c *dynamo.Config) { c.Target = target }))
 	}
 	return list
 }
@@ -228,7 +226,7 @@ func gridOfHybrid(w *workload, startUp time.Duration) (list []candidate) {
 		for _, predictor := range []string{"constant", "arima", "kalman"} {
 			for _, factor := range factors {
 				label := fmt.Sprintf("sensitivity %d, %s", sensitivity, predictor)
-				list = append(list, w.dynamo(plan.AlgorithmDynamoHybrid, label, startUp, factor, func(c *dynamo.Config) {
+				list = append(list, w.dynamo(dynamo.AlgorithmHybrid, label, startUp, factor, func(c *dynamo.Config) {
 					c.Sensitivity, c.Predictor = sensitivity, predictor
 				}))
 			}

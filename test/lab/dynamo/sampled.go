@@ -1,17 +1,17 @@
-package plan
+package dynamo
 
 import (
 	"cmp"
 	"time"
 
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/plan/capacity"
-	"github.com/stator-project/stator/internal/plan/dynamo"
 )
 
-// dynamoProfile returns the known speeds of the engines as a profile: prefill from one pool, decode from the other. It returns
+// profileOf returns the known speeds of the engines as a profile: prefill from one pool, decode from the other. It returns
 // nil if a pool's speed is unknown.
-func dynamoProfile(roles dynamoPools) *dynamo.Profile {
+func profileOf(roles fleetPools) *Profile {
 	first, second := roles.prefill, roles.decode
 	if first == nil {
 		first = second
@@ -19,12 +19,12 @@ func dynamoProfile(roles dynamoPools) *dynamo.Profile {
 	if second == nil {
 		second = first
 	}
-	if first == nil || first.configured.Engine.Timing == nil || second.configured.Engine.Timing == nil {
+	if first == nil || first.Configured.Engine.Timing == nil || second.Configured.Engine.Timing == nil {
 		return nil
 	}
 
-	out := &dynamo.Profile{Prefill: prefillPoints(first.configured)}
-	out.Decode, out.MaxKVTokens = decodePoints(second.configured)
+	out := &Profile{Prefill: prefillPoints(first.Configured)}
+	out.Decode, out.MaxKVTokens = decodePoints(second.Configured)
 	return out
 }
 
@@ -37,25 +37,25 @@ var (
 )
 
 // prefillPoints returns the measured prompts of a pool's engine, or prompts computed from its timing.
-func prefillPoints(c *Configured) (out []dynamo.PrefillPoint) {
+func prefillPoints(c *plan.Configured) (out []PrefillPoint) {
 	gpus := float64(max(1, c.GPUs))
 	if p, ok := c.Engine.Timing.(*perfmodel.Profile); ok {
 		for _, m := range p.Measured().Prefill {
 			rate := cmp.Or(m.Rate, 1e3*m.Tokens/m.Milliseconds/gpus)
-			out = append(out, dynamo.PrefillPoint{ISL: m.Tokens, TTFT: m.Milliseconds, Throughput: rate})
+			out = append(out, PrefillPoint{ISL: m.Tokens, TTFT: m.Milliseconds, Throughput: rate})
 		}
 		return out
 	}
 	for _, tokens := range sampledPrompts {
-		took := milliseconds(promptTime(&c.Engine, tokens))
-		out = append(out, dynamo.PrefillPoint{ISL: float64(tokens), TTFT: took, Throughput: 1e3 * float64(tokens) / took / gpus})
+		took := passTime(promptTime(&c.Engine, tokens))
+		out = append(out, PrefillPoint{ISL: float64(tokens), TTFT: took, Throughput: 1e3 * float64(tokens) / took / gpus})
 	}
 	return out
 }
 
 // promptTime returns the time of a prompt, which takes several passes if it is long.
 func promptTime(e *capacity.Engine, tokens int) (sum time.Duration) {
-	limit := cmp.Or(e.MaxBatchedTokens, dynamo.DefaultLimits().MaxBatchedTokens)
+	limit := cmp.Or(e.MaxBatchedTokens, DefaultLimits().MaxBatchedTokens)
 	for done := 0; done < tokens; {
 		next := min(done+limit, tokens)
 		sum += e.Timing.Prefill(perfmodel.Prefill{Requests: 1, Input: next, Prefix: done})
@@ -66,12 +66,12 @@ func promptTime(e *capacity.Engine, tokens int) (sum time.Duration) {
 
 // decodePoints returns the measured steps of a pool's engine, or steps computed from its timing, and the tokens of its KV
 // cache.
-func decodePoints(c *Configured) (out []dynamo.DecodePoint, capacity float64) {
+func decodePoints(c *plan.Configured) (out []DecodePoint, capacity float64) {
 	gpus := float64(max(1, c.GPUs))
 	point := func(usage, context, ms, rate float64) {
 		requests := max(1, usage*capacity/context)
 		rate = cmp.Or(rate, 1e3*requests/ms/gpus)
-		out = append(out, dynamo.DecodePoint{KVUsage: usage, Context: context, ITL: ms, Throughput: rate})
+		out = append(out, DecodePoint{KVUsage: usage, Context: context, ITL: ms, Throughput: rate})
 	}
 
 	if p, ok := c.Engine.Timing.(*perfmodel.Profile); ok {
@@ -81,7 +81,7 @@ func decodePoints(c *Configured) (out []dynamo.DecodePoint, capacity float64) {
 		}
 		return out, capacity
 	}
-	tokens := cmp.Or(c.Engine.KVTokens, dynamo.DefaultLimits().MaxKVTokens)
+	tokens := cmp.Or(c.Engine.KVTokens, DefaultLimits().MaxKVTokens)
 	capacity = float64(tokens)
 	for _, context := range sampledContexts {
 		for _, usage := range sampledUsages {
@@ -90,11 +90,11 @@ func decodePoints(c *Configured) (out []dynamo.DecodePoint, capacity float64) {
 				continue
 			}
 			took := c.Engine.Timing.Decode(perfmodel.Decode{Requests: n, Context: n * context, Capacity: tokens})
-			point(usage, float64(context), milliseconds(took), 0)
+			point(usage, float64(context), passTime(took), 0)
 		}
 	}
 	return out, capacity
 }
 
-// milliseconds returns a duration as Dynamo's figures have it, at least a microsecond.
-func milliseconds(d time.Duration) float64 { return max(1e-3, 1e3*d.Seconds()) }
+// passTime returns the time of a pass in milliseconds, at least a microsecond.
+func passTime(d time.Duration) float64 { return max(1e-3, 1e3*d.Seconds()) }
