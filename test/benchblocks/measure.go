@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/stats"
 )
 
 // side is one of two things that are compared: a number of goroutines that move blocks.
@@ -100,7 +101,7 @@ func printRows(out io.Writer, rows []row, bar float64) (below int) {
 			ratios = append(ratios, r.tier[i].bytesPerSecond/r.bare[i].bytesPerSecond)
 		}
 		verdict := "reached"
-		if median(ratios) < bar {
+		if stats.Median(ratios) < bar {
 			verdict = "missed"
 			below++
 		}
@@ -108,8 +109,8 @@ func printRows(out io.Writer, rows []row, bar float64) (below int) {
 		speed := func(s sample) float64 { return s.bytesPerSecond / 1e9 }
 		cpu := func(s sample) float64 { return float64(s.cpuPerBlock.Nanoseconds()) / 1e3 }
 		fmt.Fprintf(w, "%s\t%d KiB\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f µs\t%.1f µs\t%.2f %s\t\n", r.name, r.blockBytes>>10,
-			median(each(r.tier, speed)), median(each(r.bare, speed)), median(ratios), slices.Min(ratios), slices.Max(ratios),
-			median(each(r.tier, cpu)), median(each(r.bare, cpu)), bar, verdict)
+			stats.Median(each(r.tier, speed)), stats.Median(each(r.bare, speed)), stats.Median(ratios), slices.Min(ratios), slices.Max(ratios),
+			stats.Median(each(r.tier, cpu)), stats.Median(each(r.bare, cpu)), bar, verdict)
 	}
 	w.Flush()
 	return below
@@ -121,10 +122,4 @@ func each(samples []sample, of func(sample) float64) []float64 {
 		values[i] = of(s)
 	}
 	return values
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stator-project/stator/test/paired"
+	"github.com/stator-project/stator/test/stats"
 )
 
 // slowerBound is the ratio above which the whole interval must lie for a benchmark to be slower.
@@ -52,9 +52,9 @@ func (m *measurement) compare(ctx context.Context, b binaries, name string) (r r
 		ratios = append(ratios, math.Log(after/before))
 	}
 
-	center, half := paired.Mean(ratios)
-	baseMean, _ := paired.Mean(base)
-	nowMean, _ := paired.Mean(now)
+	center, half := stats.Estimate(ratios)
+	baseMean, _ := stats.Estimate(base)
+	nowMean, _ := stats.Estimate(now)
 	r = result{
 		name: strings.TrimPrefix(name, "Benchmark"), base: baseMean, now: nowMean,
 		ratio: math.Exp(center), low: math.Exp(center - half), high: math.Exp(center + half),

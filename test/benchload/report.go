@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"text/tabwriter"
 
-	"github.com/stator-project/stator/test/paired"
+	"github.com/stator-project/stator/test/stats"
 )
 
 // busyShare is the share of processor time above which figures depend on the processors.
@@ -46,14 +46,14 @@ func printLoad(out io.Writer, l load, policies []string, results [][]result) {
 	line("POLICY", title, all...)
 	var ours, everything float64
 	for i, list := range results {
-		line(policies[i], func(c int) any { return fmt.Sprintf(format[c], mean(list, c)) }, all...)
-		ours = max(ours, mean(list, own))
-		everything = max(everything, mean(list, machine))
+		line(policies[i], func(c int) any { return fmt.Sprintf(format[c], stats.Mean(values(list, c))) }, all...)
+		ours = max(ours, stats.Mean(values(list, own)))
+		everything = max(everything, stats.Mean(values(list, machine)))
 	}
 	_, _ = fmt.Fprintln(w)
 	line(policies[0]+" AGAINST", title, compared...)
 	for i := 1; i < len(results); i++ {
-		line(policies[i], func(c int) any { return paired.Difference(values(results[0], c), values(results[i], c)) }, compared...)
+		line(policies[i], func(c int) any { return stats.Difference(values(results[0], c), values(results[i], c)) }, compared...)
 	}
 	_ = w.Flush()
 	_, _ = fmt.Fprint(out, "\n", verdict(ours, everything), "\n")
@@ -77,11 +77,4 @@ func values(list []result, column int) (v []float64) {
 		v = append(v, r[column])
 	}
 	return v
-}
-
-func mean(list []result, column int) (m float64) {
-	for _, v := range values(list, column) {
-		m += v / float64(len(list))
-	}
-	return m
 }

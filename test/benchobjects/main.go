@@ -6,7 +6,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/stats"
 	"github.com/stator-project/stator/test/weed"
 )
 
@@ -159,10 +159,10 @@ func report(o options, list []cell, results map[string]*[2][]result, out io.Writ
 			ratios = append(ratios, speed(tier[i])/speed(bare[i]))
 		}
 
-		ratio := median(ratios)
+		ratio := stats.Median(ratios)
 		fmt.Fprintf(out, "%-24s %10.1f %10.1f %7.2f %6.2f … %5.2f %14v %14v\n", c.name,
-			median(each(bare, speed)), median(each(tier, speed)), ratio, slices.Min(ratios), slices.Max(ratios),
-			median(each(bare, cpu)).Round(time.Microsecond), median(each(tier, cpu)).Round(time.Microsecond))
+			stats.Median(each(bare, speed)), stats.Median(each(tier, speed)), ratio, slices.Min(ratios), slices.Max(ratios),
+			stats.Median(each(bare, cpu)).Round(time.Microsecond), stats.Median(each(tier, cpu)).Round(time.Microsecond))
 		if ratio < o.least {
 			low = errors.Join(low, fmt.Errorf("%s: the tier has %.2f of the bare client's throughput, less than %.2f", c.name, ratio,
 				o.least))
@@ -176,9 +176,4 @@ func each[T any](list []result, f func(result) T) (out []T) {
 		out = append(out, f(r))
 	}
 	return out
-}
-
-func median[T cmp.Ordered](list []T) T {
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[len(sorted)/2]
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/test/stats"
 )
 
 // The set-ups of --legs. Both have one worker that answers; two legs have a prefill worker before it.
@@ -111,7 +112,7 @@ func (r *report) legsRatio(one string, two row) legsRatio {
 
 	out := legsRatio{Setup: two.Setup, Chars: two.Chars, One: r.row(one, two.Chars).ExtProc, Two: two.ExtProc, Limit: legsLimit}
 	if len(ratios) > 0 {
-		out.Ratio = median(ratios)
+		out.Ratio = stats.Median(ratios)
 		out.Lowest = slices.Min(ratios)
 		out.Highest = slices.Max(ratios)
 	}

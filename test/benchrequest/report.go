@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/stats"
 )
 
 // report is a run: what was asked, where it ran, and what came out.
@@ -134,7 +135,7 @@ func (r *report) row(setup string, chars int) row {
 		for _, c := range mine {
 			all = append(all, get(c.figures))
 		}
-		return median(all)
+		return stats.Median(all)
 	}
 
 	out := row{Setup: setup, Chars: chars, figures: figures{
@@ -145,22 +146,11 @@ func (r *report) row(setup string, chars int) row {
 	}}
 
 	if len(ratios) > 0 {
-		out.Ratio = median(ratios)
+		out.Ratio = stats.Median(ratios)
 		out.Lowest = slices.Min(ratios)
 		out.Highest = slices.Max(ratios)
 	}
 	return out
-}
-
-func median(all []float64) float64 {
-	if len(all) == 0 {
-		return 0
-	}
-	all = slices.Sorted(slices.Values(all))
-	if n := len(all); n%2 == 0 {
-		return (all[n/2-1] + all[n/2]) / 2
-	}
-	return all[len(all)/2]
 }
 
 // print writes the table for people.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/stats"
 )
 
 // results are all that a run has measured.
@@ -195,12 +195,9 @@ func (r *results) print(o *options, out io.Writer) {
 
 func gib(bytes int64) float64 { return float64(bytes) / (1 << 30) }
 
-// percentile returns a percentile of sorted durations, in three digits.
-func percentile(sorted []time.Duration, p float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	d := sorted[max(0, int(math.Ceil(p*float64(len(sorted))))-1)]
+// percentile returns a percentile of durations, in three digits.
+func percentile(list []time.Duration, p float64) time.Duration {
+	d := stats.Percentile(list, p)
 	unit := time.Duration(1)
 	for d/unit >= 1000 {
 		unit *= 10

@@ -8,11 +8,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/stats"
 )
 
 // demo is one demonstration.
@@ -158,7 +158,7 @@ func (d *demo) sample(ctx context.Context, began time.Time) error {
 
 		d.mu.Lock()
 		s := sample{at: time.Since(began).Seconds(), rate: float64(d.arrived), plan: p, failed: d.failed, finished: len(d.all)}
-		s.p50, s.p90 = quantile(d.ttfts, 0.5).Seconds(), quantile(d.ttfts, 0.9).Seconds()
+		s.p50, s.p90 = stats.Percentile(d.ttfts, 0.5).Seconds(), stats.Percentile(d.ttfts, 0.9).Seconds()
 		d.arrived, d.ttfts = 0, nil
 		d.mu.Unlock()
 		d.samples = append(d.samples, s)
@@ -179,15 +179,6 @@ func (d *demo) print(s sample) {
 		s.plan.Ready, 1e3*s.p50, 1e3*s.p90, s.failed, string(reason))
 }
 
-// quantile returns a quantile of times; 0 for none.
-func quantile(list []time.Duration, q float64) time.Duration {
-	if len(list) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
-}
-
 // conclude prints the summary.
 func (d *demo) conclude() {
 	misses := d.misses()
@@ -196,7 +187,7 @@ func (d *demo) conclude() {
 		most = max(most, s.plan.Ready)
 	}
 	fmt.Fprintf(d.out, "\n%d requests, %d failed; TTFT p50 %v, p90 %v; %d later than %v (%.1f %%).\n", len(d.all)+d.failed, d.failed,
-		quantile(d.all, 0.5).Round(time.Millisecond), quantile(d.all, 0.9).Round(time.Millisecond), misses, d.ttft,
+		stats.Percentile(d.all, 0.5).Round(time.Millisecond), stats.Percentile(d.all, 0.9).Round(time.Millisecond), misses, d.ttft,
 		100*float64(misses)/float64(max(1, len(d.all))))
 	fmt.Fprintf(d.out, "At most %d workers; %.2f worker hours, where %d all the time would have been %.2f.\n", most, d.seconds/3600, most,
 		float64(most)*float64(len(d.samples))/3600)

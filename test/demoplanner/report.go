@@ -8,6 +8,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"github.com/stator-project/stator/test/stats"
 )
 
 //go:embed report.html.tmpl
@@ -72,7 +74,7 @@ func (d *demo) report() ([]byte, error) {
 			}),
 		},
 		Facts: fmt.Sprintf("%d requests, %d failed, %d with a first token after %v; p90 %v; %.2f worker hours.", len(d.all)+d.failed,
-			d.failed, d.misses(), d.ttft, quantile(d.all, 0.9).Round(time.Millisecond), d.seconds/3600),
+			d.failed, d.misses(), d.ttft, stats.Percentile(d.all, 0.9).Round(time.Millisecond), d.seconds/3600),
 		Reasons: d.decisions(),
 	}
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/stator-project/stator/test/stats"
 )
 
 // printTable compares policies. Times are given on the trace's clock: what clients waited,
@@ -17,8 +19,9 @@ func printTable(out io.Writer, results []result, bound, speed float64) {
 	fmt.Fprintln(w, "POLICY\tBLOCK HIT RATE\tTTFT MEAN\tTTFT P99\tCOMPLETED\tFAILED\tREQUESTS PER WORKER\tNOT SERVED AS PICKED")
 
 	for _, r := range results {
+		mean := time.Duration(stats.MeanOf(r.ttft, func(d *time.Duration) float64 { return float64(*d) }))
 		fmt.Fprintf(w, "%s\t%.3f\t%s\t%s\t%d\t%d\t%s\t%d\n", r.policy, float64(r.cached)/float64(max(1, r.prompt)),
-			traceTime(mean(r.ttft), speed), traceTime(percentile(r.ttft, 0.99), speed), r.completed, r.failed, perWorker(r), r.unobeyed)
+			traceTime(mean, speed), traceTime(stats.Percentile(r.ttft, 0.99), speed), r.completed, r.failed, perWorker(r), r.unobeyed)
 	}
 	fmt.Fprintf(w, "one infinite cache\t%.3f\t\t\t\t\t\t\n", bound)
 	_ = w.Flush()
@@ -45,25 +48,6 @@ func compare(out io.Writer, results []result) {
 
 func traceTime(d time.Duration, speed float64) string {
 	return fmt.Sprintf("%.0f ms", d.Seconds()*1000*speed)
-}
-
-func mean(d []time.Duration) time.Duration {
-	if len(d) == 0 {
-		return 0
-	}
-	var sum time.Duration
-	for _, x := range d {
-		sum += x
-	}
-	return sum / time.Duration(len(d))
-}
-
-func percentile(d []time.Duration, p float64) time.Duration {
-	if len(d) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(d))
-	return sorted[min(len(sorted)-1, int(p*float64(len(sorted))))]
 }
 
 func perWorker(r result) string {

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/internal/decisionlog"
-	"github.com/stator-project/stator/test/paired"
+	"github.com/stator-project/stator/test/stats"
 )
 
 // policies are the settings that are measured in turns. The first is compared with the others.
@@ -204,10 +204,10 @@ func (l *load) print(p *page) {
 	for i, list := range l.results {
 		cells := []any{l.concurrent, policies[i].name}
 		for _, of := range []func(played) float64{hitShare, bestShare} {
-			cells = append(cells, fmt.Sprintf("%.3f", meanOf(list, of)))
+			cells = append(cells, fmt.Sprintf("%.3f", stats.Mean(values(list, of))))
 		}
 		for _, c := range compared {
-			cell := fmt.Sprintf("%.*f", map[bool]int{true: 1}[c.more], meanOf(list, c.of))
+			cell := fmt.Sprintf("%.*f", map[bool]int{true: 1}[c.more], stats.Mean(values(list, c.of)))
 			if i > 0 {
 				cell += ": " + l.difference(i, c.of).String()
 			}
@@ -246,8 +246,8 @@ func (l *load) bars(p *page) {
 }
 
 // difference compares the first policy with another one.
-func (l *load) difference(i int, of func(played) float64) paired.Interval {
-	return paired.Difference(values(l.results[0], of), values(l.results[i], of))
+func (l *load) difference(i int, of func(played) float64) stats.Interval {
+	return stats.Difference(values(l.results[0], of), values(l.results[i], of))
 }
 
 func hitShare(r played) float64  { return r.hits }
@@ -258,13 +258,6 @@ func values(list []played, of func(played) float64) (v []float64) {
 		v = append(v, of(r))
 	}
 	return v
-}
-
-func meanOf(list []played, of func(played) float64) (mean float64) {
-	for _, v := range values(list, of) {
-		mean += v / float64(len(list))
-	}
-	return mean
 }
 
 // numbers lists numbers: 1, 2, 3.

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/stator-project/stator/test/stats"
 )
 
 // The sizes of the run with faults.
@@ -488,17 +490,12 @@ func (f *faultRun) print(p *page) {
 	equal := f.swap.later.equal == f.swap.later.all && f.swap.beside.equal == f.swap.beside.all
 	p.bar("no token of other weights", f.swap.hits == 0 && equal && f.swap.differ > 0)
 
-	usual, stopped := percentile(f.usual, 50), percentile(f.stopped, 95)
+	usual, stopped := stats.Percentile(f.usual, 0.5), stats.Percentile(f.stopped, 0.95)
 	p.text("\n**A store that is stopped.** The longest time between two tokens of a stream, while %d prompts are computed, %d times: "+
 		"%s ms with the store, and %s ms while it is stopped by SIGSTOP and has their blocks.",
 		len(f.requests), freezes, milliseconds(f.usual), milliseconds(f.stopped))
 	p.bar("while the store is stopped, 95 % of the longest steps are at most 100 ms longer than their median with it",
 		stopped <= usual+stepBar && f.failedStopped.Load() == 0)
-}
-
-// percentile returns the least of times that p % of them do not exceed.
-func percentile(times []time.Duration, p int) time.Duration {
-	return slices.Sorted(slices.Values(times))[(len(times)*p+99)/100-1]
 }
 
 func milliseconds(times []time.Duration) string {

@@ -1,5 +1,4 @@
-// Package paired compares two series of measurements whose elements belong together: those of two policies in the same rounds.
-package paired
+package stats
 
 import (
 	"fmt"
@@ -14,7 +13,8 @@ type Interval struct{ Mean, Low, High float64 }
 var quantiles = []float64{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
 	2.120, 2.110, 2.101, 2.093, 2.086}
 
-// Difference returns the mean of a[i] - b[i] as a share of the mean of b, with the interval of Student's t. The interval of a single
+// Difference compares two series of measurements whose elements belong together, as of two policies in the same rounds. It returns the
+// mean of a[i] - b[i] as a share of the mean of b, with the interval of Student's t. The interval of a single
 // pair is unbounded.
 func Difference(a, b []float64) Interval {
 	differences := make([]float64, len(a))
@@ -23,16 +23,14 @@ func Difference(a, b []float64) Interval {
 		differences[i] = a[i] - b[i]
 		base += b[i] / float64(len(a))
 	}
-	mean, half := Mean(differences)
+	mean, half := Estimate(differences)
 	return Interval{mean / base, (mean - half) / base, (mean + half) / base}
 }
 
-// Mean returns the mean of values and half the width of its 95 % interval by Student's t, which is unbounded for a single value.
-func Mean(values []float64) (mean, half float64) {
+// Estimate returns the mean of values and half the width of its 95 % interval by Student's t, which is unbounded for a single value.
+func Estimate(values []float64) (mean, half float64) {
 	n := float64(len(values))
-	for _, v := range values {
-		mean += v / n
-	}
+	mean = Mean(values)
 	squares := 0.0
 	for _, v := range values {
 		squares += (v - mean) * (v - mean)
