@@ -298,14 +298,14 @@ bench-smoke: build $(WEED_STAMP) ## run every benchmark once, so that none rots
 	go run ./test/benchscale --smoke >/dev/null
 	go run ./test/benchload --quick >/dev/null 2>&1
 	go run ./test/benchblocks --quick >/dev/null
-	go run ./test/replaynoise --quick >/dev/null
-	go run ./test/replaynoise --headline 200 --seeds 2 >/dev/null
+	go run ./test/lab noise --quick >/dev/null
+	go run ./test/lab headline --requests 200 --seeds 2 >/dev/null
 	go run ./test/replaymatrix --smoke >/dev/null 2>&1
-	go run ./test/replaydisagg --quick >/dev/null
-	go run ./test/replaytiers --quick >/dev/null
-	go run ./test/forecasts --quick >/dev/null
+	go run ./test/lab disagg --quick >/dev/null
+	go run ./test/lab tiers --quick >/dev/null
+	go run ./test/lab forecasts --quick >/dev/null
 	go run ./test/benchobjects --rounds 1 --packs 2 --reads 8 >/dev/null
-	go run ./test/replayplanner --quick >/dev/null 2>&1
+	go run ./test/lab planner --quick >/dev/null 2>&1
 
 BASE ?= main
 
@@ -351,15 +351,15 @@ demo-planner: build ## a spike of requests against simulated engines: workers co
 	go run ./test/demoplanner $(ARGS)
 
 traces: ## fetch the public traces that replay-golden, replay-traces and demo-trace play, into traces/
-	go run ./test/fetchtraces
+	go run ./test/lab fetch
 
 .PHONY: replay-traces
-replay-traces: build ## replay traces that nothing was tuned on, with late events and failures (ARGS="--only Azure")
-	go run ./test/replaytraces $(ARGS)
+replay-traces: ## replay traces that nothing was tuned on, with late events and failures (ARGS="--only Azure")
+	go run ./test/lab traces $(ARGS)
 
 .PHONY: replay-noise
-replay-noise: build ## compare policies on engines whose times vary, over six seeds, beside a bound (30 min; ARGS="--only Azure --seeds 3")
-	go run ./test/replaynoise $(ARGS)
+replay-noise: ## compare policies on engines whose times vary, over six seeds, beside a bound (30 min; ARGS="--only Azure --seeds 3")
+	go run ./test/lab noise $(ARGS)
 
 .PHONY: replay-matrix
 replay-matrix: ## compare the router with its rivals over a matrix of loads and fleets (ARGS="--quick" 3 min; ARGS="--half both --page matrix.html")
@@ -367,27 +367,27 @@ replay-matrix: ## compare the router with its rivals over a matrix of loads and 
 
 .PHONY: replay-disagg
 replay-disagg: ## compare fleets that prefill and decode on separate engines with others, at equal GPUs (6 min; ARGS="--only Mooncake")
-	nice go run ./test/replaydisagg $(ARGS)
+	nice go run ./test/lab disagg $(ARGS)
 
 .PHONY: replay-tiers
 replay-tiers: ## compare engines with and without caches in host memory and on disks, on conversations (3 min; ARGS="--seeds 10")
-	nice go run ./test/replaytiers $(ARGS)
+	nice go run ./test/lab tiers $(ARGS)
 
 .PHONY: replay-planner
 replay-planner: ## compare algorithms that change the number of engines, by GPU hours and missed latencies (3 hours; ARGS="--only sinusoid --startup 30s" 15 min)
-	nice go run ./test/replayplanner $(ARGS)
+	nice go run ./test/lab planner $(ARGS)
 
 .PHONY: replay-forecasts
 replay-forecasts: ## compare the models that forecast arrivals, on a trace and generated series (20 s; ARGS="--only sinusoid")
-	nice go run ./test/forecasts $(ARGS)
+	nice go run ./test/lab forecasts $(ARGS)
 
 .PHONY: replay-headline
-replay-headline: build ## 100,000 requests of 4,000 and 800 tokens, kv against random (an hour on two cores; ARGS="--seeds 1")
-	go run ./test/replaynoise --headline 100000 --seeds 3 $(ARGS)
+replay-headline: ## 100,000 requests of 4,000 and 800 tokens, kv against random (an hour on two cores; ARGS="--seeds 1")
+	go run ./test/lab headline $(ARGS)
 
 .PHONY: replay-golden
 replay-golden: ## replay Mooncake's trace beside NVIDIA Dynamo's figures (TRACE=conversation_trace.jsonl ARGS="--only scale")
-	go run ./test/replaygolden $(if $(TRACE),--trace $(TRACE)) $(ARGS)
+	go run ./test/lab golden $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
 ##@ Oracles: compare with reference implementations
 

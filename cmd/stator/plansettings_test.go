@@ -27,7 +27,7 @@ func settingsOf(t *testing.T, text string) (*plan.Settings, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	profile, err := filepath.Abs("../../test/replaydisagg/profile")
+	profile, err := filepath.Abs("../../test/lab/profile")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ var llama8 = Weights{Parameters: 8.03e9, Active: 8.03e9, Bytes: 1, KVBytes: 1310
 // The roofline is near the measured profile of the same model and GPU, which its constants were chosen for. The farthest are steps of
 // hundreds of short requests, which last longer than their bytes and operations.
 func TestRooflineNearProfile(t *testing.T) {
-	p, err := LoadProfile(os.DirFS("../../test/replaydisagg/profile"))
+	p, err := LoadProfile(os.DirFS("../../test/lab/profile"))
 	if err != nil {
 		t.Fatal(err)
 	}

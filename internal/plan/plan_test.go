@@ -13,7 +13,7 @@ import (
 // newWorld returns a world whose engines have the committed profile, a Llama-3.1-8B in FP8 on an H200.
 func newWorld(t testing.TB) *plantest.World {
 	t.Helper()
-	return plantest.New(t, os.DirFS("../../test/replaydisagg/profile"), nil)
+	return plantest.New(t, os.DirFS("../../test/lab/profile"), nil)
 }
 
 // TestNext runs testdata/*.txt.

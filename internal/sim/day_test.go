@@ -9,7 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
-	"github.com/stator-project/stator/test/tracefiles"
+	"github.com/stator-project/stator/test/lab/tracefiles"
 )
 
 // react plans 6 engines for every 5 requests that run or wait, from 8 to 20.

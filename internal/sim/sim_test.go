@@ -17,7 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/route/serving"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
-	"github.com/stator-project/stator/test/tracefiles"
+	"github.com/stator-project/stator/test/lab/tracefiles"
 )
 
 // sessions returns conversations: each turn has the prompt so far and two blocks more.

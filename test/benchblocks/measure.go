@@ -109,8 +109,8 @@ func printRows(out io.Writer, rows []row, bar float64) (below int) {
 		speed := func(s sample) float64 { return s.bytesPerSecond / 1e9 }
 		cpu := func(s sample) float64 { return float64(s.cpuPerBlock.Nanoseconds()) / 1e3 }
 		fmt.Fprintf(w, "%s\t%d KiB\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f µs\t%.1f µs\t%.2f %s\t\n", r.name, r.blockBytes>>10,
-			stats.Median(each(r.tier, speed)), stats.Median(each(r.bare, speed)), stats.Median(ratios), slices.Min(ratios), slices.Max(ratios),
-			stats.Median(each(r.tier, cpu)), stats.Median(each(r.bare, cpu)), bar, verdict)
+			stats.Median(each(r.tier, speed)), stats.Median(each(r.bare, speed)), stats.Median(ratios), slices.Min(ratios),
+			slices.Max(ratios), stats.Median(each(r.tier, cpu)), stats.Median(each(r.bare, cpu)), bar, verdict)
 	}
 	w.Flush()
 	return below

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/stator-project/stator/test/tracefiles"
+	"github.com/stator-project/stator/test/lab/tracefiles"
 )
 
 // corpus is a ring of text, escaped as JSON wants it, so that bodies are made by copying:

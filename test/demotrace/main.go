@@ -13,8 +13,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/stator-project/stator/test/lab/tracefiles"
 	"github.com/stator-project/stator/test/process"
-	"github.com/stator-project/stator/test/tracefiles"
 )
 
 func main() { process.Main("demotrace", Main) }

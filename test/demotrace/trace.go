@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"github.com/stator-project/stator/internal/trace"
-	"github.com/stator-project/stator/test/tracefiles"
+	"github.com/stator-project/stator/test/lab/tracefiles"
 )
 
 // load reads the first n rows of the trace at path, or of Mooncake's where path is empty. Where that is not at

@@ -15,7 +15,7 @@ import (
 // measured is an engine of the committed profile: Llama-3.1-8B in FP8 on one H200.
 func measured(t testing.TB) *capacity.Engine {
 	t.Helper()
-	p, err := perfmodel.LoadProfile(os.DirFS("../../../test/replaydisagg/profile"))
+	p, err := perfmodel.LoadProfile(os.DirFS("../../../test/lab/profile"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 // someSettings are those of a model with engines of the committed profile, and one with engines of an estimate.
 func someSettings(t testing.TB) *plan.Settings {
 	t.Helper()
-	p, err := perfmodel.LoadProfile(os.DirFS("../../../test/replaydisagg/profile"))
+	p, err := perfmodel.LoadProfile(os.DirFS("../../../test/lab/profile"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 func newWorld(t testing.TB) *plantest.World {
 	t.Helper()
 	rule := Rule(nil)
-	return plantest.New(t, os.DirFS("../../replaydisagg/profile"), map[string]plan.Rule{
+	return plantest.New(t, os.DirFS("../profile"), map[string]plan.Rule{
 		AlgorithmThroughput: rule, AlgorithmLoad: rule, AlgorithmHybrid: rule,
 	})
 }
