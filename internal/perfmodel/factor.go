@@ -1,7 +1,6 @@
 package perfmodel
 
 import (
-	"fmt"
 	"math"
 	"time"
 )
@@ -10,8 +9,11 @@ import (
 // made before the first observation with the observations, each by its doubt: the logarithm of the factor is followed by a Kalman filter of
 // one dimension. It is a value. The zero Factor belongs to a model without doubt, which nothing changes: begin with [NewFactor].
 type Factor struct {
-	// Log is the logarithm of the factor, and Variance the variance of its error.
-	Log, Variance float64
+	// Log is the logarithm of the factor.
+	Log float64
+	// Variance is the variance of the logarithm's error. Its square root is the doubt: the standard deviation of the factor, as a share
+	// of it.
+	Variance float64
 	// Observed counts the observations.
 	Observed int
 }
@@ -51,12 +53,6 @@ func (f Factor) Observe(took, expected time.Duration) Factor {
 
 // Value returns the factor.
 func (f Factor) Value() float64 { return math.Exp(f.Log) }
-
-// Doubt returns the standard deviation of the factor, as a share of it.
-func (f Factor) Doubt() float64 { return math.Sqrt(f.Variance) }
-
-// String prints the factor and its doubt.
-func (f Factor) String() string { return fmt.Sprintf("%.2f ± %.0f %%", f.Value(), 100*f.Doubt()) }
 
 // Corrected is a timing whose passes take factors as long.
 type Corrected struct {

@@ -98,7 +98,7 @@ func TestFactor(t *testing.T) {
 		if i == 0 && !(sure.Value() < unsure.Value() && unsure.Value() < 1.5 && sure.Value() > 1) {
 			t.Errorf("after one observation: %v and %v", sure, unsure)
 		}
-		if unsure.Doubt() >= before.Doubt() && i < 20 {
+		if unsure.Variance >= before.Variance && i < 20 {
 			t.Errorf("observation %d raised the doubt from %v to %v", i, before, unsure)
 		}
 	}
