@@ -309,9 +309,16 @@ bench-smoke: build $(WEED_STAMP) ## run every benchmark once, so that none rots
 
 BASE ?= main
 
+BENCHSTAT_VERSION := v0.0.0-20260908200009-22c9c6c9d4da
+BENCHSTAT         := .tools/benchstat-$(BENCHSTAT_VERSION)
+
+$(BENCHSTAT):
+	GOBIN=$(CURDIR)/.tools CGO_ENABLED=0 go install golang.org/x/perf/cmd/benchstat@$(BENCHSTAT_VERSION)
+	mv .tools/benchstat $@
+
 .PHONY: bench-compare
-bench-compare: ## run the request path's benchmarks at BASE and here, in turns, and print the ratio of CPU time (BASE=main ARGS="--rounds 20")
-	go run ./test/benchcompare --base $(BASE) $(ARGS)
+bench-compare: $(BENCHSTAT) ## run the request path's benchmarks at BASE and here, in turns, and compare their CPU time (BASE=main ARGS="--rounds 20")
+	go run ./test/benchcompare --base $(BASE) --benchstat $(BENCHSTAT) $(ARGS)
 
 .PHONY: bench-request
 bench-request: build ## CPU per request of extproc and Envoy, beside an empty handler and plain Envoy (ARGS="--legs": with a prefill worker, too)

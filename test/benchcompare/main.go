@@ -1,11 +1,11 @@
-// Command benchcompare runs the benchmarks of the request path at two revisions, in turns, and prints
-// how the CPU time per operation changed, with a 95 % confidence interval.
+// Command benchcompare runs the benchmarks of the request path at two revisions, in turns, and has benchstat print how the CPU time per
+// operation changed.
 //
 // The two test binaries run one after the other in every round, so that a machine that becomes slower
 // or faster affects both. CPU time and not elapsed time is measured, because other processes may use
-// the machine. A benchmark is reported as slower when its whole interval lies above the bound of 3 %.
+// the machine. The measurements stay in a folder, in the format of Go's benchmarks.
 //
-//	go run ./test/benchcompare --base main --rounds 10
+//	go run ./test/benchcompare --base main --rounds 10 --benchstat PROGRAM
 package main
 
 import (
@@ -18,7 +18,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/stator-project/stator/test/process"
@@ -33,7 +32,7 @@ const requestPath = "extproc/stream,extproc/messages,internal/prompt,internal/pr
 
 func main() { process.Main("benchcompare", run) }
 
-func run(ctx context.Context, args []string, out, _ io.Writer) error {
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f := flag.NewFlagSet("benchcompare", flag.ExitOnError)
 	base := f.String("base", "main", "`revision` to compare with")
 	packages := f.String("packages", requestPath, "packages to measure, with commas; now=base for one that moved")
@@ -43,6 +42,8 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	skip := f.String("skip", "Footprint|Fill|Churn|Load|ReplicaStart|background=[^0]",
 		"`regexp` of benchmarks to leave out, because they measure memory, run long or have work beside them")
 	rounds := f.Int("rounds", 10, "measurements of each benchmark at each revision")
+	folder := f.String("out", "bench/compare", "`folder` of the measurements")
+	benchstat := f.String("benchstat", ".tools/benchstat", "`program` that compares the measurements: golang.org/x/perf/cmd/benchstat")
 	target := f.Duration("target", 150*time.Millisecond, "CPU time of one measurement, approximately")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -71,10 +72,10 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 
 	defer tree.remove()
 
-	m := measurement{rounds: *rounds, target: *target, progress: os.Stderr}
-	fmt.Fprintf(out, "base %s; %d rounds; load average %s before\n\n", tree.revision, *rounds, process.LoadAverage())
+	m := measurement{rounds: *rounds, target: *target, progress: progress}
+	fmt.Fprintf(out, "base %s; %d rounds; load average %s before\n", tree.revision, *rounds, process.LoadAverage())
 
-	var results []result
+	var results report
 	for _, p := range pairs(*packages, *moved, tree.dir) {
 		binaries, err := build(ctx, dir, tree.dir, p)
 		if err != nil {
@@ -84,28 +85,21 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 		if err != nil {
 			return err
 		}
+		results.begin(p.now)
 		for _, name := range names {
 			if !want.MatchString(name) || skipped.MatchString(name) {
 				continue
 			}
-			r, err := m.compare(ctx, binaries, name)
-			if err != nil {
+			if err := m.compare(ctx, binaries, name, &results); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			r.pkg = p.now
-			results = append(results, r)
 		}
 	}
-
-	slower := printResults(out, results)
-	fmt.Fprintf(out, "\nload average %s after\n", process.LoadAverage())
-	if slower > 0 {
-		return fmt.Errorf("%d benchmarks are slower: their whole interval lies above +3 %%", slower)
-	}
-	if len(results) == 0 {
+	if results.count == 0 {
 		return errors.New("no benchmark matches")
 	}
-	return nil
+	fmt.Fprintf(out, "load average %s after\n\n", process.LoadAverage())
+	return results.print(ctx, out, *folder, *benchstat)
 }
 
 // pairs returns the packages to measure.
@@ -129,34 +123,4 @@ func pairs(packages, moved, baseDir string) []pair {
 	}
 
 	return list
-}
-
-// printResults prints one line per benchmark and returns how many are slower for certain.
-func printResults(out io.Writer, results []result) (slower int) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "package\tbenchmark\tbase CPU/op\tnow CPU/op\tratio\t95 % interval\t")
-
-	for _, r := range results {
-		verdict := ""
-		if r.low > slowerBound {
-			verdict = "slower"
-			slower++
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.3f\t%.3f to %.3f\t%s\n", r.pkg, r.name, duration(r.base), duration(r.now), r.ratio, r.low,
-			r.high, verdict)
-	}
-
-	_ = w.Flush()
-	return slower
-}
-
-// duration prints nanoseconds with four digits.
-func duration(ns float64) string {
-	switch {
-	case ns < 1e3:
-		return fmt.Sprintf("%.4g ns", ns)
-	case ns < 1e6:
-		return fmt.Sprintf("%.4g µs", ns/1e3)
-	}
-	return fmt.Sprintf("%.4g ms", ns/1e6)
 }

@@ -4,63 +4,39 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"os/exec"
 	"regexp"
 	"strings"
 	"time"
-
-	"github.com/stator-project/stator/test/stats"
 )
 
-// slowerBound is the ratio above which the whole interval must lie for a benchmark to be slower.
-const slowerBound = 1.03
-
-// result is one benchmark at both revisions. base and now are nanoseconds of CPU time per operation, and
-// ratio is now/base with its 95 % confidence interval.
-type result struct {
-	pkg, name        string
-	base, now        float64
-	ratio, low, high float64
-}
-
+// measurement is how benchmarks are measured.
 type measurement struct {
 	rounds   int
 	target   time.Duration
 	progress io.Writer
 }
 
-// compare measures one benchmark in turns.
-func (m *measurement) compare(ctx context.Context, b binaries, name string) (r result, err error) {
+// compare measures one benchmark in turns, and adds the measurements to the results.
+func (m *measurement) compare(ctx context.Context, b binaries, name string, results *report) error {
 	n, err := m.iterations(ctx, b, name)
 	if err != nil {
-		return r, err
+		return err
 	}
 
-	var base, now, ratios []float64
 	for range m.rounds {
 		before, err := cpuPerOp(ctx, b.baseDir, b.base, name, n)
 		if err != nil {
-			return r, err
+			return err
 		}
 		after, err := cpuPerOp(ctx, b.nowDir, b.now, name, n)
 		if err != nil {
-			return r, err
+			return err
 		}
-		base = append(base, before)
-		now = append(now, after)
-		ratios = append(ratios, math.Log(after/before))
+		results.add(name, n, before, after)
 	}
-
-	center, half := stats.Estimate(ratios)
-	baseMean, _ := stats.Estimate(base)
-	nowMean, _ := stats.Estimate(now)
-	r = result{
-		name: strings.TrimPrefix(name, "Benchmark"), base: baseMean, now: nowMean,
-		ratio: math.Exp(center), low: math.Exp(center - half), high: math.Exp(center + half),
-	}
-	fmt.Fprintf(m.progress, "%s: %.3f (%.3f to %.3f)\n", r.name, r.ratio, r.low, r.high)
-	return r, nil
+	fmt.Fprintln(m.progress, name)
+	return nil
 }
 
 // mostIterations bounds the operations of one measurement.

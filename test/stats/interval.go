@@ -23,12 +23,12 @@ func Difference(a, b []float64) Interval {
 		differences[i] = a[i] - b[i]
 		base += b[i] / float64(len(a))
 	}
-	mean, half := Estimate(differences)
+	mean, half := estimate(differences)
 	return Interval{mean / base, (mean - half) / base, (mean + half) / base}
 }
 
-// Estimate returns the mean of values and half the width of its 95 % interval by Student's t, which is unbounded for a single value.
-func Estimate(values []float64) (mean, half float64) {
+// estimate returns the mean of values and half the width of its 95 % interval by Student's t, which is unbounded for a single value.
+func estimate(values []float64) (mean, half float64) {
 	n := float64(len(values))
 	mean = Mean(values)
 	squares := 0.0

@@ -20,12 +20,12 @@ func TestDifference(t *testing.T) {
 // TestEstimate compares with figures computed by hand: values 1, 2, 3 have mean 2, deviation 1, and
 // 4.303 as the quantile of two degrees.
 func TestEstimate(t *testing.T) {
-	center, half := Estimate([]float64{1, 2, 3})
+	center, half := estimate([]float64{1, 2, 3})
 
 	if want := 4.303 / math.Sqrt(3); center != 2 || math.Abs(half-want) > 1e-9 {
 		t.Errorf("%g ± %g, want 2 ± %g", center, half, want)
 	}
-	if _, half := Estimate([]float64{1}); !math.IsInf(half, 1) {
+	if _, half := estimate([]float64{1}); !math.IsInf(half, 1) {
 		t.Errorf("one value has an interval of ± %g", half)
 	}
 }
