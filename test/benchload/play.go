@@ -42,7 +42,9 @@ type result [columns]float64
 
 // play starts a gateway with engines, and sends it all requests.
 func play(ctx context.Context, o *options, policy string, l load, bodies [][]byte) (result, error) {
-	g, err := process.StartGateway(ctx, o.stator, o.envoy, configuration(o, policy))
+	g, err := process.StartGateway(ctx, process.GatewayConfig{
+		Stator: o.stator, Envoy: o.envoy, LogLevel: "warn", Configuration: configuration(o, policy),
+	})
 	if err != nil {
 		return result{}, err
 	}
@@ -81,7 +83,7 @@ func play(ctx context.Context, o *options, policy string, l load, bodies [][]byt
 	whole := float64(runtime.NumCPU()) * took.Seconds()
 	r[own] = (oursAfter - ours).Seconds() / whole
 	r[machine] = (allAfter - all).Seconds() / whole
-	r[busiest], err = unevenness(g, len(bodies))
+	r[busiest], err = unevenness(ctx, g, len(bodies))
 	return r, err
 }
 
@@ -131,15 +133,15 @@ func summarize(replies []streams.Answer, took time.Duration) (r result) {
 }
 
 // unevenness reads from the engines how many requests each has answered, and compares the largest number with the mean.
-func unevenness(g *process.Gateway, requests int) (float64, error) {
-	list, err := g.Ranks()
+func unevenness(ctx context.Context, g *process.Gateway, requests int) (float64, error) {
+	list, err := g.Ranks(ctx)
 	if err != nil {
 		return 0, err
 	}
 
 	var most, sum int
 	for _, r := range list {
-		text, err := g.Get("http://" + r.Address + "/metrics")
+		text, err := g.Get(ctx, "http://"+r.Address+"/metrics")
 		if err != nil {
 			return 0, err
 		}

@@ -19,14 +19,15 @@ const (
 
 // start starts the gateway and waits until it serves.
 func start(ctx context.Context, o options) (*process.Gateway, error) {
-	return process.StartGateway(ctx, o.stator, o.envoy, fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
+	configuration := fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
 kind: Stator
 planner: {algorithm: sla, connector: local, interval: 1s, ttft: %v, itl: 250ms, downAfter: 10s, drainTimeout: 20s}
 models:
 - name: sim
   path: "builtin:sim"
   launch: [{engine: sim, count: 1, min: 1, max: %d, startUp: %v, args: {tokenScale: %d, startup: %v}}]
-`, o.ttft, o.workers, o.startUp, tokenScale, o.startUp))
+`, o.ttft, o.workers, o.startUp, tokenScale, o.startUp)
+	return process.StartGateway(ctx, process.GatewayConfig{Stator: o.stator, Envoy: o.envoy, LogLevel: "warn", Configuration: configuration})
 }
 
 // planned is the part of /debug/plan that is shown.

@@ -101,7 +101,7 @@ func start(ctx context.Context, o options, policy string) (*fleet, error) {
 		weights = "{prefillLoadScale: " + scale + "}"
 	}
 
-	g, err := process.StartGateway(ctx, o.stator, o.envoy, fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
+	configuration := fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
 kind: Stator
 models:
 - name: sim
@@ -109,7 +109,8 @@ models:
   blockSize: %d
   router: {policy: %s, cost: %s, weights: %s}
   launch: [{engine: sim, count: %d, args: {blocks: %d, engineSpeedup: %g, tokenScale: %d, maxNumBatchedTokens: %d}}]
-`, playBlock, name, cmp.Or(cost, "delay"), weights, o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale))
+`, playBlock, name, cmp.Or(cost, "delay"), weights, o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale)
+	g, err := process.StartGateway(ctx, process.GatewayConfig{Stator: o.stator, Envoy: o.envoy, LogLevel: "warn", Configuration: configuration})
 	if err != nil {
 		return nil, err
 	}

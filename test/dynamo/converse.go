@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/internal/decisionlog"
+	"github.com/stator-project/stator/test/process"
 )
 
 // result is what one run has found.
@@ -19,7 +20,7 @@ type result struct {
 	promised, real int // cached tokens
 	moved          int // conversations that were served by more than one worker
 	byWorker       map[string]int
-	ranks          []rank
+	ranks          []process.Rank
 	doctor         string
 	left           string // the state of a worker whose mocker has ended
 	afterwards     int    // turns that were answered then, of conversations
@@ -55,13 +56,13 @@ func (b *bench) converse(ctx context.Context, g *gateway) (*result, error) {
 	for i := range answers {
 		r.add(i, answers[i], decisions)
 	}
-	r.ranks, err = g.ranks(ctx)
+	r.ranks, err = g.Ranks(ctx)
 	return r, err
 }
 
 // awaitDecisions reads the log until it has the decisions of all answers.
 func (g *gateway) awaitDecisions(ctx context.Context, answers [][]answer) (all map[string]*decisionlog.Decision, err error) {
-	err = g.process.await(ctx, func() error {
+	err = g.Await(ctx, patience, func(ctx context.Context) error {
 		all, err = g.readDecisions()
 		if err != nil {
 			return err
@@ -113,9 +114,9 @@ func (r *result) add(conversation int, answers []answer, decisions map[string]*d
 // endWorker ends a mocker, and sends requests when its worker has left. The frontend goes on, and is healthy by its /health.
 func (b *bench) endWorker(ctx context.Context, g *gateway, w *worker, r *result) error {
 	b.progressf("end mocker %s", w.name)
-	w.mocker.stop()
-	err := g.process.await(ctx, func() error {
-		ranks, err := g.ranks(ctx)
+	w.mocker.Stop()
+	err := g.Await(ctx, patience, func(ctx context.Context) error {
+		ranks, err := g.Ranks(ctx)
 		if err != nil {
 			return err
 		}

@@ -5,13 +5,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 // goodResult is a run that meets all bars.
 func goodResult() *result {
 	return &result{
 		turns: 40, later: 32, cached: 31, asPromised: 40, promptsEqual: 40, promised: 990, real: 1000, byWorker: map[string]int{},
-		ranks: []rank{{"a", "ready", "exact"}, {"b", "ready", "exact"}}, doctor: "nothing is wrong", left: "down", afterwards: conversations,
+		ranks:  []process.Rank{{Worker: "a", State: "ready", Cache: "exact"}, {Worker: "b", State: "ready", Cache: "exact"}},
+		doctor: "nothing is wrong", left: "down", afterwards: conversations,
 	}
 }
 

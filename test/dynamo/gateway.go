@@ -15,31 +15,18 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/decisionlog"
-	"github.com/stator-project/stator/test/loopback"
+	"github.com/stator-project/stator/test/process"
 )
 
 // gateway is a running `stator up`.
 type gateway struct {
-	process                 *child
-	url, admin, adminAt     string
-	decisions, fileOfConfig string
+	*process.Gateway
+	decisions string // file of the decision log
 }
 
 // startGateway starts Stator and Envoy for the workers, and returns when the cache states of all are exact.
 func (b *bench) startGateway(ctx context.Context, workers []*worker) (*gateway, error) {
-	listen, err := loopback.Address()
-	if err != nil {
-		return nil, err
-	}
-	admin, err := loopback.Address()
-	if err != nil {
-		return nil, err
-	}
-	g := &gateway{
-		url: "http://" + listen, admin: "http://" + admin, adminAt: admin,
-		decisions: filepath.Join(b.folder, "decisions.jsonl"), fileOfConfig: filepath.Join(b.folder, "stator.yaml"),
-	}
-
+	g := &gateway{decisions: filepath.Join(b.folder, "decisions.jsonl")}
 	var text strings.Builder
 	fmt.Fprintf(&text, "apiVersion: stator.dev/v1alpha1\nkind: Stator\ndecisions: {log: %q}\nmodels:\n", g.decisions)
 	fmt.Fprintf(&text, "- name: %s\n  path: %q\n  blockSize: %d\n  workers:\n", modelName, b.model, blockSize)
@@ -47,57 +34,18 @@ func (b *bench) startGateway(ctx context.Context, workers []*worker) (*gateway, 
 		fmt.Fprintf(&text, "  - {name: %s, engine: dynamo, address: %q, kvEvents: %q, kvReplay: %q}\n",
 			w.name, w.address, w.events, w.replay)
 	}
-	if err := os.WriteFile(g.fileOfConfig, []byte(text.String()), 0o644); err != nil {
-		return nil, err
-	}
 
-	args := []string{"up", "--config", g.fileOfConfig, "--listen-address", listen, "--admin-address", admin}
-	if b.envoy != "" {
-		args = append(args, "--envoy", b.envoy)
-	}
 	b.progressf("wait for the gateway")
-	g.process, err = b.start("stator", nil, b.stator, args...)
-	if err != nil {
-		return nil, err
-	}
-	if err := g.process.await(ctx, func() error { return g.exact(ctx) }); err != nil {
-		g.process.stop()
-		return nil, err
-	}
-	return g, nil
+	var err error
+	g.Gateway, err = process.StartGateway(ctx, process.GatewayConfig{
+		Stator: b.stator, Envoy: b.envoy, Folder: b.folder, Configuration: text.String(), Patience: patience,
+		Ready: func(ctx context.Context, g *process.Gateway) error { return g.Exact(ctx) },
+	})
+	return g, err
 }
 
-// rank is a line of /debug/fleet.
-type rank struct {
-	Worker string `json:"worker"`
-	State  string `json:"state"`
-	Cache  string `json:"cache_state"`
-}
-
-func (g *gateway) ranks(ctx context.Context) ([]rank, error) {
-	var page struct {
-		Ranks []rank `json:"ranks"`
-	}
-	err := getJSON(ctx, g.admin+"/debug/fleet?format=json", &page)
-	return page.Ranks, err
-}
-
-// exact returns an error unless the gateway serves, all ranks are ready, and their cache states are exact.
-func (g *gateway) exact(ctx context.Context) error {
-	if _, err := get(ctx, g.admin+"/readyz"); err != nil {
-		return err
-	}
-	ranks, err := g.ranks(ctx)
-	if err != nil {
-		return err
-	}
-	for _, r := range ranks {
-		if r.State != "ready" || r.Cache != "exact" {
-			return fmt.Errorf("worker %s is %s, and its cache state %s", r.Worker, r.State, r.Cache)
-		}
-	}
-	return nil
-}
+// patience is how long processes may take until they are ready.
+const patience = 2 * time.Minute
 
 // answer is what a client received of one turn.
 type answer struct {
@@ -120,7 +68,7 @@ func (g *gateway) chat(ctx context.Context, messages []message) (a answer, err e
 	}
 	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+"/v1/chat/completions", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.URL+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
 		return a, err
 	}
@@ -185,7 +133,8 @@ func (g *gateway) readDecisions() (map[string]*decisionlog.Decision, error) {
 // examine runs the doctor, and returns what it prints.
 func (b *bench) examine(ctx context.Context, g *gateway) string {
 	b.progressf("stator doctor")
-	out, err := exec.CommandContext(ctx, b.stator, "doctor", "--config", g.fileOfConfig, "--admin-address", g.adminAt).CombinedOutput()
+	out, err := exec.CommandContext(ctx, b.stator, "doctor", "--config", g.File,
+		"--admin-address", strings.TrimPrefix(g.Admin, "http://")).CombinedOutput()
 	text := strings.TrimSpace(string(out))
 	if err != nil {
 		text += " (" + err.Error() + ")"

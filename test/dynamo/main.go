@@ -100,7 +100,7 @@ func (b *bench) play(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer g.process.stop()
+	defer g.Stop()
 	result, err := b.converse(ctx, g)
 	if err != nil {
 		return err

@@ -9,91 +9,24 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/stator-project/stator/test/loopback"
+	"github.com/stator-project/stator/test/process"
 )
 
-// child is a running process with its log.
-type child struct {
-	name, log string
-	cmd       *exec.Cmd
-	ended     chan struct{}
-}
-
 // start starts a program whose output goes to a log in the folder of the run.
-func (b *bench) start(name string, env []string, program string, args ...string) (*child, error) {
-	c := &child{name: name, log: filepath.Join(b.folder, name+".log"), ended: make(chan struct{})}
-	out, err := os.Create(c.log)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = out.Close() }()
-
-	c.cmd = exec.Command(program, args...)
-	c.cmd.Stdout, c.cmd.Stderr = out, out
-	c.cmd.Env = append(os.Environ(), env...)
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for this program, which then stops its children
-	if err := c.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	go func() {
-		_ = c.cmd.Wait()
-		close(c.ended)
-	}()
-	return c, nil
-}
-
-// stop ends the process, by force after a while.
-func (c *child) stop() {
-	_ = c.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-c.ended:
-	case <-time.After(20 * time.Second):
-		_ = c.cmd.Process.Kill()
-		<-c.ended
-	}
-}
-
-// await calls ready until it returns nil. It fails when the process ends, or after two minutes.
-func (c *child) await(ctx context.Context, ready func() error) error {
-	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
-	defer stop()
-	for {
-		err := ready()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-c.ended:
-			return fmt.Errorf("%s ended; the last lines of its log:\n%s", c.name, lastLines(c.log))
-		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w; the last lines of its log:\n%s", c.name, err, lastLines(c.log))
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-// lastLines returns the end of a log.
-func lastLines(path string) string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
-	return strings.Join(lines[max(0, len(lines)-20):], "\n")
+func (b *bench) start(name string, env []string, args ...string) (*process.Child, error) {
+	return process.StartChild(name, filepath.Join(b.folder, name+".log"), env, b.python, args...)
 }
 
 // worker is a mocker of Dynamo with a frontend that sends requests to nothing else.
 type worker struct {
 	name, address    string
 	events, replay   string
-	mocker, frontend *child
+	mocker, frontend *process.Child
 }
 
 // startWorker starts a mocker and its frontend. A discovery folder for each pair keeps the frontends apart.
@@ -120,7 +53,7 @@ func (b *bench) startWorker(name string) (*worker, error) {
 	w := &worker{name: name, address: "127.0.0.1:" + ports[0], events: "tcp://127.0.0.1:" + ports[1], replay: "tcp://127.0.0.1:" + ports[2]}
 
 	var err error
-	w.mocker, err = b.start("mocker-"+name, env, b.python, append([]string{
+	w.mocker, err = b.start("mocker-"+name, env, append([]string{
 		"-m", "dynamo.mocker", "--model-path", b.model, "--model-name", modelName, "--num-workers", "1",
 		"--block-size", strconv.Itoa(blockSize), "--num-gpu-blocks-override", "4096", "--speedup-ratio", "1",
 		"--zmq-kv-events-ports", ports[1], "--zmq-replay-ports", ports[2],
@@ -128,33 +61,30 @@ func (b *bench) startWorker(name string) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.frontend, err = b.start("frontend-"+name, env, b.python, append([]string{
+	w.frontend, err = b.start("frontend-"+name, env, append([]string{
 		"-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", ports[0], "--router-mode", "round-robin",
 	}, planes...)...)
 	if err != nil {
-		w.mocker.stop()
+		w.mocker.Stop()
 		return nil, err
 	}
 	return w, nil
 }
 
 func (w *worker) stop() {
-	w.frontend.stop()
-	w.mocker.stop()
+	w.frontend.Stop()
+	w.mocker.Stop()
 }
 
 // await returns when the frontend serves the model.
 func (w *worker) await(ctx context.Context) error {
-	ready := func() error {
-		select {
-		case <-w.mocker.ended:
-			return errors.New("the mocker ended; the last lines of its log:\n" + lastLines(w.mocker.log))
-		default:
+	return w.frontend.Await(ctx, patience, func(ctx context.Context) error {
+		if w.mocker.Ended() {
+			return errors.New("the mocker ended; the last lines of its log:\n" + process.LastLines(w.mocker.Log))
 		}
 		_, err := get(ctx, "http://"+w.address+"/v1/models/"+url.PathEscape(modelName)+"/ready")
 		return err
-	}
-	return w.frontend.await(ctx, ready)
+	})
 }
 
 // version returns the release of the frontend.

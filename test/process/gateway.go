@@ -1,39 +1,54 @@
 package process
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/stator-project/stator/test/loopback"
 )
 
-// Gateway is a running `stator up` on loopback. Create it with [StartGateway].
+// GatewayConfig is how a gateway is started.
+type GatewayConfig struct {
+	// Stator is the program, and Envoy the path of Envoy; empty for the one that stator finds.
+	Stator, Envoy string
+	// Configuration is the text of the configuration.
+	Configuration string
+	// Folder gets the configuration and the log; empty is a folder that the gateway's end removes.
+	Folder string
+	// LogLevel is the lowest level of the log; empty is the program's default.
+	LogLevel string
+	// Env are more variables than those of this process.
+	Env []string
+	// Patience bounds the time until the gateway serves; default a minute.
+	Patience time.Duration
+	// Ready returns nil when the gateway, which serves, is ready in every other way; nil is at once.
+	Ready func(ctx context.Context, g *Gateway) error
+}
+
+// Gateway is a running `stator up` on loopback. Create it with [StartGateway]. Envoy and engines are processes under it.
 type Gateway struct {
+	*Child
 	// URL and Admin are the addresses of the gateway and of its admin port.
 	URL, Admin string
-	Client     *http.Client
+	// File is the path of the configuration.
+	File   string
+	Client *http.Client
 
-	cmd *exec.Cmd
-	log *bytes.Buffer
-	dir string
+	remove string // a folder that is removed at the end
 }
 
 // idleConnections is how many connections for later requests a gateway's client keeps.
 const idleConnections = 512
 
-// StartGateway starts a gateway with the text of a configuration, and returns when it is ready. envoy is the path of Envoy; empty for the
-// one that stator finds.
-func StartGateway(ctx context.Context, stator, envoy, configuration string) (*Gateway, error) {
+// StartGateway starts a gateway, and returns when it is ready.
+func StartGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 	listen, err := loopback.Address()
 	if err != nil {
 		return nil, err
@@ -42,75 +57,61 @@ func StartGateway(ctx context.Context, stator, envoy, configuration string) (*Ga
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "stator-gateway-")
-	if err != nil {
-		return nil, err
-	}
 
 	g := &Gateway{
-		URL: "http://" + listen, Admin: "http://" + admin, dir: dir, log: &bytes.Buffer{},
+		URL: "http://" + listen, Admin: "http://" + admin,
 		Client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: idleConnections}},
 	}
-	file := filepath.Join(dir, "stator.yaml")
-	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {
-		_ = os.RemoveAll(dir)
+	folder := cfg.Folder
+	if folder == "" {
+		folder, err = os.MkdirTemp("", "stator-gateway-")
+		if err != nil {
+			return nil, err
+		}
+		g.remove = folder
+	}
+	g.File = filepath.Join(folder, "stator.yaml")
+	if err := os.WriteFile(g.File, []byte(cfg.Configuration), 0o600); err != nil {
+		g.clear()
 		return nil, err
 	}
 
-	args := []string{"up", "--config", file, "--listen-address", listen, "--admin-address", admin, "--log-level", "warn"}
-	if envoy != "" {
-		args = append(args, "--envoy", envoy)
+	args := []string{"up", "--config", g.File, "--listen-address", listen, "--admin-address", admin}
+	if cfg.LogLevel != "" {
+		args = append(args, "--log-level", cfg.LogLevel)
 	}
-	g.cmd = exec.CommandContext(context.WithoutCancel(ctx), stator, args...)
-	g.cmd.Stdout, g.cmd.Stderr = g.log, g.log
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is ours to pass on
-	if err := g.cmd.Start(); err != nil {
-		_ = os.RemoveAll(dir)
-		return nil, fmt.Errorf("start %s: %w", stator, err)
+	if cfg.Envoy != "" {
+		args = append(args, "--envoy", cfg.Envoy)
+	}
+	g.Child, err = StartChild("the gateway", filepath.Join(folder, "stator.log"), cfg.Env, cfg.Stator, args...)
+	if err != nil {
+		g.clear()
+		return nil, err
 	}
 
-	if err := g.await(ctx); err != nil {
+	err = g.Await(ctx, cmp.Or(cfg.Patience, time.Minute), func(ctx context.Context) error {
+		_, err := g.Get(ctx, g.Admin+"/readyz")
+		if err == nil && cfg.Ready != nil {
+			err = cfg.Ready(ctx, g)
+		}
+		return err
+	})
+	if err != nil {
 		g.Stop()
-		return nil, fmt.Errorf("%w\n%s", err, g.log)
+		return nil, err
 	}
 	return g, nil
 }
 
-// await returns when the gateway is ready.
-func (g *Gateway) await(ctx context.Context) error {
-	return poll(ctx, "the gateway is not ready after a minute", func() (bool, error) {
-		resp, err := g.Client.Get(g.Admin + "/readyz")
-		if err == nil {
-			_ = resp.Body.Close()
-		}
-		return err == nil && resp.StatusCode == http.StatusOK, nil // with an error it does not listen yet
-	})
-}
-
-// poll returns when done reports true, fails, or has not reported true within a minute.
-func poll(ctx context.Context, late string, done func() (bool, error)) error {
-	for range 600 {
-		if ok, err := done(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return errors.New(late)
-}
-
 // Rank is what the gateway knows of a rank.
 type Rank struct {
-	Worker, Address, State string
-	Cache                  string `json:"cache_state"`
+	Worker, Address, Model, State string
+	Cache                         string `json:"cache_state"`
 }
 
 // Ranks returns what the gateway knows of all ranks.
-func (g *Gateway) Ranks() ([]Rank, error) {
-	text, err := g.Get(g.Admin + "/debug/fleet?format=json")
+func (g *Gateway) Ranks(ctx context.Context) ([]Rank, error) {
+	text, err := g.Get(ctx, g.Admin+"/debug/fleet?format=json")
 	if err != nil {
 		return nil, err
 	}
@@ -119,36 +120,64 @@ func (g *Gateway) Ranks() ([]Rank, error) {
 	return page.Ranks, err
 }
 
+// Exact returns an error unless all ranks are ready, and the cache states of those of some models are exact; of all without a name.
+func (g *Gateway) Exact(ctx context.Context, models ...string) error {
+	ranks, err := g.Ranks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range ranks {
+		if r.State != "ready" {
+			return fmt.Errorf("%s is %s", r.Worker, r.State)
+		}
+		if (len(models) == 0 || r.Model == models[0]) && r.Cache != "exact" {
+			return fmt.Errorf("the cache state of %s is %s", r.Worker, r.Cache)
+		}
+	}
+	return nil
+}
+
 // AwaitRanks returns when n ranks are ready and their cache states exact. The gateway itself is ready with the first one.
 func (g *Gateway) AwaitRanks(ctx context.Context, n int) error {
-	return poll(ctx, "the workers are not ready after a minute", func() (bool, error) {
-		list, err := g.Ranks()
-		ready := 0
-		for _, r := range list {
-			if r.State == "ready" && r.Cache == "exact" {
-				ready++
-			}
+	return g.Await(ctx, time.Minute, func(ctx context.Context) error {
+		list, err := g.Ranks(ctx)
+		if err != nil {
+			return err
 		}
-		return ready == n, err
+		if len(list) != n {
+			return fmt.Errorf("%d of %d ranks are there", len(list), n)
+		}
+		return g.Exact(ctx)
 	})
 }
 
-// Get returns the body of a page.
-func (g *Gateway) Get(url string) ([]byte, error) {
-	resp, err := g.Client.Get(url)
+// Get returns the body of a page, whose status must be 200.
+func (g *Gateway) Get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := g.Client.Do(req)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	return io.ReadAll(resp.Body)
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answered with status %d: %.200s", url, resp.StatusCode, text)
+	}
+	return text, err
 }
-
-// PID returns the process id of the gateway. Envoy and engines are processes under it.
-func (g *Gateway) PID() int { return g.cmd.Process.Pid }
 
 // Stop ends the gateway and all that it has started.
 func (g *Gateway) Stop() {
-	_ = g.cmd.Process.Signal(syscall.SIGTERM)
-	_ = g.cmd.Wait()
-	_ = os.RemoveAll(g.dir)
+	g.Child.Stop()
+	g.clear()
+}
+
+// clear removes the folder, if it is the gateway's own.
+func (g *Gateway) clear() {
+	if g.remove != "" {
+		_ = os.RemoveAll(g.remove)
+	}
 }

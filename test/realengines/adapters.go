@@ -138,7 +138,7 @@ func adapterSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
 	if err != nil {
 		return err
 	}
-	defer g.stop()
+	defer g.Stop()
 
 	before, took, err := awaitAdapter(ctx, g, neededAdapter)
 	if err != nil {

@@ -63,7 +63,7 @@ type figures struct {
 // play plays a load against a gateway. All of its requests must be answered.
 func (s *benchServe) play(g *gateway, l load, model string, seed uint64) (f figures, err error) {
 	args := append([]string{
-		"--backend", "openai", "--base-url", g.url, "--model", modelName, "--tokenizer", model,
+		"--backend", "openai", "--base-url", g.URL, "--model", modelName, "--tokenizer", model,
 		"--num-prompts", strconv.Itoa(loadPrompts), "--max-concurrency", strconv.Itoa(l.concurrent), "--seed", strconv.FormatUint(seed, 10),
 		"--ignore-eos", "--disable-tqdm", "--percentile-metrics", "ttft,e2el", "--metric-percentiles", "99",
 	}, l.dataset.args...)

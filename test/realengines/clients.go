@@ -21,11 +21,11 @@ type clientCase struct {
 // runClients has clients' libraries send requests. Those of OpenAI and Anthropic are in the virtual environment of vLLM. LangChain
 // and LiteLLM have one of their own, because they need an older openai.
 func runClients(ctx context.Context, b *bench, g *gateway) ([]clientCase, error) {
-	cases, err := runScript(ctx, filepath.Join(filepath.Dir(b.vllm), "python"), "clients.py", g.url, modelName)
+	cases, err := runScript(ctx, filepath.Join(filepath.Dir(b.vllm), "python"), "clients.py", g.URL, modelName)
 	if err != nil {
 		return nil, err
 	}
-	more, err := runScript(ctx, b.clientsPython, "frameworks.py", g.url, modelName)
+	more, err := runScript(ctx, b.clientsPython, "frameworks.py", g.URL, modelName)
 	return append(cases, more...), err
 }
 
@@ -86,7 +86,7 @@ func runPaths(ctx context.Context, g *gateway, e *engine) (pass, shut []pathCase
 		if err != nil {
 			return nil, nil, err
 		}
-		c.gateway, err = statusOf(ctx, g.url+p.path, p.body)
+		c.gateway, err = statusOf(ctx, g.URL+p.path, p.body)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -94,7 +94,7 @@ func runPaths(ctx context.Context, g *gateway, e *engine) (pass, shut []pathCase
 	}
 	for _, path := range closed {
 		c := pathCase{path: path}
-		c.gateway, err = statusOf(ctx, g.url+path, `{"model":"tiny"}`)
+		c.gateway, err = statusOf(ctx, g.URL+path, `{"model":"tiny"}`)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -159,7 +159,7 @@ func clientsSection(ctx context.Context, b *bench, engines []*engine, p *page) e
 	if err != nil {
 		return err
 	}
-	defer g.stop()
+	defer g.Stop()
 	cases, err := runClients(ctx, b, g)
 	if err != nil {
 		return err

@@ -274,7 +274,7 @@ func disaggregatedSection(ctx context.Context, b *bench, _ []*engine, p *page) e
 	if err != nil {
 		return err
 	}
-	defer d.g.stop()
+	defer d.g.Stop()
 	if err := d.run(ctx); err != nil {
 		return err
 	}

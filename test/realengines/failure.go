@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 const (
@@ -167,7 +169,7 @@ func failureSection(ctx context.Context, b *bench, engines []*engine, p *page) e
 	if err != nil {
 		return err
 	}
-	defer g.stop()
+	defer g.Stop()
 	e := engines[len(engines)-1]
 	if e.cmd == nil {
 		return errNotOurs
@@ -203,21 +205,16 @@ func failureSection(ctx context.Context, b *bench, engines []*engine, p *page) e
 
 // awaitWorker returns when the gateway lists a worker with a state.
 func (g *gateway) awaitWorker(ctx context.Context, name, state string) error {
-	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
-	defer stop()
-	for {
-		ranks, err := g.ranks(ctx)
-		for _, r := range ranks {
-			if err == nil && r.Worker == name && r.State == state {
-				return nil
-			}
+	return process.Await(ctx, 2*time.Minute, func(ctx context.Context) error {
+		ranks, err := g.Ranks(ctx)
+		if err != nil {
+			return err
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("worker %s is not %s: %w", name, state, context.Cause(ctx))
-		case <-time.After(100 * time.Millisecond):
+		if !slices.ContainsFunc(ranks, func(r process.Rank) bool { return r.Worker == name && r.State == state }) {
+			return fmt.Errorf("worker %s is not %s", name, state)
 		}
-	}
+		return nil
+	})
 }
 
 func printFailures(p *page, dead, frozen *failure) {

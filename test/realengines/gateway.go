@@ -9,13 +9,11 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/stator-project/stator/test/loopback"
+	"github.com/stator-project/stator/test/process"
 )
 
 // modelName is the name under which engines and gateway serve the model.
@@ -23,11 +21,8 @@ const modelName = "tiny"
 
 // gateway is a running `stator up` in front of engines that it has not started.
 type gateway struct {
-	url, admin string
-	decisions  string // file of the decision log
-	log        string
-	cmd        *exec.Cmd
-	ended      chan struct{}
+	*process.Gateway
+	decisions string // file of the decision log
 }
 
 // gatewayConfig is what a gateway is started with.
@@ -42,54 +37,24 @@ type gatewayConfig struct {
 	env                          []string
 }
 
-// startGateway starts Stator and Envoy for running engines, and returns when all workers are ready and their caches known.
+// startGateway starts Stator and Envoy for running engines, and returns when all workers are ready and their caches known. A gateway that
+// launches engines itself is ready when it serves.
 func startGateway(ctx context.Context, cfg gatewayConfig, engines []*engine) (*gateway, error) {
-	listen, err := loopback.Address()
-	if err != nil {
-		return nil, err
-	}
-	admin, err := loopback.Address()
-	if err != nil {
-		return nil, err
-	}
-
-	g := &gateway{
-		url: "http://" + listen, admin: "http://" + admin,
-		decisions: filepath.Join(cfg.folder, "decisions.jsonl"), log: filepath.Join(cfg.folder, "stator.log"),
-	}
+	g := &gateway{decisions: filepath.Join(cfg.folder, "decisions.jsonl")}
 	_ = os.Remove(g.decisions)
-	file := filepath.Join(cfg.folder, "stator.yaml")
-	if err := os.WriteFile(file, []byte(g.configuration(cfg, engines)), 0o644); err != nil {
-		return nil, err
+	start := process.GatewayConfig{
+		Stator: cfg.stator, Envoy: cfg.envoy, Folder: cfg.folder, Env: cfg.env, Configuration: g.configuration(cfg, engines),
+		Ready: func(ctx context.Context, g *process.Gateway) error { return g.Exact(ctx, modelName) },
 	}
-
-	out, err := os.OpenFile(g.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return nil, err
+	if cfg.launch != "" {
+		start.Ready, start.Patience = nil, startTime
 	}
-	defer func() { _ = out.Close() }()
-	args := []string{"up", "--config", file, "--listen-address", listen, "--admin-address", admin}
-	if cfg.envoy != "" {
-		args = append(args, "--envoy", cfg.envoy)
-	}
-	g.cmd = exec.Command(cfg.stator, args...)
-	g.cmd.Stdout, g.cmd.Stderr = out, out
-	g.cmd.Env = append(os.Environ(), cfg.env...)
-	if err := g.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the gateway: %w", err)
-	}
-	g.ended = make(chan struct{})
-	go func() {
-		_ = g.cmd.Wait()
-		close(g.ended)
-	}()
-	if err := g.await(ctx, &cfg); err != nil {
-		g.stop()
-		return nil, err
-	}
-	return g, nil
+	var err error
+	g.Gateway, err = process.StartGateway(ctx, start)
+	return g, err
 }
 
+// configuration returns the text of the configuration.
 func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: stator.dev/v1alpha1\nkind: Stator\ndecisions: {log: %q, hashEvery: 1}\n"+
@@ -118,81 +83,6 @@ func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 		fmt.Fprintf(&b, "- %s\n", cfg.more)
 	}
 	return b.String()
-}
-
-// await returns when the gateway serves and, unless it launches engines, the cache states of all ranks are exact.
-func (g *gateway) await(ctx context.Context, cfg *gatewayConfig) error {
-	events, limit := true, time.Minute
-	if cfg.launch != "" {
-		events, limit = false, startTime
-	}
-	ctx, stop := context.WithTimeout(ctx, limit)
-	defer stop()
-	for {
-		_, err := getText(ctx, g.admin+"/readyz")
-		if err == nil && events {
-			err = g.exact(ctx)
-		}
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-g.ended:
-			return fmt.Errorf("the gateway ended; the last lines of its log:\n%s", lastLines(g.log, 20))
-		case <-ctx.Done():
-			return fmt.Errorf("the gateway is not ready: %w; the last lines of its log:\n%s", err, lastLines(g.log, 20))
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-// exact returns an error unless all ranks are ready, and the cache states of those that serve the chat model are exact.
-func (g *gateway) exact(ctx context.Context) error {
-	ranks, err := g.ranks(ctx)
-	if err != nil {
-		return err
-	}
-	for _, r := range ranks {
-		if r.State != "ready" {
-			return fmt.Errorf("%s is %s", r.Worker, r.State)
-		}
-		if r.Model == modelName && r.Cache != "exact" {
-			return fmt.Errorf("the cache state of %s is %s", r.Worker, r.Cache)
-		}
-	}
-	return nil
-}
-
-// rankState is what the gateway knows of a rank.
-type rankState struct {
-	Worker  string `json:"worker"`
-	Address string `json:"address"`
-	Model   string `json:"model"`
-	State   string `json:"state"`
-	Cache   string `json:"cache_state"`
-}
-
-func (g *gateway) ranks(ctx context.Context) ([]rankState, error) {
-	text, err := getText(ctx, g.admin+"/debug/fleet?format=json")
-	if err != nil {
-		return nil, err
-	}
-	var page struct {
-		Ranks []rankState `json:"ranks"`
-	}
-	err = json.Unmarshal([]byte(text), &page)
-	return page.Ranks, err
-}
-
-// stop ends the gateway.
-func (g *gateway) stop() {
-	_ = g.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-g.ended:
-	case <-time.After(20 * time.Second):
-		_ = g.cmd.Process.Kill()
-		<-g.ended
-	}
 }
 
 // answer is what a client received, and what the engine reports in it.
@@ -235,7 +125,7 @@ func (g *gateway) send(ctx context.Context, path string, body map[string]any) (a
 	if err != nil {
 		return answer{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+path, bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.URL+path, bytes.NewReader(raw))
 	if err != nil {
 		return answer{}, err
 	}

@@ -64,12 +64,12 @@ func hostileSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
 	if err != nil {
 		return err
 	}
-	defer g.stop()
+	defer g.Stop()
 	python := filepath.Join(filepath.Dir(b.vllm), "python")
 	for _, router := range []string{"answers", "stands still"} {
 		if router != "answers" {
-			_ = g.cmd.Process.Signal(syscall.SIGSTOP)
-			defer func() { _ = g.cmd.Process.Signal(syscall.SIGCONT) }()
+			_ = g.Signal(syscall.SIGSTOP)
+			defer func() { _ = g.Signal(syscall.SIGCONT) }()
 		}
 		b.progressf("hostile: the router %s", router)
 		if err := h.round(ctx, g, router, python); err != nil {
@@ -110,7 +110,7 @@ func (h *hostileRun) round(ctx context.Context, g *gateway, router, python strin
 		if len(found) > 0 {
 			h.dangerous++
 		}
-		status, err := statusWithin(ctx, g.url+bodies.Paths[i%len(bodies.Paths)], string(body))
+		status, err := statusWithin(ctx, g.URL+bodies.Paths[i%len(bodies.Paths)], string(body))
 		if err != nil {
 			return err
 		}

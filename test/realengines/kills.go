@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 // engineKills is how often the engines of the llama.cpp section are killed.
@@ -31,7 +33,7 @@ type kills struct {
 func killEngines(ctx context.Context, g *gateway) (*kills, error) {
 	k := &kills{shared: sharedFiles()}
 	for n := range engineKills {
-		ranks, err := g.ranks(ctx)
+		ranks, err := g.Ranks(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -64,11 +66,11 @@ func (k *kills) awaitBack(ctx context.Context, g *gateway, worker string, killed
 	defer stop()
 	for ctx.Err() == nil {
 		time.Sleep(100 * time.Millisecond)
-		ranks, err := g.ranks(ctx)
+		ranks, err := g.Ranks(ctx)
 		if err != nil {
 			continue
 		}
-		i := slices.IndexFunc(ranks, func(r rankState) bool { return r.Worker == worker && r.State == "ready" })
+		i := slices.IndexFunc(ranks, func(r process.Rank) bool { return r.Worker == worker && r.State == "ready" })
 		if i < 0 {
 			continue
 		}

@@ -241,8 +241,8 @@ func readCounts(ctx context.Context, g *gateway, decode *engine) (legCounts, err
 		url, name, label string
 		into             *int
 	}{
-		{g.admin, "stator_extproc_prefills_total", `outcome="transferred"`, &c.transferred},
-		{g.admin, "stator_relay_attempts_total", `outcome="answered"`, &c.relayed},
+		{g.Admin, "stator_extproc_prefills_total", `outcome="transferred"`, &c.transferred},
+		{g.Admin, "stator_relay_attempts_total", `outcome="answered"`, &c.relayed},
 		{"http://" + decode.address, bySource, `source="external_kv_transfer"`, &c.fetched},
 		{"http://" + decode.address, bySource, `source="local_compute"`, &c.computed},
 	} {
@@ -297,7 +297,7 @@ func runRound(
 	for i, q := range list {
 		places <- struct{}{}
 		senders.Go(func() {
-			r.answers[i], errs[i] = q.complete(ctx, g.url, more)
+			r.answers[i], errs[i] = q.complete(ctx, g.URL, more)
 			<-places
 		})
 	}

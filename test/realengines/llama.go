@@ -43,7 +43,7 @@ func runLlama(ctx context.Context, b *bench) (*llama, error) {
 	running := true
 	defer func() {
 		if running {
-			g.stop()
+			g.Stop()
 		}
 	}()
 
@@ -64,7 +64,7 @@ func runLlama(ctx context.Context, b *bench) (*llama, error) {
 		return nil, err
 	}
 
-	g.stop()
+	g.Stop()
 	running = false
 	l.kills.look()
 	return l, nil

@@ -104,7 +104,7 @@ func playLoad(ctx context.Context, b *bench, engines []*engine, serve *benchServ
 	if err != nil {
 		return r, err
 	}
-	defer g.stop()
+	defer g.Stop()
 	before, err := cacheCounts(ctx, engines)
 	if err != nil {
 		return r, err

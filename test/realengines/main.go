@@ -283,7 +283,7 @@ func truthSection(ctx context.Context, b *bench, engines []*engine, p *page) err
 	if err != nil {
 		return err
 	}
-	defer g.stop()
+	defer g.Stop()
 	t, err := runTruth(ctx, b, g)
 	if err != nil {
 		return err
@@ -300,7 +300,7 @@ func evictionSection(ctx context.Context, b *bench, engines []*engine, p *page) 
 			return err
 		}
 		e, err := runEviction(ctx, b, g, 12, 6, concurrent)
-		g.stop()
+		g.Stop()
 		if err != nil {
 			return err
 		}

@@ -131,7 +131,7 @@ func runModels(ctx context.Context, b *bench, g *gateway, pooling *engine) ([]*m
 	var ids []string
 	for i := range list {
 		q := &list[i]
-		r, err := postGood(ctx, g.url+q.path, q.body)
+		r, err := postGood(ctx, g.URL+q.path, q.body)
 		if err != nil {
 			return nil, err
 		}
@@ -191,7 +191,7 @@ func runMistakes(ctx context.Context, g *gateway, chat, pooling *engine) (wrong,
 		if err != nil {
 			return nil, nil, err
 		}
-		c.gateway, err = post(ctx, g.url+k.path, k.body)
+		c.gateway, err = post(ctx, g.URL+k.path, k.body)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -200,7 +200,7 @@ func runMistakes(ctx context.Context, g *gateway, chat, pooling *engine) (wrong,
 
 	for _, k := range absent {
 		c := refusedCase{sideBySide: k}
-		c.gateway, err = post(ctx, g.url+k.path, k.body)
+		c.gateway, err = post(ctx, g.URL+k.path, k.body)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -226,7 +226,7 @@ func modelsSection(ctx context.Context, b *bench, engines []*engine, p *page) er
 	if err != nil {
 		return err
 	}
-	defer g.stop()
+	defer g.Stop()
 
 	all, err := runModels(ctx, b, g, pooling)
 	if err != nil {
@@ -236,7 +236,7 @@ func modelsSection(ctx context.Context, b *bench, engines []*engine, p *page) er
 	if err != nil {
 		return err
 	}
-	libraries, err := runScript(ctx, b.clientsPython, "vectors.py", g.url, "http://"+pooling.address, modelName, vectorsName)
+	libraries, err := runScript(ctx, b.clientsPython, "vectors.py", g.URL, "http://"+pooling.address, modelName, vectorsName)
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func runConcurrent(ctx context.Context, b *bench, engines []*engine, w *writer) 
 	if err != nil {
 		return nil, err
 	}
-	defer g.stop()
+	defer g.Stop()
 
 	var rounds []*legRound
 	round := func(what string, list []*legRequest) error {
@@ -205,7 +205,7 @@ func runPulls(ctx context.Context, b *bench, engines []*engine, w *writer) (*pul
 	if err != nil {
 		return nil, err
 	}
-	defer g.stop()
+	defer g.Stop()
 
 	before, err := fetchedBy(ctx, engines)
 	if err != nil {
@@ -257,7 +257,7 @@ func (p *pulls) group(ctx context.Context, g *gateway, engines []*engine, w *wri
 		prompt := append(append([]uint32(nil), prefix...), w.ids(pullSuffix)...)
 		list[i] = &legRequest{path: completions, body: map[string]any{
 			"model": modelName, "prompt": prompt, "max_tokens": pullAnswer, "temperature": 0, "return_token_ids": true}}
-		senders.Go(func() { answers[i], errs[i] = list[i].complete(ctx, g.url, nil) })
+		senders.Go(func() { answers[i], errs[i] = list[i].complete(ctx, g.URL, nil) })
 		time.Sleep(pullPause)
 	}
 	senders.Wait()

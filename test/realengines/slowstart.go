@@ -31,7 +31,7 @@ func runSlowStart(ctx context.Context, b *bench, engines []*engine, what string,
 	if err != nil {
 		return nil, err
 	}
-	defer g.stop()
+	defer g.Stop()
 
 	rng := rand.New(rand.NewPCG(b.seed, 5))
 	e := engines[len(engines)-1]

@@ -81,9 +81,9 @@ func startStore(ctx context.Context, b *bench) (s *storeRun, stop func(), err er
 	if err != nil {
 		return nil, stop, err
 	}
-	stop = func() { g.stop(); server.Kill() }
+	stop = func() { g.Stop(); server.Kill() }
 
-	ranks, err := g.ranks(ctx)
+	ranks, err := g.Ranks(ctx)
 	if err != nil {
 		return nil, stop, err
 	}
@@ -114,7 +114,7 @@ func (s *storeRun) wholeBlocks() (n int) {
 
 // counts reads the counters.
 func (s *storeRun) counts(ctx context.Context) (c storeCounts, err error) {
-	text, err := getText(ctx, s.g.admin+"/metrics")
+	text, err := getText(ctx, s.g.Admin+"/metrics")
 	if err != nil {
 		return c, err
 	}
@@ -152,7 +152,7 @@ func (c storeCounts) minus(e storeCounts) storeCounts {
 
 // round sends all requests to the gateway, one after another.
 func (s *storeRun) round(ctx context.Context, what string) error {
-	return s.roundAt(ctx, what, func(int) string { return s.g.url })
+	return s.roundAt(ctx, what, func(int) string { return s.g.URL })
 }
 
 // roundAt sends each request to the server that url returns for it.
@@ -203,7 +203,7 @@ func (s *storeRun) forget(ctx context.Context, tiers ...string) error {
 		}
 	}
 	for _, tier := range tiers {
-		if _, err := do(ctx, http.MethodPost, s.g.admin+"/kv/flush", strings.NewReader(`{"tier": "`+tier+`"}`)); err != nil {
+		if _, err := do(ctx, http.MethodPost, s.g.Admin+"/kv/flush", strings.NewReader(`{"tier": "`+tier+`"}`)); err != nil {
 			return err
 		}
 	}
@@ -230,7 +230,7 @@ func (s *storeRun) awaitCopies(ctx context.Context) error {
 
 // missingCopies describes a tier that does not have all blocks; empty where all tiers have them.
 func (s *storeRun) missingCopies(ctx context.Context) (missing string, err error) {
-	text, err := getText(ctx, s.g.admin+"/metrics")
+	text, err := getText(ctx, s.g.Admin+"/metrics")
 	if err != nil {
 		return "", err
 	}
@@ -300,7 +300,7 @@ func (s *storeRun) control(ctx context.Context) error {
 	for _, q := range s.requests {
 		ids := slices.Clone(q.body["prompt"].([]uint32))
 		ids[0]++
-		c, err := (&legRequest{path: q.path, body: q.body}).complete(ctx, s.g.url, map[string]any{"prompt": ids})
+		c, err := (&legRequest{path: q.path, body: q.body}).complete(ctx, s.g.URL, map[string]any{"prompt": ids})
 		if err != nil {
 			return err
 		}

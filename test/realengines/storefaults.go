@@ -90,12 +90,12 @@ func faultGateway(ctx context.Context, b *bench, model string) (*gateway, *engin
 	if err != nil {
 		return nil, nil, err
 	}
-	ranks, err := g.ranks(ctx)
+	ranks, err := g.Ranks(ctx)
 	if err == nil && len(ranks) != 1 {
 		err = fmt.Errorf("the gateway has %d ranks, and should have 1", len(ranks))
 	}
 	if err != nil {
-		g.stop()
+		g.Stop()
 		return nil, nil, err
 	}
 	return g, &engine{name: ranks[0].Worker, address: ranks[0].Address}, nil
@@ -103,7 +103,7 @@ func faultGateway(ctx context.Context, b *bench, model string) (*gateway, *engin
 
 // storeSocket returns the socket of the store of a gateway that runs.
 func (g *gateway) storeSocket() (string, error) {
-	found, err := filepath.Glob(filepath.Join(os.TempDir(), fmt.Sprintf("stator-%d-*", g.cmd.Process.Pid), "kv-*.sock"))
+	found, err := filepath.Glob(filepath.Join(os.TempDir(), fmt.Sprintf("stator-%d-*", g.PID()), "kv-*.sock"))
 	if err != nil || len(found) != 1 {
 		return "", fmt.Errorf("sockets of the store: %q, %w", found, err)
 	}
@@ -122,7 +122,7 @@ func runFaults(ctx context.Context, b *bench) (f *faultRun, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { f.g.stop() }()
+	defer func() { f.g.Stop() }()
 	socket, err := f.g.storeSocket()
 	if err != nil {
 		return nil, err
@@ -334,11 +334,11 @@ func (f *faultRun) freeze(ctx context.Context) error {
 			return err
 		}
 
-		if err := f.g.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		if err := f.g.Signal(syscall.SIGSTOP); err != nil {
 			return err
 		}
 		stopped, err := f.longestStep(ctx, f.requests)
-		_ = f.g.cmd.Process.Signal(syscall.SIGCONT)
+		_ = f.g.Signal(syscall.SIGCONT)
 		if err != nil {
 			return err
 		}
@@ -445,7 +445,7 @@ func (f *faultRun) swapWeights(ctx context.Context, swapped *engine, model strin
 		return err
 	}
 	stopOld()
-	f.g.stop()
+	f.g.Stop()
 
 	g, later, err := faultGateway(ctx, f.b, model)
 	if err != nil {
