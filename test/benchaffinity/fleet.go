@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,42 +12,40 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/stator-project/stator/envoy"
-	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/test/loopback"
+	"github.com/stator-project/stator/test/parts"
 	"github.com/stator-project/stator/test/process"
-	"github.com/stator-project/stator/xds"
 )
 
 // fleet is Envoy, its control plane, a router and simulated engines, each as a process.
 type fleet struct {
 	url string // of the gateway
 
-	o        *options
-	progress io.Writer
-	dir      string // of sockets and the configuration
-	gateway  string // host:port
-	admin    string // of the router
-	router   *child.Process
-	ends     []func()
+	parts  *parts.Parts
+	admin  string // of the router
+	router *child.Process
 }
 
 // startFleet starts the parts, and waits until a request is served by a decision.
 func startFleet(ctx context.Context, o *options, arm string, progress io.Writer) (f *fleet, err error) {
-	f = &fleet{o: o, progress: progress}
-	defer func() {
-		if err != nil {
-			f.stop()
+	f = &fleet{}
+	f.parts, err = parts.New(o.stator, func(part, line string) {
+		if strings.Contains(line, "level=ERROR") || !strings.Contains(line, "level=") {
+			fmt.Fprintf(progress, "%s: %s\n", part, line)
 		}
-	}()
-
-	f.dir, err = os.MkdirTemp("", "affinity-")
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := f.startEngines(arm); err != nil {
+	defer func() {
+		if err != nil {
+			f.parts.Stop()
+		}
+	}()
+
+	if err := f.startEngines(o.workers, arm); err != nil {
 		return nil, err
 	}
 	if err := f.startRouter(); err != nil {
@@ -57,43 +55,39 @@ func startFleet(ctx context.Context, o *options, arm string, progress io.Writer)
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.run("xds", "--config", f.config(), "--listen-address", f.socket("xds"), "--extproc-address", f.socket("extproc"),
-		"--admin-address", "127.0.0.1:0", "--affinity-module", module)
+	err = f.parts.RunEnvoy(ctx, parts.Edge{
+		Config: f.config(), Envoy: o.envoy, Log: progress, Flags: []string{"--affinity-module", module},
+	})
 	if err != nil {
-		return nil, err
-	}
-	if err := f.startEnvoy(ctx); err != nil {
 		return nil, err
 	}
 	return f, f.awaitDecision(ctx)
 }
 
-func (f *fleet) config() string { return filepath.Join(f.dir, "stator.yaml") }
+func (f *fleet) config() string { return filepath.Join(f.parts.Dir, "stator.yaml") }
 
-func (f *fleet) socket(name string) string { return "unix://" + filepath.Join(f.dir, name+".sock") }
-
-// startEngines starts the engines, and writes a configuration that lists them.
-func (f *fleet) startEngines(arm string) (err error) {
-	f.gateway, err = loopback.Address()
+// startEngines starts n engines, and writes a configuration that lists them.
+func (f *fleet) startEngines(n int, arm string) error {
+	gateway, err := loopback.Address()
 	if err != nil {
 		return err
 	}
-	f.url = "http://" + f.gateway
+	f.url = "http://" + gateway
 	f.admin, err = loopback.Address()
 	if err != nil {
 		return err
 	}
 
 	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q, affinityFilter: %q}\n"+
-		"models:\n- name: sim\n  path: \"builtin:sim\"\n  workers:\n", config.APIVersion, config.Kind, f.gateway, arm)
-	for i := range f.o.workers {
+		"models:\n- name: sim\n  path: \"builtin:sim\"\n  workers:\n", config.APIVersion, config.Kind, gateway, arm)
+	for i := range n {
 		address, err := loopback.Address()
 		if err != nil {
 			return err
 		}
-		events := fmt.Sprintf("ipc://%s/events-%d", f.dir, i)
-		replay := fmt.Sprintf("ipc://%s/replay-%d", f.dir, i)
-		_, err = f.run("sim", "--listen-address", address, "--log-level", "warn", "--kv-events", events, "--kv-replay", replay)
+		events := fmt.Sprintf("ipc://%s/events-%d", f.parts.Dir, i)
+		replay := fmt.Sprintf("ipc://%s/replay-%d", f.parts.Dir, i)
+		_, err = f.parts.Run("sim", "--listen-address", address, "--log-level", "warn", "--kv-events", events, "--kv-replay", replay)
 		if err != nil {
 			return err
 		}
@@ -102,21 +96,8 @@ func (f *fleet) startEngines(arm string) (err error) {
 	return os.WriteFile(f.config(), []byte(text), 0o600)
 }
 
-// run starts a part of the program. Its errors are printed.
-func (f *fleet) run(args ...string) (*child.Process, error) {
-	p, err := child.Start(child.Config{Path: f.o.stator, Args: args, Line: func(line string) {
-		if strings.Contains(line, "level=ERROR") || !strings.Contains(line, "level=") {
-			fmt.Fprintf(f.progress, "%s: %s\n", args[0], line)
-		}
-	}})
-	if err == nil {
-		f.ends = append(f.ends, func() { p.Stop(context.Background()) })
-	}
-	return p, err
-}
-
 func (f *fleet) startRouter() (err error) {
-	f.router, err = f.run("extproc", "--config", f.config(), "--listen-address", f.socket("extproc"), "--admin-address", f.admin)
+	f.router, err = f.parts.RunRouter(f.config(), f.admin)
 	return err
 }
 
@@ -129,39 +110,17 @@ func (f *fleet) killRouter() error {
 	return nil
 }
 
-func (f *fleet) startEnvoy(ctx context.Context) error {
-	path, err := envoy.Find(f.o.envoy)
-	if err != nil {
-		return err
-	}
-	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: "affinity", Admin: "127.0.0.1:0", XDS: f.socket("xds")})
-	if err != nil {
-		return err
-	}
-	log := slog.New(slog.NewTextHandler(f.progress, &slog.HandlerOptions{Level: slog.LevelError}))
-	stop, err := process.StartEnvoy(ctx, envoy.Config{Path: path, Bootstrap: boot, Dir: f.dir, Concurrency: 2, Log: log})
-	if stop != nil {
-		f.ends = append(f.ends, stop)
-	}
-	return err
-}
-
 // startTime bounds the time until the fleet serves, most of which Envoy needs to compile the module.
 const startTime = time.Minute
 
 // awaitDecision sends requests until one is served by a decision.
 func (f *fleet) awaitDecision(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	for {
-		decided := f.ask(ctx)
-		if decided {
-			return nil
+	return process.Await(ctx, startTime, func(ctx context.Context) error {
+		if !f.ask(ctx) {
+			return errors.New("the gateway does not serve requests by decisions")
 		}
-		if backoff.Sleep(ctx, 50*time.Millisecond) != nil {
-			return fmt.Errorf("the gateway does not serve requests within %s", startTime)
-		}
-	}
+		return nil
+	})
 }
 
 // ask sends a request, and reports whether a router decided it.
@@ -179,12 +138,4 @@ func (f *fleet) ask(ctx context.Context) bool {
 	_, _ = io.Copy(io.Discard, resp.Body)
 	_ = resp.Body.Close()
 	return resp.StatusCode == http.StatusOK && resp.Header.Get("x-stator-decision") != ""
-}
-
-// stop ends the parts, the last started first.
-func (f *fleet) stop() {
-	for i := len(f.ends) - 1; i >= 0; i-- {
-		f.ends[i]()
-	}
-	_ = os.RemoveAll(f.dir)
 }

@@ -79,7 +79,7 @@ func measure(ctx context.Context, o *options, arm string, progress io.Writer) (*
 	if err != nil {
 		return nil, err
 	}
-	defer fl.stop()
+	defer fl.parts.Stop()
 
 	l := newLedger()
 	clients := startClients(ctx, fl.url, o.clients, l)

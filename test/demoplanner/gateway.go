@@ -27,7 +27,9 @@ models:
   path: "builtin:sim"
   launch: [{engine: sim, count: 1, min: 1, max: %d, startUp: %v, args: {tokenScale: %d, startup: %v}}]
 `, o.ttft, o.workers, o.startUp, tokenScale, o.startUp)
-	return process.StartGateway(ctx, process.GatewayConfig{Stator: o.stator, Envoy: o.envoy, LogLevel: "warn", Configuration: configuration})
+	return process.StartGateway(ctx, process.GatewayConfig{
+		Stator: o.stator, Envoy: o.envoy, LogLevel: "warn", Configuration: configuration,
+	})
 }
 
 // planned is the part of /debug/plan that is shown.

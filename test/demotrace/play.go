@@ -110,7 +110,9 @@ models:
   router: {policy: %s, cost: %s, weights: %s}
   launch: [{engine: sim, count: %d, args: {blocks: %d, engineSpeedup: %g, tokenScale: %d, maxNumBatchedTokens: %d}}]
 `, playBlock, name, cmp.Or(cost, "delay"), weights, o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale)
-	g, err := process.StartGateway(ctx, process.GatewayConfig{Stator: o.stator, Envoy: o.envoy, LogLevel: "warn", Configuration: configuration})
+	g, err := process.StartGateway(ctx, process.GatewayConfig{
+		Stator: o.stator, Envoy: o.envoy, LogLevel: "warn", Configuration: configuration,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer s.end()
+	defer s.parts.Stop()
 
 	before, err := s.settled(ctx)
 	if err != nil {

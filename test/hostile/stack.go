@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,77 +12,69 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stator-project/stator/envoy"
-	"github.com/stator-project/stator/internal/backoff"
-	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/test/loopback"
+	"github.com/stator-project/stator/test/parts"
 	"github.com/stator-project/stator/test/process"
-	"github.com/stator-project/stator/xds"
 )
 
 // stack is a gateway: Envoy, its control plane, a router and two simulated engines, each as a process.
 type stack struct {
-	dir     string
+	parts   *parts.Parts
 	gateway string // host:port for clients
 	admin   string // host:port of the router's admin pages
 	router  int    // process id
-	ends    []func()
 
 	mu  sync.Mutex
 	log strings.Builder // guarded by mu; warnings and errors of all parts
 }
 
-// engineSpeedup makes the engines' time negligible.
-const engineSpeedup = "1000"
+const (
+	// engineSpeedup makes the engines' time negligible.
+	engineSpeedup = "1000"
+	// maxConnections bounds the connections of clients.
+	maxConnections = 10_000
+)
 
 // start starts the parts and waits until a request is served.
 func start(ctx context.Context, o *options) (s *stack, err error) {
 	s = &stack{}
+	s.parts, err = parts.New(o.stator, func(part, line string) {
+		if !strings.Contains(line, "level=INFO") {
+			s.note(part + ": " + line)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
-			s.end()
+			s.parts.Stop()
 		}
 	}()
 
-	path, err := envoy.Find(o.envoy)
+	file, err := s.writeConfig()
 	if err != nil {
 		return nil, err
 	}
-	s.dir, err = os.MkdirTemp("", "hostile-")
-	if err != nil {
-		return nil, err
-	}
-	file, err := s.writeConfig(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-
 	s.admin, err = loopback.Address()
 	if err != nil {
 		return nil, err
 	}
-	s.router, err = s.run(o.stator, "extproc", "--config", file, "--listen-address", s.socket("extproc"), "--admin-address", s.admin)
+	router, err := s.parts.RunRouter(file, s.admin)
 	if err != nil {
 		return nil, err
 	}
-	xdsAdmin, err := loopback.Address()
+	s.router = router.PID()
+	err = s.parts.RunEnvoy(ctx, parts.Edge{Config: file, Envoy: o.envoy, MaxConnections: maxConnections, Log: noteWriter{s}})
 	if err != nil {
-		return nil, err
-	}
-	_, err = s.run(o.stator, "xds", "--config", file, "--listen-address", s.socket("xds"), "--extproc-address", s.socket("extproc"),
-		"--admin-address", xdsAdmin)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.startEnvoy(ctx, path); err != nil {
 		return nil, err
 	}
 	return s, s.awaitAnswer(ctx)
 }
 
 // writeConfig starts two engines and writes a configuration that lists them.
-func (s *stack) writeConfig(ctx context.Context, o *options) (path string, err error) {
+func (s *stack) writeConfig() (path string, err error) {
 	s.gateway, err = loopback.Address()
 	if err != nil {
 		return "", err
@@ -96,43 +88,14 @@ func (s *stack) writeConfig(ctx context.Context, o *options) (path string, err e
 		if err != nil {
 			return "", err
 		}
-		_, err = s.run(o.stator, "sim", "--listen-address", address, "--engine-speedup", engineSpeedup, "--log-level", "warn")
+		_, err = s.parts.Run("sim", "--listen-address", address, "--engine-speedup", engineSpeedup, "--log-level", "warn")
 		if err != nil {
 			return "", err
 		}
 		text += fmt.Sprintf("  - {name: w%d, address: %q, engine: sim}\n", i, address)
 	}
-	path = filepath.Join(s.dir, "stator.yaml")
+	path = filepath.Join(s.parts.Dir, "stator.yaml")
 	return path, os.WriteFile(path, []byte(text), 0o600)
-}
-
-// run starts a process and keeps what it has to complain about.
-func (s *stack) run(path string, args ...string) (pid int, err error) {
-	p, err := child.Start(child.Config{Path: path, Args: args, Line: func(line string) {
-		if !strings.Contains(line, "level=INFO") {
-			s.note(args[0] + ": " + line)
-		}
-	}})
-	if err != nil {
-		return 0, err
-	}
-	s.ends = append(s.ends, func() { p.Stop(context.Background()) })
-	return p.PID(), nil
-}
-
-func (s *stack) startEnvoy(ctx context.Context, path string) error {
-	boot, err := xds.Bootstrap(xds.BootstrapSettings{
-		NodeID: "hostile", Admin: "127.0.0.1:0", MaxConnections: 10_000, XDS: s.socket("xds"),
-	})
-	if err != nil {
-		return err
-	}
-	log := slog.New(slog.NewTextHandler(noteWriter{s}, &slog.HandlerOptions{Level: slog.LevelError}))
-	stop, err := process.StartEnvoy(ctx, envoy.Config{Path: path, Bootstrap: boot, Dir: s.dir, Concurrency: 2, Log: log})
-	if stop != nil {
-		s.ends = append(s.ends, stop)
-	}
-	return err
 }
 
 // note keeps a line of a part's log.
@@ -153,34 +116,28 @@ func (w noteWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end stops the parts, last started first.
-func (s *stack) end() {
-	for i := len(s.ends) - 1; i >= 0; i-- {
-		s.ends[i]()
-	}
-	if s.dir != "" {
-		_ = os.RemoveAll(s.dir)
-	}
-}
-
-func (s *stack) socket(name string) string { return "unix://" + filepath.Join(s.dir, name+".sock") }
-
 // awaitAnswer sends a request until it is served.
 func (s *stack) awaitAnswer(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for {
-		resp, err := http.Post("http://"+s.gateway+completionsPath, "application/json", //nolint:noctx // bounded by the loop
+	err := process.Await(ctx, 30*time.Second, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.gateway+completionsPath,
 			strings.NewReader(`{"model":"sim","prompt":"Are you there?","max_tokens":1}`))
-		if err == nil {
-			_, _ = io.Copy(io.Discard, resp.Body)
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
+		if err != nil {
+			return err
 		}
-		if backoff.Sleep(ctx, 50*time.Millisecond) != nil {
-			return fmt.Errorf("the gateway does not serve requests:\n%s", s.log.String())
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
 		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("the gateway does not serve requests: %w\n%s", err, s.log.String())
 	}
+	return nil
 }
