@@ -86,7 +86,7 @@ var allowed = map[string][]string{
 	"internal/modelfile":   {"internal/models", "internal/prompt"},
 	// Commands read a token as the port does that asks for it.
 	"internal/adminclient": {"internal/listen"},
-	"internal/testkit":     {"bus", "internal/prompt", "internal/prompt/openai"}, // for tests alone
+	"internal/testkit":     {"bus", "internal/prompt", "internal/prompt/openai", "test/loopback"}, // for tests alone
 
 	// What connects processes.
 	// The server reads its certificate again as the other listeners do.

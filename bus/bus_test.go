@@ -21,7 +21,6 @@ import (
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route/peers"
 	"github.com/stator-project/stator/internal/testkit"
-	"github.com/stator-project/stator/test/loopback"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -149,7 +148,7 @@ func TestLeaseIsBackAfterAPause(t *testing.T) {
 // TestBusRestarts: while the server is gone no worker leaves the fleet. A server that comes back empty
 // gets the leases again, and a worker whose holder has ended is gone after one lifetime.
 func TestBusRestarts(t *testing.T) {
-	port := freePort(t)
+	port := testkit.Port(t)
 	e := embed(t, port)
 	seen := &members{m: map[string]fleet.Worker{}}
 	watcher := connect(t, e.URL())
@@ -175,15 +174,6 @@ func TestBusRestarts(t *testing.T) {
 	defer e.Close()
 	<-back
 	testkit.Eventually(t, "only the worker with a holder stays", func() bool { return seen.String() == "[stays=ready]" })
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	port, err := loopback.Port()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 func batch() *kvevent.Batch {
@@ -402,7 +392,7 @@ func TestBookingsArrive(t *testing.T) {
 func TestConnectWaitsForItsServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	url := fmt.Sprintf("nats://127.0.0.1:%d", freePort(t))
+	url := fmt.Sprintf("nats://127.0.0.1:%d", testkit.Port(t))
 
 	_, err := bus.Connect(ctx, bus.Config{URL: url, Cluster: "test", LeaseTTL: testkit.LeaseTTL, Log: slog.New(slog.DiscardHandler)})
 

@@ -105,7 +105,7 @@ func TestKVStores(t *testing.T) {
 
 // TestKVStoresOutliveTheBus: while the server is away all stores stay. A server that comes back empty has them again.
 func TestKVStoresOutliveTheBus(t *testing.T) {
-	port := freePort(t)
+	port := testkit.Port(t)
 	e := embed(t, port)
 	seen := watchStores(t, connect(t, e.URL()))
 	holder := connect(t, e.URL())

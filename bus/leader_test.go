@@ -66,7 +66,7 @@ func TestOneLeads(t *testing.T) {
 
 // A leader that cannot reach the bus gives up before its lease has expired, and leads again when the bus is back, also if it is empty then.
 func TestLeaderLosesTheBus(t *testing.T) {
-	port := freePort(t)
+	port := testkit.Port(t)
 	e := embed(t, port)
 	a := newCandidate(t, connect(t, e.URL()))
 	testkit.Eventually(t, "it leads", func() bool { return a.term.Load() > 0 })

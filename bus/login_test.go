@@ -46,7 +46,7 @@ func passwordFile(t *testing.T, password string) string {
 // TestRefusedLoginIsTriedForEver: a server refuses the password for a while, as during a change of passwords. The bus logs
 // why it is away, and is back once the password is right. The new password is read from the file.
 func TestRefusedLoginIsTriedForEver(t *testing.T) {
-	port := freePort(t)
+	port := testkit.Port(t)
 	stop := natsServer(t, port, "first")
 	var log testkit.Log
 	metrics := prometheus.NewRegistry()

@@ -28,7 +28,6 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/testkit"
-	"github.com/stator-project/stator/test/loopback"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/workeragent/engine"
 )
@@ -62,7 +61,7 @@ func newCluster(t *testing.T, pastBatches, engines int) *cluster {
 	t.Helper()
 	testkit.NoLeaks(t)
 	t.Cleanup(client.CloseIdleConnections)
-	c := &cluster{t: t, port: freePort(t)}
+	c := &cluster{t: t, port: testkit.Port(t)}
 	c.log.PrintOnFailure(t)
 	c.startBus()
 	t.Cleanup(func() { c.server.Close() })
@@ -71,15 +70,6 @@ func newCluster(t *testing.T, pastBatches, engines int) *cluster {
 	c.startRouter()
 	t.Cleanup(func() { c.stop() })
 	return c
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	port, err := loopback.Port()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // startBus starts an empty NATS server on the cluster's port.

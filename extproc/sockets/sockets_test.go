@@ -24,7 +24,6 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/testkit"
-	"github.com/stator-project/stator/test/loopback"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -34,15 +33,7 @@ type ports struct{ http, events, replay string }
 
 func freePorts(t *testing.T) ports {
 	t.Helper()
-	var all [3]string
-	for i := range all {
-		address, err := loopback.Address()
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[i] = address
-	}
-	return ports{all[0], all[1], all[2]}
+	return ports{testkit.Address(t), testkit.Address(t), testkit.Address(t)}
 }
 
 // startEngine runs a simulated engine until stop is called or the test ends. It returns when the engine is ready.

@@ -162,7 +162,7 @@ func (c *connecting) publish(seconds float64) {
 // the next one.
 func TestBoundSourceReadsConnectingEngine(t *testing.T) {
 	replay := newReplayOnly(t)
-	endpoint := freePort(t)
+	endpoint := "tcp://" + testkit.Address(t)
 	ups := make(chan bool, 100)
 	l := listen(t, strings.Replace(endpoint, "127.0.0.1", "*", 1), replay.endpoint, func(c *kvsource.Config, l *consumer) {
 		c.Bind, c.Probe = true, -1
@@ -236,7 +236,7 @@ func TestBindConfigIsValidated(t *testing.T) {
 
 // TestDynamoFrames reads frames that Dynamo's runtime has sent on its event plane for rank 1.
 func TestDynamoFrames(t *testing.T) {
-	endpoint := freePort(t)
+	endpoint := "tcp://" + testkit.Address(t)
 	l := listen(t, endpoint, "", func(c *kvsource.Config, _ *consumer) {
 		c.Bind, c.Dialect, c.Rank = true, kvevent.Dynamo, 1
 	})

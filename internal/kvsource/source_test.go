@@ -12,7 +12,6 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/testkit"
-	"github.com/stator-project/stator/test/loopback"
 )
 
 const anyPort = "tcp://127.0.0.1:0"
@@ -46,7 +45,7 @@ func TestLateSourceReplays(t *testing.T) {
 
 // TestSourceWaitsForItsEngine starts the source before the engine.
 func TestSourceWaitsForItsEngine(t *testing.T) {
-	events, replay := freePort(t), freePort(t)
+	events, replay := "tcp://"+testkit.Address(t), "tcp://"+testkit.Address(t)
 	l := listen(t, events, replay, nil)
 	testkit.Eventually(t, "it has tried", func() bool { return l.Stats().LastError != "" })
 	sim, _ := startSim(t, events, replay, nil)
@@ -96,7 +95,7 @@ func TestBrokenConnectionsLoseNothing(t *testing.T) {
 func TestEngineRestarts(t *testing.T) {
 	for name, messages := range map[string]int{"behind": 2, "past": 20} {
 		t.Run(name, func(t *testing.T) {
-			events, replay := freePort(t), freePort(t)
+			events, replay := "tcp://"+testkit.Address(t), "tcp://"+testkit.Address(t)
 			sim, stop := startSim(t, events, replay, nil)
 			eventsNet, replayNet := forward(t, events), forward(t, replay)
 			l := listen(t, eventsNet.endpoint(), replayNet.endpoint(), nil)
@@ -246,15 +245,6 @@ func payloads(n int) [][]byte {
 		all = append(all, kvevent.AppendVLLM(nil, float64(1000+i), 0, []kvevent.Raw{{Hashes: []kvevent.EngineHash{kvevent.EngineHash(i)}, Tokens: []uint32{1, 2}, BlockSize: 2}}))
 	}
 	return all
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	address, err := loopback.Address()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return "tcp://" + address
 }
 
 // TestSourceReportsThatItHasCaughtUp: after each replay that was answered to its end the source reports

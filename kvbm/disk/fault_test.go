@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/pool"
 )
 
@@ -143,16 +144,6 @@ func TestUnreadableBlock(t *testing.T) {
 	}
 }
 
-// await waits until a condition holds.
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited for %s", what)
-		}
-	}
-}
-
 // TestSlowDisk lets all reads and writes wait: callers return at their deadlines, the next ones at once, and nothing reads or
 // writes the memory of callers that returned. Afterwards all goes on.
 func TestSlowDisk(t *testing.T) {
@@ -200,7 +191,7 @@ func TestSlowDisk(t *testing.T) {
 
 	f.gate.Store(nil)
 	close(gate)
-	await(t, "free requests", func() bool { return len(d.reads.free) == len(buffers) && len(d.writes.free) == len(buffers) })
+	testkit.Eventually(t, "free requests", func() bool { return len(d.reads.free) == len(buffers) && len(d.writes.free) == len(buffers) })
 	for i, b := range buffers {
 		if !bytes.Equal(b, make([]byte, testBlock)) {
 			t.Errorf("the memory of caller %d was written after its return", i)
@@ -229,7 +220,7 @@ func TestReadsPassWritesThatWait(t *testing.T) {
 	for i := range cfg.Workers {
 		wait.Go(func() { store(t, d, 10+i) })
 	}
-	await(t, "writes", func() bool { return f.waiting.Load() == int32(cfg.Workers) })
+	testkit.Eventually(t, "writes", func() bool { return f.waiting.Load() == int32(cfg.Workers) })
 	f.gate.Store(nil)
 	if err := load(t, d, 1); err != nil {
 		t.Error(err)
@@ -246,7 +237,7 @@ func TestFlushDropsWritesInProgress(t *testing.T) {
 	f.gate.Store(&gate)
 	result := make(chan error)
 	go func() { result <- d.Store(context.Background(), key(1), content(key(1), 0, testBlock), 0) }()
-	await(t, "a write", func() bool { return f.waiting.Load() == 1 })
+	testkit.Eventually(t, "a write", func() bool { return f.waiting.Load() == 1 })
 
 	if _, err := d.Flush(); err != nil {
 		t.Error(err)
@@ -267,7 +258,7 @@ func TestSlowLog(t *testing.T) {
 
 	var wait sync.WaitGroup
 	wait.Go(func() { d.Pin(key(1), time.Time{}) })
-	await(t, "the log", func() bool { return f.waiting.Load() == 1 })
+	testkit.Eventually(t, "the log", func() bool { return f.waiting.Load() == 1 })
 	for range maxBatch + 10 {
 		d.SetPriority(key(1), 1)
 	}
@@ -379,7 +370,7 @@ func TestCallerReturnsDuringEviction(t *testing.T) {
 	}
 	clear(data)
 	close(returned)
-	await(t, "the slot", func() bool { return d.Stats().Slots.Reset == 1 })
+	testkit.Eventually(t, "the slot", func() bool { return d.Stats().Slots.Reset == 1 })
 	if d.Has(key(2)) {
 		t.Error("the block is there without its bytes")
 	}

@@ -42,7 +42,7 @@ func TestLockedDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := []string{freeAddress(t), freeAddress(t)}
+	list := []string{testkit.Address(t), testkit.Address(t)}
 	log := &testLog{}
 	a := start(t, "a", list[0], list, nil)
 	b := start(t, "b", list[1], list, withDisk(dir, 8<<20, log))
@@ -92,7 +92,7 @@ func TestFullDisk(t *testing.T) {
 func TestBadBucketIsLogged(t *testing.T) {
 	log := &testLog{}
 	r := start(t, "a", "", nil, func(c *Config) {
-		c.Object = object.S3Config{Endpoint: "http://" + freeAddress(t), Bucket: "b", AccessKey: "key", SecretKey: "secret", PathStyle: true}
+		c.Object = object.S3Config{Endpoint: "http://" + testkit.Address(t), Bucket: "b", AccessKey: "key", SecretKey: "secret", PathStyle: true}
 		c.Log = slog.New(slog.NewTextHandler(log, nil))
 	})
 	put(t, r.engine(t), someKeys(10))

@@ -119,7 +119,7 @@ func TestNIXLTwoNodes(t *testing.T) {
 				key, value, _ := strings.Cut(setting, "=")
 				t.Setenv(key, value)
 			}
-			list := []string{freeAddress(t), freeAddress(t)}
+			list := []string{testkit.Address(t), testkit.Address(t)}
 			a := start(t, "a", list[0], list, withNIXL(c.programs))
 			b := start(t, "b", list[1], list, withNIXL(c.programs))
 			keys := someKeys(200)
@@ -182,7 +182,7 @@ func (r *running) fetchByNIXL(t *testing.T, c *session.Client, keys []block.Key)
 // startTwo starts two nodes that list each other. The first one has blocks, and the second one an engine.
 func startTwo(t *testing.T, programs *NIXL, keys []block.Key) (a, b *running, engineB *session.Client) {
 	t.Helper()
-	list := []string{freeAddress(t), freeAddress(t)}
+	list := []string{testkit.Address(t), testkit.Address(t)}
 	a = start(t, "a", list[0], list, withNIXL(programs))
 	b = start(t, "b", list[1], list, withNIXL(programs))
 	engineA := a.engine(t)
@@ -378,8 +378,8 @@ func TestNIXLNodeIsKilled(t *testing.T) {
 	programs := nixlPrograms(t)
 	t.Setenv("UCX_TLS", "tcp")
 	t.Setenv("UCX_NET_DEVICES", "lo")
-	address := freeAddress(t)
-	b := start(t, "b", freeAddress(t), []string{address}, withNIXL(programs))
+	address := testkit.Address(t)
+	b := start(t, "b", testkit.Address(t), []string{address}, withNIXL(programs))
 	engineB := b.engine(t)
 	keys := someKeys(200)
 	for trial := range max(*nixlTrials, 1) {
@@ -406,7 +406,7 @@ func TestWithoutNIXL(t *testing.T) {
 		"configured elsewhere": {&NIXL{Program: os.Args[0], Library: "/nowhere"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			list := []string{freeAddress(t), freeAddress(t)}
+			list := []string{testkit.Address(t), testkit.Address(t)}
 			a := start(t, "a", list[0], list, withNIXL(c.ofA))
 			b := start(t, "b", list[1], list, withNIXL(c.ofB))
 			keys := someKeys(20)

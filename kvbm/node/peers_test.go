@@ -35,17 +35,6 @@ func someKeys(n int) (keys []block.Key) {
 
 func content(key block.Key) []byte { return bytes.Repeat(key[:], layout.Bytes()/len(key)) }
 
-// freeAddress returns an address on which nothing listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().String()
-}
-
 // cluster passes the addresses of nodes on to the others, as the bus does.
 type cluster struct {
 	mu     sync.Mutex
@@ -172,7 +161,7 @@ func fetch(t *testing.T, c *session.Client, keys []block.Key) int {
 // TestTwoNodes: the engine of one node writes blocks, and the engine of another one finds and loads them with the same bytes, and has
 // them when the first node is gone. All nodes have one list of addresses.
 func TestTwoNodes(t *testing.T) {
-	list := []string{freeAddress(t), freeAddress(t)}
+	list := []string{testkit.Address(t), testkit.Address(t)}
 	a := start(t, "node", list[0], list, nil)
 	b := start(t, "node", list[1], list, nil)
 	keys := someKeys(100)
@@ -272,7 +261,7 @@ func TestAnnouncedAddress(t *testing.T) {
 
 // TestNodesWithoutTheSameToken: a node finds nothing at another one whose token is not its own.
 func TestNodesWithoutTheSameToken(t *testing.T) {
-	list := []string{freeAddress(t), freeAddress(t)}
+	list := []string{testkit.Address(t), testkit.Address(t)}
 	a := start(t, "a", list[0], list, nil)
 	b := start(t, "b", list[1], list, func(c *Config) { c.PeerToken = "another token of many characters" })
 	keys := someKeys(10)

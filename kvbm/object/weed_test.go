@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/object"
 	"github.com/stator-project/stator/test/weed"
 	"go.uber.org/goleak"
@@ -24,16 +25,6 @@ import (
 
 // largeBlock is the size of a block that makes 64 blocks a pack of 16 MiB.
 const largeBlock = 256 << 10
-
-// await waits until a condition is true.
-func await(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(40 * time.Second); !condition(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not after 40 s", what)
-		}
-	}
-}
 
 // openS3 returns a bucket that is reached through a proxy.
 func openS3(t *testing.T, endpoint, bucket string, change func(*object.S3Config)) *object.S3 {
@@ -79,7 +70,7 @@ func runS3(t *testing.T, cfg object.Config) (tier *object.Tier, stop func()) {
 
 func healthy(t *testing.T, tier *object.Tier) {
 	t.Helper()
-	await(t, "healthy", func() bool { return tier.Stats().State == object.Healthy })
+	testkit.Eventually(t, "healthy", func() bool { return tier.Stats().State == object.Healthy })
 }
 
 // fails waits until a tier fails with a reason. Meanwhile it loads, and no call may take longer than its deadline.
@@ -87,7 +78,7 @@ func fails(t *testing.T, tier *object.Tier, reason string) {
 	t.Helper()
 	keys, _ := someBlocks(1, 64, 1)
 	const deadline = 3 * time.Second
-	await(t, "failing: "+reason, func() bool {
+	testkit.Eventually(t, "failing: "+reason, func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		defer cancel()
 		began := time.Now()
@@ -156,7 +147,7 @@ func seaweedRestart(t *testing.T, server *weed.Server) {
 	stop()
 
 	reader, stop := runS3(t, largeConfig(openS3(t, p.URL, "blocks", nil), "node2"))
-	await(t, "learn", func() bool { return reader.Match(keys) == 160 })
+	testkit.Eventually(t, "learn", func() bool { return reader.Match(keys) == 160 })
 	stop() // so that only loads send requests
 	reader, stop = runS3(t, func() object.Config {
 		cfg := largeConfig(openS3(t, p.URL, "blocks", nil), "node2")
@@ -164,7 +155,7 @@ func seaweedRestart(t *testing.T, server *weed.Server) {
 		return cfg
 	}())
 	defer stop()
-	await(t, "learn", func() bool { return reader.Match(keys) == 160 })
+	testkit.Eventually(t, "learn", func() bool { return reader.Match(keys) == 160 })
 
 	p.requests()
 	loadAll(t, reader, keys[:64], data[:64])
@@ -358,7 +349,7 @@ func seaweedEnds(t *testing.T, server *weed.Server) {
 	if got := tier.Match(keys); got != 64 {
 		t.Fatalf("%d blocks are left", got)
 	}
-	await(t, "load", func() bool {
+	testkit.Eventually(t, "load", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		dst := slots(64, largeBlock)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/stream"
 )
 
@@ -64,7 +65,7 @@ func TestCalls(t *testing.T) {
 	all.Wait()
 
 	c.Close()
-	await(t, func() bool { return e.open.Load() == 0 })
+	testkit.Eventually(t, "all streams end", func() bool { return e.open.Load() == 0 })
 	if _, err := c.Call(t.Context(), []byte("late")); !errors.Is(err, stream.ErrClosed) {
 		t.Errorf("a call after Close: %v", err)
 	}
@@ -133,7 +134,7 @@ func TestCallsEndWithTheirConnection(t *testing.T) {
 			ended <- err
 		}()
 	}
-	await(t, func() bool { return e.open.Load() == 1 })
+	testkit.Eventually(t, "a stream is open", func() bool { return e.open.Load() == 1 })
 	c.Close()
 	for range cap(ended) {
 		if err := <-ended; !errors.Is(err, stream.ErrClosed) {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/block"
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/stream"
 	"go.uber.org/goleak"
 )
@@ -125,16 +126,6 @@ func connect(t *testing.T, address string, change func(*stream.ClientConfig)) *s
 	return c
 }
 
-// await waits until a condition is true.
-func await(t *testing.T, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not after 10 s")
-		}
-	}
-}
-
 // same checks that all blocks have arrived.
 func same(t *testing.T, m *memory, keys []block.Key, dst [][]byte, results []stream.Result) {
 	t.Helper()
@@ -231,7 +222,7 @@ func TestRefusals(t *testing.T) {
 	if err := second.Fetch(t.Context(), keys, dst)[0].Err; !errors.Is(err, stream.ErrFull) {
 		t.Errorf("second connection: %v", err)
 	}
-	await(t, func() bool { s := server.Stats(); return s.Refused == 4 && s.Open == 1 })
+	testkit.Eventually(t, "four streams are refused", func() bool { s := server.Stats(); return s.Refused == 4 && s.Open == 1 })
 	first.Close()
 	if err := first.Fetch(t.Context(), keys, dst)[0].Err; !errors.Is(err, stream.ErrClosed) {
 		t.Errorf("after Close: %v", err)
@@ -400,8 +391,8 @@ func TestClientThatDoesNotReceive(t *testing.T) {
 		}
 	})
 	go c.Fetch(t.Context(), keys, slots(1000))
-	await(t, func() bool { return m.held.Load() > 0 })
-	await(t, func() bool { return m.held.Load() == 0 && server.Stats().Open == 0 })
+	testkit.Eventually(t, "a block is held", func() bool { return m.held.Load() > 0 })
+	testkit.Eventually(t, "no block is held and no stream is open", func() bool { return m.held.Load() == 0 && server.Stats().Open == 0 })
 	if most := int(m.most.Load()) * layout.Bytes(); most > 4<<20 {
 		t.Errorf("%d bytes were held", most)
 	}
@@ -438,13 +429,13 @@ func TestHalfOpenHandshakes(t *testing.T) {
 	for range 100 {
 		from("127.0.0.1")
 	}
-	await(t, func() bool { return server.Stats().Refused == 100+1-64 })
+	testkit.Eventually(t, "all others are refused", func() bool { return server.Stats().Refused == 100+1-64 })
 
 	dst := slots(1)
 	same(t, m, keys, dst, connect(t, address, nil).Fetch(t.Context(), keys, dst))
 	other := connect(t, address, func(c *stream.ClientConfig) { c.Dial = func(context.Context) (net.Conn, error) { return slow, nil } })
 	same(t, m, keys, dst, other.Fetch(t.Context(), keys, dst))
-	await(t, func() bool { s := server.Stats(); return s.Accepted == 2 && s.Refused == 100+1-64+1 })
+	testkit.Eventually(t, "the next stream is accepted", func() bool { s := server.Stats(); return s.Accepted == 2 && s.Refused == 100+1-64+1 })
 }
 
 type failing struct {
@@ -529,7 +520,7 @@ func TestHostileClients(t *testing.T) {
 			_ = conn.Close()
 		}
 	}
-	await(t, func() bool { s := server.Stats(); return s.Refused == 18 && s.Open == 0 })
+	testkit.Eventually(t, "18 streams are refused", func() bool { s := server.Stats(); return s.Refused == 18 && s.Open == 0 })
 }
 
 // TestIdleConnectionsEnd closes a connection that is not used. The next transfer connects again.
@@ -539,7 +530,7 @@ func TestIdleConnectionsEnd(t *testing.T) {
 	c := connect(t, address, nil)
 	dst := slots(1)
 	same(t, m, keys, dst, c.Fetch(t.Context(), keys, dst))
-	await(t, func() bool { return server.Stats().Open == 0 })
+	testkit.Eventually(t, "no stream is open", func() bool { return server.Stats().Open == 0 })
 	same(t, m, keys, dst, c.Fetch(t.Context(), keys, dst))
 }
 
@@ -582,7 +573,7 @@ func TestRequestWhileThePeerCloses(t *testing.T) {
 		dst := slots(1)
 		same(t, m, keys, dst, c.Fetch(t.Context(), keys, dst))
 		last.late.Store(true)
-		await(t, func() bool { return server.Stats().Open == 0 })
+		testkit.Eventually(t, "no stream is open", func() bool { return server.Stats().Open == 0 })
 
 		if what == "blocks" {
 			same(t, m, keys, dst, c.Fetch(t.Context(), keys, dst))

@@ -15,6 +15,7 @@ import (
 	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/test/loopback"
+	"github.com/stator-project/stator/test/process"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -368,8 +369,8 @@ func (b *bench) writeConfig(name string, p pool) (path string, cfg *config.Confi
 // awaitAnswer sends requests until one is served as it should be.
 func (b *bench) awaitAnswer(file, gateway string, w witness) error {
 	text := newCorpus("probe", "Are you there? ")
-	return until(b.broken, "serve "+filepath.Base(file), 30*time.Second, func() error {
-		before, err := w.read(b.broken)
+	err := process.Await(b.broken, 30*time.Second, func(ctx context.Context) error {
+		before, err := w.read(ctx)
 		if err != nil {
 			return err
 		}
@@ -378,20 +379,25 @@ func (b *bench) awaitAnswer(file, gateway string, w witness) error {
 			return err
 		}
 		defer c.close()
-		_, _, err = c.run(b.broken, 1, func(dst []byte, _ int) []byte {
+
+		_, _, err = c.run(ctx, 1, func(dst []byte, _ int) []byte {
 			return dialogue{seed: 1, chars: least}.appendBody(dst, text, 1)
 		})
 		if err != nil {
 			return err
 		}
-		return until(b.broken, "report the request", 5*time.Second, func() error {
-			now, err := w.read(b.broken)
+		return process.Await(ctx, 5*time.Second, func(ctx context.Context) error {
+			now, err := w.read(ctx)
 			if err != nil {
 				return err
 			}
 			return w.prove(now.since(before), 1)
 		})
 	})
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", filepath.Base(file), err)
+	}
+	return nil
 }
 
 func (b *bench) socket(name string) string { return "unix://" + filepath.Join(b.dir, name+".sock") }

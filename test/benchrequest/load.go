@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/stator-project/stator/internal/backoff"
 )
 
 // clients keep connections to one gateway open for as long as they are needed: opening them
@@ -117,21 +115,4 @@ func (s *stream) send(host string) error {
 		return fmt.Errorf("the gateway answered %s: %s", resp.Status, strings.TrimSpace(string(body)))
 	}
 	return nil
-}
-
-// until asks ok every 20 ms until it has no error.
-func until(ctx context.Context, what string, patience time.Duration, ok func() error) error {
-	deadline := time.Now().Add(patience)
-	for {
-		err := ok()
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%s: not within %s: %w", what, patience, err)
-		}
-		if err := backoff.Sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
 }

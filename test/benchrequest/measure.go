@@ -173,7 +173,7 @@ func (b *bench) send(s *setup, c *clients, k int, body func([]byte, int) []byte,
 // it was picked.
 func (b *bench) prove(ctx context.Context, s *setup, before counts, k int, sum *tally) error {
 	var seen counts
-	err := until(ctx, "prove that decisions were obeyed", 10*time.Second, func() error {
+	err := process.Await(ctx, 10*time.Second, func(ctx context.Context) error {
 		now, err := s.read(ctx)
 		if err != nil {
 			return err
@@ -185,7 +185,10 @@ func (b *bench) prove(ctx context.Context, s *setup, before counts, k int, sum *
 	for what, n := range seen {
 		sum.seen[what] += n
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("prove that decisions were obeyed: %w", err)
+	}
+	return nil
 }
 
 // cpu reads what the set-up's processes have used. A set-up without a router has spent nothing there.

@@ -102,7 +102,7 @@ func LastLines(path string) string {
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
 
-// Await calls ok until it returns nil, ten times a second. It fails after a patience with the last error of ok, and when ctx ends
+// Await calls ok every 20 ms until it returns nil. It fails after a patience with the last error of ok, and when ctx ends
 // with its cause.
 func Await(ctx context.Context, patience time.Duration, ok func(ctx context.Context) error) error {
 	bounded, stop := context.WithTimeout(ctx, patience)
@@ -118,7 +118,7 @@ func Await(ctx context.Context, patience time.Duration, ok func(ctx context.Cont
 				return context.Cause(ctx)
 			}
 			return fmt.Errorf("not within %v: %w", patience, err)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
