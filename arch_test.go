@@ -58,7 +58,7 @@ var allowed = map[string][]string{
 	// A log has the plans and everything that they are made from.
 	"internal/plan/planlog": {"internal/fleet", "internal/perfmodel", "internal/plan"},
 	// The predictors of Dynamo include an autoregression.
-	"internal/plan/dynamo":  {"internal/plan/forecast"},
+	"internal/plan/dynamo":  {},
 	"internal/plan/propose": {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan/capacity"},
 	"internal/plan":         {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
 	"internal/decisionlog":  {"internal/fleet", "internal/kv/blockhash", "internal/route/decision"},
