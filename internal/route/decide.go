@@ -7,6 +7,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/eligible"
+	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/score"
@@ -68,6 +69,7 @@ func (r *Router) decide(w *workspace, req *request.Request, d *decision.Decision
 	var refused *decision.Refusal
 	if k := r.kept(req); k != nil {
 		refused = q.Reuse(req, k, d)
+		q.Session = learned.SessionHash(r.cfg.Seed, d.Session)
 	} else {
 		refused = r.read(w, q, req, d)
 	}

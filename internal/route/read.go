@@ -51,7 +51,7 @@ func (r *Router) read(w *workspace, q *request.Prepared, req *request.Request, d
 	c := q.Model.Choice(q.Role)
 	q.PolicyName, q.Policy = c.Policy, c.Picker
 	q.PolicyInput = q.Hints.PolicyInput(d.Session)
-	q.Session = learned.SessionHash(d.Session)
+	q.Session = learned.SessionHash(r.cfg.Seed, d.Session)
 	if q.Model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
 		q.RouteByLoad() // embeddings leave nothing in a cache that a later request could use
 	}

@@ -238,7 +238,7 @@ func (r *Router) resume(w *workspace, t *ticket, now time.Time) *decision.Decisi
 	q.Tokens = d.PromptTokens
 	q.Policy = t.policy
 	q.PolicyInput = t.hints.PolicyInput(d.Session)
-	q.Session = learned.SessionHash(d.Session)
+	q.Session = learned.SessionHash(r.cfg.Seed, d.Session)
 	q.Deadline = 0 // enqueue has checked it: a request that waits as long as was expected is not refused
 	if m.BlockSize == d.BlockSize {
 		q.Blocks = append(q.Blocks, t.blocks...)

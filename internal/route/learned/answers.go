@@ -1,11 +1,12 @@
 package learned
 
 import (
-	"hash/maphash"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/zeebo/xxh3"
 )
 
 // answerLengths are the lengths of answers that are expected of a class of workers: of all requests, and of the sessions that have the same
@@ -87,15 +88,12 @@ func (a *answerLengths) Of(session uint64) float64 {
 	return a.all()
 }
 
-// sessionSeed makes the hashes of sessions. They are kept for as long as the process lives.
-var sessionSeed = maphash.MakeSeed()
-
-// SessionHash returns the hash of a session's name; 0 for none.
-func SessionHash(name string) uint64 {
+// SessionHash returns the hash of a session's name; 0 for none. The seed should be secret: sessions with one hash share what is learned.
+func SessionHash(seed uint64, name string) uint64 {
 	if name == "" {
 		return 0
 	}
-	return maphash.String(sessionSeed, name) | 1
+	return xxh3.HashStringSeed(name, seed) | 1
 }
 
 // reuse estimates how often a computed token is found in a cache again. All methods are safe for concurrent use.

@@ -6,7 +6,6 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/decision"
-	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/serving"
 )
 
@@ -49,7 +48,6 @@ func (q *Prepared) Reuse(req *Request, k *Reading, d *decision.Decision) *decisi
 	c := q.Model.Choice(q.Role)
 	q.PolicyName, q.Policy = c.Policy, c.Picker
 	q.PolicyInput = q.Hints.PolicyInput(d.Session)
-	q.Session = learned.SessionHash(d.Session)
 	q.MayWait = q.Model.Queue != nil && req.Ready != nil
 
 	d.Model, d.Pool = k.Model.Name, k.Model.Pool
