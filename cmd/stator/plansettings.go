@@ -8,6 +8,7 @@ import (
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/plan/capacity"
 	"github.com/stator-project/stator/workeragent/engine"
@@ -120,7 +121,7 @@ func readModelSize(path string) ([]byte, error) {
 	if !info.IsDir() {
 		return nil, fmt.Errorf("read model configuration: %s is a file: the size of a model is read from the config.json of a folder", path)
 	}
-	return readBounded(path+"/config.json", maxModelConfig)
+	return modelfile.ReadBounded(path+"/config.json", maxModelConfig)
 }
 
 // maxModelConfig bounds a model's config.json.

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/replay"
 )
 
@@ -76,7 +77,7 @@ func readResults(files []string) ([]replay.Run, error) {
 
 	var runs []replay.Run
 	for _, path := range files {
-		data, err := readBounded(path, maxResultBytes)
+		data, err := modelfile.ReadBounded(path, maxResultBytes)
 		if err != nil {
 			return nil, fmt.Errorf("read result: %w", err)
 		}
@@ -87,20 +88,6 @@ func readResults(files []string) ([]replay.Run, error) {
 		runs = append(runs, replay.Run{Name: strings.TrimSuffix(filepath.Base(path), ".json"), Result: result})
 	}
 	return runs, nil
-}
-
-func readBounded(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("%s is larger than %d MB", path, limit>>20)
-	}
-	return data, err
 }
 
 func writePage(path string, runs []replay.Run) error {
