@@ -32,7 +32,8 @@ var floors = [][]string{
 	{"internal/replay", "bus"},
 	{"discovery", "xds", "planner", "envoy", "wasm", "kvbm"},
 	{"workeragent", "extproc", "enginesim"},
-	{"doctor", "admin"},
+	{"doctor", "admin", "internal/plansettings"},
+	{"internal/advise"},
 	{"cmd"},
 }
 

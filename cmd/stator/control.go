@@ -18,11 +18,13 @@ import (
 
 // control is the control plane with its fleet.
 type control struct {
+	// fleet is apart from a router's in the same process, because a router adds a worker only when Envoys have it.
 	fleet *fleet.Fleet
-	// members follows the fleet.
+	// members keeps the fleet up to date.
 	members *discovery.Members
-	server  *xds.Server
-	grpc    *grpc.Server
+	// server makes Envoys' resources of the fleet, and grpc serves them.
+	server *xds.Server
+	grpc   *grpc.Server
 }
 
 // newControl returns a control plane with the workers of a configuration. members logs the changes of the fleet, and followed registers

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/advise"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/perfmodel"
@@ -30,67 +31,67 @@ func runPlan(ctx context.Context, env environment, args []string) error {
 	if err := f.Read(args); err != nil {
 		return err
 	}
-	p.cachedGiven = p.cached > 0
-	p.isTraced = p.trace != ""
-	if err := p.validate(); err != nil {
+	p.CachedGiven = p.Cached > 0
+	p.IsTraced = p.Trace != ""
+	if err := p.Validate(); err != nil {
 		return f.UsageError("%v", err)
 	}
 
-	a, err := p.answer(ctx)
+	a, err := p.Answer(ctx)
 	if err != nil {
 		return err
 	}
-	if p.out != "" && !a.best().Met {
-		return fmt.Errorf("%s No configuration is written", a.why())
+	if p.Out != "" && !a.Best().Met {
+		return fmt.Errorf("%s No configuration is written", a.Why())
 	}
-	if p.out != "" {
-		if err := os.WriteFile(p.out, a.deployment.Config(a.question, a.best()), 0o644); err != nil { //nolint:gosec // others may read it
+	if p.Out != "" {
+		if err := os.WriteFile(p.Out, a.Deployment.Config(a.Question, a.Best()), 0o644); err != nil { //nolint:gosec // others may read it
 			return fmt.Errorf("write configuration: %w", err)
 		}
 	}
-	if p.asJSON {
-		return printJSON(env.out, a.summary())
+	if p.AsJSON {
+		return printJSON(env.out, a.Summary())
 	}
-	a.print(env.out, p)
+	a.Print(env.out, p)
 	return nil
 }
 
 // addPlanFlags adds the flags of stator plan.
-func addPlanFlags(f *cli.Flags) *planFlags {
-	p := &planFlags{}
+func addPlanFlags(f *cli.Flags) *advise.Options {
+	p := &advise.Options{}
 	var gpus []string
 	for _, g := range perfmodel.GPUs {
 		gpus = append(gpus, g.Name)
 	}
 	f.Group("Model and GPUs", func() {
-		f.StringVar(&p.model, "model", "", "model `folder` with config.json; or any name, with --profile or --engine sim")
-		f.IntVar(&p.gpus, "gpus", 1, "number of GPUs")
-		f.StringVar(&p.gpuKind, "gpu-kind", "", strings.Join(gpus, ", "))
-		f.StringVar(&p.engine, "engine", engines.VLLM.Name, strings.Join(propose.Engines(), ", "))
-		f.StringVar(&p.dtype, "dtype", "auto", "type of the weights: auto is that of the model's files; "+strings.Join(dtypes(), ", "))
-		f.StringVar(&p.profile, "profile", "", "`folder` with the measurements of Dynamo's profiler for this model and GPU")
-		f.IntVar(&p.profileGPUs, "profile-gpus", 1, "GPUs of the engine that was measured")
+		f.StringVar(&p.Model, "model", "", "model `folder` with config.json; or any name, with --profile or --engine sim")
+		f.IntVar(&p.GPUs, "gpus", 1, "number of GPUs")
+		f.StringVar(&p.GPUKind, "gpu-kind", "", strings.Join(gpus, ", "))
+		f.StringVar(&p.Engine, "engine", engines.VLLM.Name, strings.Join(propose.Engines(), ", "))
+		f.StringVar(&p.DType, "dtype", "auto", "type of the weights: auto is that of the model's files; "+strings.Join(advise.DTypes(), ", "))
+		f.StringVar(&p.Profile, "profile", "", "`folder` with the measurements of Dynamo's profiler for this model and GPU")
+		f.IntVar(&p.ProfileGPUs, "profile-gpus", 1, "GPUs of the engine that was measured")
 	})
 
 	f.Group("Targets; 0 is none", func() {
-		f.DurationVar(&p.targets.TTFT, "ttft", 500*time.Millisecond, "longest time to the first token")
-		f.DurationVar(&p.targets.ITL, "itl", 50*time.Millisecond, "longest mean time between the tokens of a request")
-		f.DurationVar(&p.targets.E2E, "e2e", 0, "longest time of a whole request")
-		f.Float64Var(&p.targets.Quantile, "quantile", 0.9, "share of requests that are to be within the targets")
+		f.DurationVar(&p.Targets.TTFT, "ttft", 500*time.Millisecond, "longest time to the first token")
+		f.DurationVar(&p.Targets.ITL, "itl", 50*time.Millisecond, "longest mean time between the tokens of a request")
+		f.DurationVar(&p.Targets.E2E, "e2e", 0, "longest time of a whole request")
+		f.Float64Var(&p.Targets.Quantile, "quantile", 0.9, "share of requests that are to be within the targets")
 	})
 
 	f.Group("Requests", func() {
-		f.Float64Var(&p.isl, "isl", 3000, "mean tokens of a prompt")
-		f.Float64Var(&p.osl, "osl", 300, "mean tokens of an answer")
-		f.Float64Var(&p.spread, "spread", 0, "how far lengths may be from their mean, as a share of it")
-		f.Float64Var(&p.cached, "cached", 0, "share of prompts that is found in caches")
-		f.Float64Var(&p.rate, "rate", 0, "requests per second (default: as many as possible)")
-		f.StringVar(&p.trace, "trace", "", "trace `file` from which the lengths, the rate and the arrivals come: see `stator replay`")
-		f.IntVar(&p.rows, "rows", 100_000, "read only the first `n` rows of the trace")
+		f.Float64Var(&p.ISL, "isl", 3000, "mean tokens of a prompt")
+		f.Float64Var(&p.OSL, "osl", 300, "mean tokens of an answer")
+		f.Float64Var(&p.Spread, "spread", 0, "how far lengths may be from their mean, as a share of it")
+		f.Float64Var(&p.Cached, "cached", 0, "share of prompts that is found in caches")
+		f.Float64Var(&p.Rate, "rate", 0, "requests per second (default: as many as possible)")
+		f.StringVar(&p.Trace, "trace", "", "trace `file` from which the lengths, the rate and the arrivals come: see `stator replay`")
+		f.IntVar(&p.Rows, "rows", 100_000, "read only the first `n` rows of the trace")
 	})
 
-	f.StringVar(&p.out, "out", "", "write a configuration to this `file`")
-	f.BoolVar(&p.simulate, "simulate", true, "play the proposal in the simulator")
-	f.BoolVar(&p.asJSON, "json", false, "print JSON")
+	f.StringVar(&p.Out, "out", "", "write a configuration to this `file`")
+	f.BoolVar(&p.Simulate, "simulate", true, "play the proposal in the simulator")
+	f.BoolVar(&p.AsJSON, "json", false, "print JSON")
 	return p
 }

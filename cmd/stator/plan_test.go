@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stator-project/stator/internal/advise"
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/plan/propose"
 	"github.com/stator-project/stator/internal/trace"
@@ -55,7 +56,7 @@ func TestPlanIsSimulated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got planSummary
+	var got advise.Summary
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func TestPlanForATrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got planSummary
+	var got advise.Summary
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/plansettings"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/planner/connectors/local"
 	"github.com/stator-project/stator/planner/connectors/virtual"
@@ -59,7 +60,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	p.part(func(ctx context.Context) error { return followed.FollowBus(ctx, p.bus) })
 	p.part(func(ctx context.Context) error {
 		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
-			next, err := planSettings(cfg)
+			next, err := plansettings.Settings(cfg)
 			if err != nil {
 				return err
 			}
@@ -80,7 +81,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 // newPlanner returns a planner as the configuration sets it.
 func newPlanner(cfg *config.Config, members *fleet.Fleet, b *bus.Bus, log *slog.Logger, reg prometheus.Registerer) (*planner.Planner,
 	error) {
-	settings, err := planSettings(cfg)
+	settings, err := plansettings.Settings(cfg)
 	if err != nil {
 		return nil, err
 	}

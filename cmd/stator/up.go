@@ -20,6 +20,7 @@ import (
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/listen"
+	"github.com/stator-project/stator/internal/plansettings"
 	"github.com/stator-project/stator/kvbm/announce"
 	"github.com/stator-project/stator/kvbm/node"
 	"github.com/stator-project/stator/planner"
@@ -61,24 +62,27 @@ func runUp(ctx context.Context, env environment, args []string) error {
 
 // up is all parts on one machine. They use the same sockets and the same bus as on several machines.
 type up struct {
-	flags   *upFlags
-	cfg     *config.Config
-	env     environment
-	log     *slog.Logger
+	flags *upFlags
+	cfg   *config.Config
+	env   environment
+	log   *slog.Logger
+	// dir has the sockets and the files of this run. It is removed at the end.
 	dir     string
 	reg     *prometheus.Registry
 	console *console
 
-	embedded *bus.Embedded
+	// The parts, in the order in which prepare makes them. One that prepare has not reached is nil.
+	embedded *bus.Embedded // nil with a bus of the configuration
 	bus      *bus.Bus
 	router   *extproc.Router
 	control  *control
 	planner  *planner.Planner
 	agent    *workeragent.Agent
-	stores   []*node.Node // of KV blocks
-	found    *announce.Announcer
+	stores   []*node.Node        // of KV blocks
+	found    *announce.Announcer // of the stores
 	envoy    *envoy.Supervisor
 
+	// The listeners are opened before the parts that serve them, so that an address in use is found first.
 	admin            *adminPort
 	extprocLn, xdsLn net.Listener
 	relayLn          net.Listener // nil unless a model has prefill and decode workers
@@ -299,7 +303,7 @@ func (u *up) reload(cfg *config.Config) error {
 	if cfg.Gateway.Listen != u.cfg.Gateway.Listen {
 		return errors.New("gateway.listen needs a restart")
 	}
-	wanted, err := planSettings(cfg)
+	wanted, err := plansettings.Settings(cfg)
 	if err != nil {
 		return err
 	}

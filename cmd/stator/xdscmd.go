@@ -16,7 +16,8 @@ import (
 const xdsAbout = `Runs the control plane: serves listeners, routes, clusters and endpoints to any number of Envoys
 over ADS. ` + "`stator envoy bootstrap`" + ` prints the bootstrap of such an Envoy.`
 
-// xdsFlags are the flags of `stator xds` that its settings need.
+// xdsFlags are the flags of `stator xds` that its settings need. Addresses and files are as the Envoys see them, which may run on other
+// hosts.
 type xdsFlags struct {
 	routers, relays             cli.List
 	secrets, serverName, module string

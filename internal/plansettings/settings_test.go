@@ -1,4 +1,4 @@
-package main
+package plansettings
 
 import (
 	"os"
@@ -43,7 +43,7 @@ func settingsOf(t *testing.T, text string) (*plan.Settings, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return planSettings(cfg)
+	return Settings(cfg)
 }
 
 // Launches of one role are one pool, and listed workers are a fixed part of it.
@@ -88,7 +88,7 @@ planner: {algorithm: sla, connector: local, interval: 2s, mode: load, headroom: 
 		t.Fatalf("pools %+v, %+v", m.Pools, listed)
 	}
 	a, d := m.Pools[0], listed[1]
-	if a.Replicas != 4 || a.Min != 3 || a.Max != 6 || a.GPUs != 1 || a.StartUp != time.Minute || a.Doubt != simulatedDoubt {
+	if a.Replicas != 4 || a.Min != 3 || a.Max != 6 || a.GPUs != 1 || a.StartUp != time.Minute || a.Doubt != SimulatedDoubt {
 		t.Errorf("aggregated %+v", a)
 	}
 	if a.Engine.KVTokens != 1600 || a.Engine.MaxSeqs != 64 || a.Engine.MaxBatchedTokens != 2048 ||

@@ -1,4 +1,4 @@
-package main
+package advise
 
 import (
 	"cmp"
@@ -30,16 +30,16 @@ const (
 )
 
 // openTrace returns the first arrivals of the trace.
-func (p *planFlags) openTrace() (next trace.Source, end func(), err error) {
-	opened, err := tracefile.Open(tracefile.Options{Path: p.trace, MooncakeBlock: trace.MooncakeBlock, AgentModel: "builtin:sim"})
+func (p *Options) openTrace() (next trace.Source, end func(), err error) {
+	opened, err := tracefile.Open(tracefile.Options{Path: p.Trace, MooncakeBlock: trace.MooncakeBlock, AgentModel: "builtin:sim"})
 	if err != nil {
 		return nil, nil, err
 	}
-	return opened.Source(func(s trace.Source) trace.Source { return trace.Take(p.rows, s) }), opened.Close, nil
+	return opened.Source(func(s trace.Source) trace.Source { return trace.Take(p.Rows, s) }), opened.Close, nil
 }
 
 // readTrace summarizes the trace.
-func (p *planFlags) readTrace() (*tracedDemand, error) {
+func (p *Options) readTrace() (*tracedDemand, error) {
 	next, end, err := p.openTrace()
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (p *planFlags) readTrace() (*tracedDemand, error) {
 		times = append(times, a.At.Seconds())
 	}
 	if len(times) < 2 {
-		return nil, fmt.Errorf("%s has %d requests: a plan needs 2 at least", p.trace, len(times))
+		return nil, fmt.Errorf("%s has %d requests: a plan needs 2 at least", p.Trace, len(times))
 	}
 
 	d := &tracedDemand{peak: peakRate(times)}
@@ -103,9 +103,9 @@ const (
 	planWarmup   = 0.2 // share of the time
 )
 
-// planPlayed is the simulator's result for a proposal. Latencies are in milliseconds, at the quantile of the targets; the ITL is the mean
+// played is the simulator's result for a proposal. Latencies are in milliseconds, at the quantile of the targets; the ITL is the mean
 // of each request.
-type planPlayed struct {
+type played struct {
 	Requests int     `json:"requests"`
 	Rate     float64 `json:"rate"`
 	TTFT     float64 `json:"ttft_ms"`
@@ -118,11 +118,11 @@ type planPlayed struct {
 
 // play plays the proposal in the simulator, with the arrivals of the trace or with generated ones. If the rate is not asked for, it is
 // lowered until as many requests are within the targets as should be.
-func (p *planFlags) play(ctx context.Context, a *planAnswer, f *propose.Proposal) (out *planPlayed, err error) {
-	rate := cmp.Or(a.question.Rate, f.Rate)
+func (p *Options) play(ctx context.Context, a *Answer, f *propose.Proposal) (out *played, err error) {
+	rate := cmp.Or(a.Question.Rate, f.Rate)
 	for _, share := range []float64{1, 0.97, 0.94, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5} {
 		out, err = p.playAt(ctx, a, f, share*rate)
-		if err != nil || p.isTraced || p.rate > 0 || out.Missed <= 1-a.question.Targets.Quantile {
+		if err != nil || p.IsTraced || p.Rate > 0 || out.Missed <= 1-a.Question.Targets.Quantile {
 			return out, err
 		}
 	}
@@ -130,7 +130,7 @@ func (p *planFlags) play(ctx context.Context, a *planAnswer, f *propose.Proposal
 }
 
 // playAt plays the proposal at a rate, which a trace determines itself.
-func (p *planFlags) playAt(ctx context.Context, a *planAnswer, f *propose.Proposal, rate float64) (*planPlayed, error) {
+func (p *Options) playAt(ctx context.Context, a *Answer, f *propose.Proposal, rate float64) (*played, error) {
 	cfg := a.simulation(f)
 	cfg.ArrivalSpeedup = a.speedup
 	cfg.Stopped = func() bool { return ctx.Err() != nil }
@@ -153,21 +153,21 @@ func (p *planFlags) playAt(ctx context.Context, a *planAnswer, f *propose.Propos
 }
 
 // arrivals returns the arrivals to play, and sets the warm-up of generated arrivals.
-func (p *planFlags) arrivals(cfg *sim.Config, rate float64) (next trace.Source, end func(), err error) {
-	if p.isTraced {
+func (p *Options) arrivals(cfg *sim.Config, rate float64) (next trace.Source, end func(), err error) {
+	if p.IsTraced {
 		return p.openTrace()
 	}
 	n := min(planRequests, max(200, int(rate*planPlay.Seconds())))
 	cfg.Warmup = time.Duration(planWarmup * float64(n) / rate * float64(time.Second))
 	next, err = trace.Generated{
-		Requests: n, Rate: rate, Input: int(p.isl), Output: int(p.osl), Spread: p.spread, PrefixShare: p.cached,
+		Requests: n, Rate: rate, Input: int(p.ISL), Output: int(p.OSL), Spread: p.Spread, PrefixShare: p.Cached,
 	}.Source()
 	return next, func() {}, err
 }
 
 // summarize returns the figures of the requests that arrived after the warm-up.
-func (a *planAnswer) summarize(r *sim.Result, ended []sim.Outcome, warmup time.Duration) *planPlayed {
-	t := &a.question.Targets
+func (a *Answer) summarize(r *sim.Result, ended []sim.Outcome, warmup time.Duration) *played {
+	t := &a.Question.Targets
 	var ttft, itl, e2e []float64
 	missed, counted := 0, 0
 	last := time.Duration(0)
@@ -188,7 +188,7 @@ func (a *planAnswer) summarize(r *sim.Result, ended []sim.Outcome, warmup time.D
 		}
 	}
 
-	return &planPlayed{
+	return &played{
 		Requests: r.Requests, Rate: float64(r.Requests) / max(last.Seconds(), 1e-3), Reuse: r.PrefixReuse,
 		Missed: float64(missed) / float64(max(1, counted)), TTFT: atQuantile(ttft, t.Quantile), ITL: atQuantile(itl, t.Quantile),
 		E2E: atQuantile(e2e, t.Quantile),
@@ -205,10 +205,10 @@ func atQuantile(values []float64, q float64) float64 {
 }
 
 // simulation returns the fleet of a proposal.
-func (a *planAnswer) simulation(f *propose.Proposal) sim.Config {
+func (a *Answer) simulation(f *propose.Proposal) sim.Config {
 	cfg := sim.Config{Transfer: sim.Transfer{TokenBytes: int(a.tokenBytes)}}
 	for _, pool := range f.Pools {
-		e := simulatedEngine(&a.question, &pool)
+		e := simulatedEngine(&a.Question, &pool)
 		if pool.Role == fleet.Prefill {
 			cfg.Prefill, cfg.PrefillGPUs = pool.Replicas, pool.Engine.GPUs
 			cfg.PrefillEngine, cfg.PrefillAt = &e, "remote"

@@ -1,4 +1,4 @@
-package main
+package advise
 
 import (
 	"cmp"
@@ -17,14 +17,14 @@ import (
 	"github.com/stator-project/stator/internal/plan/propose"
 )
 
-// planAnswer is a question with its proposals, the best first.
-type planAnswer struct {
-	question   propose.Question
+// Answer is a question with its proposals, the best first.
+type Answer struct {
+	Question   propose.Question
 	list       []propose.Proposal
-	deployment propose.Deployment
+	Deployment propose.Deployment
 	tokenBytes float64 // of a token's KV cache
 
-	simulated *planPlayed // nil where nothing was played
+	simulated *played // nil where nothing was played
 	// note is about a proposal that the simulation moved to the front. speedup divides the times between a trace's arrivals.
 	note    string
 	speedup float64
@@ -32,8 +32,8 @@ type planAnswer struct {
 	beside string
 }
 
-// best returns the proposal.
-func (a *planAnswer) best() *propose.Proposal { return &a.list[0] }
+// Best returns the proposal.
+func (a *Answer) Best() *propose.Proposal { return &a.list[0] }
 
 // The transfer of a prompt: the simulator's defaults.
 const (
@@ -43,42 +43,42 @@ const (
 	planStartUp       = 2 * time.Minute
 )
 
-// answer finds the proposals and plays the best one.
-func (p *planFlags) answer(ctx context.Context) (*planAnswer, error) {
+// Answer finds the proposals and plays the best one.
+func (p *Options) Answer(ctx context.Context) (*Answer, error) {
 	var traced *tracedDemand
-	if p.isTraced {
+	if p.IsTraced {
 		var err error
 		traced, err = p.readTrace()
 		if err != nil {
 			return nil, err
 		}
-		p.isl, p.osl = traced.shape.Prompt, traced.shape.Answer
+		p.ISL, p.OSL = traced.shape.Prompt, traced.shape.Answer
 	}
 	m, err := p.readPlanModel()
 	if err != nil {
 		return nil, err
 	}
-	a := &planAnswer{tokenBytes: cmp.Or(m.weights.KVBytes, planTokenBytes), deployment: p.deployment(&m)}
-	a.question = p.question(traced)
-	a.question.TransferToken = time.Duration(a.tokenBytes / planNodeBandwidth * float64(time.Second))
-	a.question.Engines, err = p.engines(&m)
+	a := &Answer{tokenBytes: cmp.Or(m.weights.KVBytes, planTokenBytes), Deployment: p.deployment(&m)}
+	a.Question = p.question(traced)
+	a.Question.TransferToken = time.Duration(a.tokenBytes / planNodeBandwidth * float64(time.Second))
+	a.Question.Engines, err = p.engines(&m)
 	if err != nil {
 		return nil, err
 	}
 
-	if p.isTraced {
-		a.speedup = a.question.Rate / traced.peak
+	if p.IsTraced {
+		a.speedup = a.Question.Rate / traced.peak
 	}
-	if err := a.propose(); err != nil || !p.simulate {
+	if err := a.propose(); err != nil || !p.Simulate {
 		return a, err
 	}
-	if p.isTraced && !p.cachedGiven {
+	if p.IsTraced && !p.CachedGiven {
 		// Prompts of a trace share beginnings, so engines compute less than all of them.
-		played, err := p.play(ctx, a, a.best())
+		played, err := p.play(ctx, a, a.Best())
 		if err != nil {
 			return nil, err
 		}
-		a.question.Shape.Cached = played.Reuse
+		a.Question.Shape.Cached = played.Reuse
 		if err := a.propose(); err != nil {
 			return nil, err
 		}
@@ -91,9 +91,9 @@ const mostPlayed = 4
 
 // confirm plays proposals, and puts that one first which the simulation confirms: of those for a rate, the first that meets the targets
 // there; otherwise the best ones with and without separate roles are compared by the rates that the simulation allows.
-func (p *planFlags) confirm(ctx context.Context, a *planAnswer) error {
+func (p *Options) confirm(ctx context.Context, a *Answer) error {
 	chosen := -1
-	var best *planPlayed
+	var best *played
 	for i, played := range a.candidates() {
 		r, err := p.play(ctx, a, &a.list[played])
 		if err != nil {
@@ -102,14 +102,14 @@ func (p *planFlags) confirm(ctx context.Context, a *planAnswer) error {
 		if i == 0 {
 			a.simulated = r
 		}
-		ok := r.Missed <= 1-a.question.Targets.Quantile
-		if i > 0 && a.question.Rate == 0 {
+		ok := r.Missed <= 1-a.Question.Targets.Quantile
+		if i > 0 && a.Question.Rate == 0 {
 			a.beside = fmt.Sprintf("%s: %.1f/s, with %.1f %% misses.", &a.list[played], r.Rate, 100*r.Missed)
 		}
 		if ok && (best == nil || r.Rate > clearlyMore*best.Rate) {
 			chosen, best = played, r
 		}
-		if ok && a.question.Rate > 0 {
+		if ok && a.Question.Rate > 0 {
 			break
 		}
 	}
@@ -131,11 +131,11 @@ func (p *planFlags) confirm(ctx context.Context, a *planAnswer) error {
 const clearlyMore = 1.03
 
 // candidates returns the places of the proposals to play.
-func (a *planAnswer) candidates() (out []int) {
+func (a *Answer) candidates() (out []int) {
 	kinds := map[int]bool{}
 	for i := range a.list {
 		roles := len(a.list[i].Pools)
-		if !a.list[i].Met || len(out) == mostPlayed || a.question.Rate == 0 && kinds[roles] {
+		if !a.list[i].Met || len(out) == mostPlayed || a.Question.Rate == 0 && kinds[roles] {
 			continue
 		}
 		kinds[roles] = true
@@ -145,8 +145,8 @@ func (a *planAnswer) candidates() (out []int) {
 }
 
 // propose finds the proposals.
-func (a *planAnswer) propose() error {
-	a.list = propose.Propose(a.question)
+func (a *Answer) propose() error {
+	a.list = propose.Propose(a.Question)
 	if len(a.list) == 0 {
 		return errors.New("no engine fits on the GPUs: use more GPUs, or smaller weights with --dtype")
 	}
@@ -154,34 +154,34 @@ func (a *planAnswer) propose() error {
 }
 
 // question returns the question that the flags and the trace ask.
-func (p *planFlags) question(traced *tracedDemand) propose.Question {
-	spread := p.spread / math.Sqrt(3) // of lengths that are drawn evenly
+func (p *Options) question(traced *tracedDemand) propose.Question {
+	spread := p.Spread / math.Sqrt(3) // of lengths that are drawn evenly
 	q := propose.Question{
-		Shape:   capacity.Shape{Prompt: p.isl, Answer: p.osl, PromptSpread: spread, AnswerSpread: spread, Cached: p.cached},
-		Targets: p.targets, Rate: p.rate, GPUs: p.gpus, TransferBase: planTransferBase,
+		Shape:   capacity.Shape{Prompt: p.ISL, Answer: p.OSL, PromptSpread: spread, AnswerSpread: spread, Cached: p.Cached},
+		Targets: p.Targets, Rate: p.Rate, GPUs: p.GPUs, TransferBase: planTransferBase,
 	}
 	if traced != nil {
 		q.Shape = traced.shape
-		q.Shape.Cached = p.cached
-		q.Rate = cmp.Or(p.rate, traced.peak)
+		q.Shape.Cached = p.Cached
+		q.Rate = cmp.Or(p.Rate, traced.peak)
 	}
 	return q
 }
 
 // deployment returns the parts of a configuration besides the fleet.
-func (p *planFlags) deployment(m *planModel) propose.Deployment {
+func (p *Options) deployment(m *model) propose.Deployment {
 	d := propose.Deployment{
-		Model: p.model, Path: p.model, Engine: p.engine, GPU: m.gpu.Name, Quantization: m.quantize, Context: m.weights.Context,
-		StartUp: planStartUp, ProfileGPUs: p.profileGPUs,
+		Model: p.Model, Path: p.Model, Engine: p.Engine, GPU: m.gpu.Name, Quantization: m.quantize, Context: m.weights.Context,
+		StartUp: planStartUp, ProfileGPUs: p.ProfileGPUs,
 	}
-	if p.engine == engines.Sim.Name {
+	if p.Engine == engines.Sim.Name {
 		d.Path, d.StartUp = "builtin:sim", time.Second
-	} else if full, err := filepath.Abs(p.model); err == nil && isFolder(p.model) {
+	} else if full, err := filepath.Abs(p.Model); err == nil && isFolder(p.Model) {
 		d.Path, d.Model = full, filepath.Base(full)
 	}
-	if p.profile != "" {
-		d.Profile = p.profile
-		if full, err := filepath.Abs(p.profile); err == nil {
+	if p.Profile != "" {
+		d.Profile = p.Profile
+		if full, err := filepath.Abs(p.Profile); err == nil {
 			d.Profile = full
 		}
 	}
@@ -196,16 +196,16 @@ func isFolder(path string) bool {
 // runnersUp is the number of proposals that are printed.
 const runnersUp = 8
 
-// print writes the answer as text.
-func (a *planAnswer) print(w io.Writer, p *planFlags) {
-	q, s := &a.question, &a.question.Shape
-	fmt.Fprintf(w, "%s on %d × %s: prompts of %.0f tokens, %.0f %% cached, answers of %.0f.\n", a.deployment.Model, p.gpus,
-		cmp.Or(a.deployment.GPU, "GPU"), s.Prompt, 100*s.Cached, s.Answer)
+// Print writes the answer as text.
+func (a *Answer) Print(w io.Writer, p *Options) {
+	q, s := &a.Question, &a.Question.Shape
+	fmt.Fprintf(w, "%s on %d × %s: prompts of %.0f tokens, %.0f %% cached, answers of %.0f.\n", a.Deployment.Model, p.GPUs,
+		cmp.Or(a.Deployment.GPU, "GPU"), s.Prompt, 100*s.Cached, s.Answer)
 	fmt.Fprintf(w, "Targets for %.4g %% of requests: %s.\n\n", 100*q.Targets.Quantile, targetsText(&q.Targets))
 	propose.Write(w, a.list, runnersUp)
 
-	best := a.best()
-	fmt.Fprintf(w, "\nProposed: %s. %s\n", best, a.why())
+	best := a.Best()
+	fmt.Fprintf(w, "\nProposed: %s. %s\n", best, a.Why())
 	if !best.Met {
 		return
 	}
@@ -221,13 +221,13 @@ func (a *planAnswer) print(w io.Writer, p *planFlags) {
 			fmt.Fprintf(w, "Simulated with %s\n", a.beside)
 		}
 	}
-	if p.out != "" {
-		fmt.Fprintf(w, "\nWrote %s: `stator validate --config %s` checks it, and `stator up --config %s` starts it.\n", p.out, p.out, p.out)
+	if p.Out != "" {
+		fmt.Fprintf(w, "\nWrote %s: `stator validate --config %s` checks it, and `stator up --config %s` starts it.\n", p.Out, p.Out, p.Out)
 	}
 }
 
-// why explains the proposal.
-func (a *planAnswer) why() string { return cmp.Or(a.note, propose.Why(a.question, a.list)) }
+// Why explains the proposal.
+func (a *Answer) Why() string { return cmp.Or(a.note, propose.Why(a.Question, a.list)) }
 
 // targetsText lists the targets.
 func targetsText(t *capacity.Targets) string {
@@ -244,10 +244,10 @@ func targetsText(t *capacity.Targets) string {
 }
 
 // compare prints the predicted latencies beside the simulated ones.
-func (a *planAnswer) compare() string {
+func (a *Answer) compare() string {
 	var b strings.Builder
-	r, q := a.simulated, &a.question
-	l := a.best().Latency
+	r, q := a.simulated, &a.Question
+	l := a.Best().Latency
 	fmt.Fprintf(&b, "Simulated with %d requests, %.1f/s:\n", r.Requests, r.Rate)
 	for _, x := range []struct {
 		name              string

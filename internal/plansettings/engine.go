@@ -1,4 +1,4 @@
-package main
+package plansettings
 
 import (
 	"fmt"
@@ -14,33 +14,33 @@ import (
 
 // The doubts of the timing without a profile and without the kind of GPU: of simulated engines, whose timing it is, and of others.
 const (
-	simulatedDoubt = 0.1
+	SimulatedDoubt = 0.1
 	unknownDoubt   = 0.5
 )
 
 // The KV cache of a simulated engine in blocks, without args.blocks.
-const simulatedBlocks = 16384
+const SimulatedBlocks = 16384
 
-// planEngine has the assumptions of a plan about the engines of a launch.
-type planEngine struct {
+// Engine has the assumptions of a plan about the engines of a launch.
+type Engine struct {
 	capacity.Engine
 	doubt float64
 	watts float64 // of one engine; 0 is unknown
 }
 
-// newPlanEngine returns the known properties of a launch's engines: from the model's profile, else from the data sheet of the GPU and the
+// NewEngine returns the known properties of a launch's engines: from the model's profile, else from the data sheet of the GPU and the
 // size of the model, else from the timing of simulated engines.
-func newPlanEngine(m *config.Model, l *config.Launch, gpus int) (planEngine, error) {
+func NewEngine(m *config.Model, l *config.Launch, gpus int) (Engine, error) {
 	options, err := engineOptions(l)
 	if err != nil {
-		return planEngine{}, err
+		return Engine{}, err
 	}
-	e := planEngine{Engine: capacity.Engine{MaxSeqs: options.seqs, MaxBatchedTokens: options.batched}}
+	e := Engine{Engine: capacity.Engine{MaxSeqs: options.seqs, MaxBatchedTokens: options.batched}}
 	var gpu perfmodel.GPU
 	if l.GPU != "" {
 		gpu, err = perfmodel.FindGPU(l.GPU)
 		if err != nil {
-			return planEngine{}, err
+			return Engine{}, err
 		}
 		e.watts = float64(gpus) * gpu.Watts
 	}
@@ -49,14 +49,14 @@ func newPlanEngine(m *config.Model, l *config.Launch, gpus int) (planEngine, err
 	case m.Profile != "":
 		profile, err := perfmodel.LoadProfile(os.DirFS(m.Profile))
 		if err != nil {
-			return planEngine{}, err
+			return Engine{}, err
 		}
 		e.Timing, e.doubt = profile, perfmodel.ProfileDoubt
 		e.KVTokens = profile.KVTokens()
 	case l.GPU != "" && l.Engine != engines.Sim.Name:
 		roofline, err := rooflineOf(m.Path, gpu, gpus, options)
 		if err != nil {
-			return planEngine{}, fmt.Errorf("gpu needs the size of the model: %w; set the model's profile, or remove gpu", err)
+			return Engine{}, fmt.Errorf("gpu needs the size of the model: %w; set the model's profile, or remove gpu", err)
 		}
 		e.Timing, e.doubt = roofline, perfmodel.RooflineDoubt
 		e.KVTokens = roofline.KVTokens()
@@ -70,21 +70,21 @@ func newPlanEngine(m *config.Model, l *config.Launch, gpus int) (planEngine, err
 }
 
 // simulate sets the known properties of a simulated engine.
-func (e *planEngine) simulate(m *config.Model, o launchOptions) {
-	blocks := simulatedBlocks
+func (e *Engine) simulate(m *config.Model, o launchOptions) {
+	blocks := SimulatedBlocks
 	if o.blocks > 0 {
 		blocks = o.blocks
 	}
 	e.KVTokens = blocks * m.BlockSize
 	if m.Profile == "" {
 		e.Timing = perfmodel.Scaled{Timing: perfmodel.Polynomial{Speedup: o.speedup}, Tokens: o.scale}
-		e.doubt = simulatedDoubt
+		e.doubt = SimulatedDoubt
 	}
 }
 
 // rooflineOf returns the timing of a model on GPUs.
 func rooflineOf(path string, gpu perfmodel.GPU, gpus int, o launchOptions) (perfmodel.Roofline, error) {
-	data, err := readModelSize(path)
+	data, err := ReadModelSize(path)
 	if err != nil {
 		return perfmodel.Roofline{}, err
 	}

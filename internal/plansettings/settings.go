@@ -1,4 +1,4 @@
-package main
+package plansettings
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// planSettings returns the configuration's settings for plans. It reads the profiles and the models' config.json that the configuration
+// Settings returns the configuration's settings for plans. It reads the profiles and the models' config.json that the configuration
 // names.
-func planSettings(cfg *config.Config) (*plan.Settings, error) {
+func Settings(cfg *config.Config) (*plan.Settings, error) {
 	p := &cfg.Planner
 	s := &plan.Settings{Budget: plan.Budget{MinGPUs: p.MinGPUs, MaxGPUs: p.MaxGPUs, MaxWatts: p.MaxWatts}}
 	for i := range cfg.Models {
@@ -76,7 +76,7 @@ func configuredPools(m *config.Model) ([]plan.Configured, error) {
 	var out []plan.Configured
 	for _, p := range pools {
 		if math.IsInf(p.Doubt, 1) { // there is no launch
-			e, err := newPlanEngine(m, &config.Launch{}, p.GPUs)
+			e, err := NewEngine(m, &config.Launch{}, p.GPUs)
 			if err != nil {
 				return nil, err
 			}
@@ -95,7 +95,7 @@ func addLaunch(p *plan.Configured, m *config.Model, l *config.Launch) error {
 	if err != nil {
 		return err
 	}
-	e, err := newPlanEngine(m, l, gpus)
+	e, err := NewEngine(m, l, gpus)
 	if err != nil {
 		return err
 	}
@@ -112,8 +112,8 @@ func addLaunch(p *plan.Configured, m *config.Model, l *config.Launch) error {
 	return nil
 }
 
-// readModelSize reads the config.json of a model's folder. A path that is no folder has none.
-func readModelSize(path string) ([]byte, error) {
+// ReadModelSize reads the config.json of a model's folder. A path that is no folder has none.
+func ReadModelSize(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("read model configuration: %w", err)
