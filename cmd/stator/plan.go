@@ -68,7 +68,8 @@ func addPlanFlags(f *cli.Flags) *advise.Options {
 		f.IntVar(&p.GPUs, "gpus", 1, "number of GPUs")
 		f.StringVar(&p.GPUKind, "gpu-kind", "", strings.Join(gpus, ", "))
 		f.StringVar(&p.Engine, "engine", engines.VLLM.Name, strings.Join(propose.Engines(), ", "))
-		f.StringVar(&p.DType, "dtype", "auto", "type of the weights: auto is that of the model's files; "+strings.Join(advise.DTypes(), ", "))
+		f.StringVar(&p.DType, "dtype", "auto",
+			"type of the weights: auto is that of the model's files; "+strings.Join(advise.DTypes(), ", "))
 		f.StringVar(&p.Profile, "profile", "", "`folder` with the measurements of Dynamo's profiler for this model and GPU")
 		f.IntVar(&p.ProfileGPUs, "profile-gpus", 1, "GPUs of the engine that was measured")
 	})

@@ -86,8 +86,10 @@ func (p *Options) engines(m *model) ([]propose.Engine, error) {
 	switch {
 	case p.Engine == engines.Sim.Name:
 		return []propose.Engine{{
-			Engine: capacity.Engine{Timing: perfmodel.Polynomial{}, KVTokens: plansettings.SimulatedBlocks * 16, MaxBatchedTokens: planBatched},
-			GPUs:   1, Watts: m.gpu.Watts, Doubt: plansettings.SimulatedDoubt,
+			Engine: capacity.Engine{
+				Timing: perfmodel.Polynomial{}, KVTokens: plansettings.SimulatedBlocks * 16, MaxBatchedTokens: planBatched,
+			},
+			GPUs: 1, Watts: m.gpu.Watts, Doubt: plansettings.SimulatedDoubt,
 		}}, nil
 	case m.profile == nil && m.gpu.Name == "":
 		return nil, errors.New("the speed of engines is unknown: name the GPU with --gpu-kind, or a profile with --profile")

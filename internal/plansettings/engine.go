@@ -18,7 +18,7 @@ const (
 	unknownDoubt   = 0.5
 )
 
-// The KV cache of a simulated engine in blocks, without args.blocks.
+// SimulatedBlocks is the KV cache of a simulated engine in blocks, without args.blocks.
 const SimulatedBlocks = 16384
 
 // Engine has the assumptions of a plan about the engines of a launch.
