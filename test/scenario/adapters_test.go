@@ -53,6 +53,7 @@ func (g *gateway) complete(model, text string) reply {
 // TestAdaptersAreServedWhereTheyAreLoaded: an adapter that one engine loads while the gateway runs is listed, is served by that
 // engine alone, and finds there what decisions promise. When the engine unloads it, its name does not exist.
 func TestAdaptersAreServedWhereTheyAreLoaded(t *testing.T) {
+	t.Parallel()
 	a, b := startAdapterEngine(t), startAdapterEngine(t)
 	g := up(t, "--config", configFile(t, fmt.Sprintf(`models:
 - name: sim
@@ -121,6 +122,7 @@ func TestAdaptersAreServedWhereTheyAreLoaded(t *testing.T) {
 // router learns it from the worker's lease. An adapter whose path does not exist is refused each time. Clients cannot
 // load adapters themselves.
 func TestAdaptersAreLoadedOnDemand(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--config", configFile(t, fmt.Sprintf(`models:
 - name: sim
   path: "builtin:sim"

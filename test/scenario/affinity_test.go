@@ -46,6 +46,7 @@ func affinityFlags(t *testing.T, settings string) []string {
 // TestAffinityKeysInEnvoy: without a router, requests reach a worker by the key that package affinity computes of their
 // body. Requests with equal keys reach one worker. What a client writes into the header does not count.
 func TestAffinityKeysInEnvoy(t *testing.T) {
+	t.Parallel()
 	a, b := startBackend(t, nil), startBackend(t, nil)
 	e := startEdge(t, false, "affinityFilter: wasm, decisionTimeout: 500ms", simModel("sim", a, b))
 
@@ -79,6 +80,7 @@ func TestAffinityKeysInEnvoy(t *testing.T) {
 // TestAffinityFilterLeavesDecisionsAlone: a request that a router has decided gets no key, on either listener, also if its
 // client has written one.
 func TestAffinityFilterLeavesDecisionsAlone(t *testing.T) {
+	t.Parallel()
 	a := startBackend(t, nil)
 	e := startEdge(t, true, "affinityFilter: wasm, hints: headers", simModel("sim", a))
 	for _, g := range []*edge{e, {gateway: e.trusted}} {
@@ -106,6 +108,7 @@ func TestAffinityFilterLeavesDecisionsAlone(t *testing.T) {
 // TestAffinityOfLargeAndOddBodies: bodies up to the gateway's bound pass, whole, with and without a length; so do
 // bodies with trailers, requests without a body, and sessions that a client names.
 func TestAffinityOfLargeAndOddBodies(t *testing.T) {
+	t.Parallel()
 	a, b := startBackend(t, nil), startBackend(t, nil)
 	e := startEdge(t, false, "affinityFilter: wasm, decisionTimeout: 500ms, maxBodyBytes: 8388608", simModel("sim", a, b))
 	last := func(worker *backend) received {
@@ -196,6 +199,7 @@ func (e *edge) post(body string, chunked bool, trailer http.Header) int {
 // TestAffinityWhileTheRouterIsAway plays conversations of six turns on four simulated engines: with a router, without
 // one but with the filter, and with neither. It prints the share of prompt tokens that engines had cached.
 func TestAffinityWhileTheRouterIsAway(t *testing.T) {
+	t.Parallel()
 	with, without := affinityParts(t, "wasm"), affinityParts(t, "off")
 	kv, _ := with.converse("kv")
 	if unpicked := with.served("unpicked"); unpicked != 0 {
@@ -275,6 +279,7 @@ func (p *parts) converse(name string, header ...string) (share float64, moves in
 
 // TestAffinityModuleIsMissing: a control plane without the path of the module does not start.
 func TestAffinityModuleIsMissing(t *testing.T) {
+	t.Parallel()
 	file := configFile(t, "gateway: {affinityFilter: wasm}\nmodels: [{name: sim, path: \"builtin:sim\", launch: [{engine: sim}]}]\n")
 	c := start(t, "xds", "--config", file, "--listen-address", freeAddress(t), "--admin-address", "127.0.0.1:0")
 	select {

@@ -21,6 +21,7 @@ models:
 // TestPlanAcrossAgents: two agents, each of a node, share the engines of a plan. When a node is lost the other one starts what it has
 // room for, and what is missing starts when the node is back. The second planner takes over from the first.
 func TestPlanAcrossAgents(t *testing.T) {
+	t.Parallel()
 	p := startPartsFor(t, partsSettings{models: onTwoNodes, agent: []string{"--node", "a"}})
 	p.awaitNodes(map[string]int{"a": 3})
 	start(t, "agent", "--config", p.file, "--node", "b", "--admin-address", "127.0.0.1:0")

@@ -13,6 +13,7 @@ const chatPath = "/v1/chat/completions"
 
 // TestBadRequestsGetOpenAIErrors: the answer has OpenAI's shape and names what to change, and no engine gets the request.
 func TestBadRequestsGetOpenAIErrors(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--config", configFile(t, `
 gateway: {maxBodyBytes: 2097152}
 models:
@@ -79,6 +80,7 @@ func zip(t *testing.T, text string) []byte {
 
 // TestLocalAndUnknownPaths: the router answers some paths itself, and sends those that pass to an engine.
 func TestLocalAndUnknownPaths(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--config", configFile(t, `
 gateway: {passPaths: [/version, /tokenize]}
 models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 2}]}]
@@ -125,6 +127,7 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 2}]}]
 
 // TestForgedHeadersAreRemoved: a client cannot choose its worker by sending the router's headers.
 func TestForgedHeadersAreRemoved(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", []byte(`{"model":"sim","max_tokens":1,"prompt":"hi"}`),
 		"x-gateway-destination-endpoint", "127.0.0.1:1", "x-stator-model", "other", "x-stator-decision", "forged")
@@ -136,6 +139,7 @@ func TestForgedHeadersAreRemoved(t *testing.T) {
 
 // TestUnknownPathsRejected: where unknown paths are refused, the answer has OpenAI's shape.
 func TestUnknownPathsRejected(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--config", configFile(t, `
 gateway: {passPaths: []}
 models:

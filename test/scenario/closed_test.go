@@ -12,12 +12,14 @@ import (
 // TestRolesFailClosed: while no router answers, a gateway whose model has roles refuses requests, because nothing would remove members
 // of transfers from them. The answer tells clients to try again.
 func TestRolesFailClosed(t *testing.T) {
+	t.Parallel()
 	testFailsClosed(t, partsSettings{models: `models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, role: prefill}, ` +
 		`{engine: sim, role: decode}]}]`})
 }
 
 // TestTenantsFailClosed: the same where clients have tenants, because nothing would salt their prompts.
 func TestTenantsFailClosed(t *testing.T) {
+	t.Parallel()
 	testFailsClosed(t, partsSettings{workers: 1, gateway: ", tenantHeader: x-tenant"})
 }
 

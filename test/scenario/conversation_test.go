@@ -41,6 +41,7 @@ func (c *talk) turn(g *gateway, i int) error {
 // while forty short ones spread over the fleet. A short one would not stay: its cache saves less than the wait
 // for a few prompts, and on a loaded machine those take long.
 func TestConversationStaysWhileOthersSpread(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--workers", "4")
 	stays := newTalk("the lighthouse of Ushant", 400)
 	var others sync.WaitGroup
@@ -119,6 +120,7 @@ func (g *gateway) stream(ctx context.Context, maxTokens int) (*http.Response, er
 // TestStreamsEndAndCancel: a stream arrives token by token and ends like OpenAI's. A stream that its client leaves ends in the
 // engine too, and its booking ends.
 func TestStreamsEndAndCancel(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	resp, err := g.stream(t.Context(), 20)
 	if err != nil {
@@ -184,6 +186,7 @@ func TestStreamsEndAndCancel(t *testing.T) {
 
 // TestLargeBodyPassesUntouched: a body of 16 MiB passes untouched, and its tokens are counted.
 func TestLargeBodyPassesUntouched(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	filler := strings.Repeat("0123456789abcdef", 1<<20) // an unknown field: it must pass
 	body := fmt.Sprintf(`{"model":"sim","max_tokens":4,"prompt":"The quick brown fox","x_filler":%q}`, filler)
@@ -199,6 +202,7 @@ func TestLargeBodyPassesUntouched(t *testing.T) {
 
 // TestRouterAndEngineCountTheSameTokens: for chats, and for completions of text, of ids and of several prompts.
 func TestRouterAndEngineCountTheSameTokens(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	for path, bodies := range map[string][]string{
 		"/v1/chat/completions": {
@@ -229,6 +233,7 @@ func TestRouterAndEngineCountTheSameTokens(t *testing.T) {
 
 // TestNoBookingLeaks: ten thousand requests that are cancelled, reset or timed out leave no booking behind.
 func TestNoBookingLeaks(t *testing.T) {
+	t.Parallel()
 	const total = 10_000
 	g := up(t, "--workers", "2", "--log-level", "warn")
 	hurried := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}

@@ -19,6 +19,7 @@ import (
 // nothing of the prompts' text. `stator replay --decisions` plays it: as many requests with as many prompt
 // tokens, of which the simulated fleet reuses as many as the real one.
 func TestDecisionLogIsReplayed(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "decisions.jsonl")
 	g := up(t, "--workers", "2", "--decision-log", file)
 	asked, cached, prompt := 0, 0, 0

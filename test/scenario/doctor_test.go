@@ -17,6 +17,7 @@ import (
 // TestDoctorFindsEachFault runs four engines that are named in the configuration. The first one is
 // healthy, the others have one fault each, and the doctor finds them.
 func TestDoctorFindsEachFault(t *testing.T) {
+	t.Parallel()
 	sims := map[string]string{}
 	config := ""
 	for name, args := range map[string][]string{
@@ -60,6 +61,7 @@ func TestDoctorFindsEachFault(t *testing.T) {
 
 // TestDoctorFindsNothing looks at a fleet that `stator up` started: it has no fault.
 func TestDoctorFindsNothing(t *testing.T) {
+	t.Parallel()
 	file := configFile(t, "models: [{name: sim, path: \"builtin:sim\", launch: [{engine: sim, count: 2}]}]\n")
 	g := up(t, "--config", file)
 	for range 3 {
@@ -73,6 +75,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 // TestDoctorAsksAgents runs an agent with an engine that never starts. The doctor finds it by the agent in the
 // router's process, and by the address of an agent that it is given; an address without an agent is a finding too.
 func TestDoctorAsksAgents(t *testing.T) {
+	t.Parallel()
 	file := configFile(t, "models: [{name: sim, path: \"builtin:sim\", launch: [{engine: sim}, "+
 		"{engine: exec, command: [sh, -c, \"echo out of memory; exit 1\"]}]}]\n")
 	g := up(t, "--config", file)

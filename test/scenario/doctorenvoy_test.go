@@ -117,6 +117,7 @@ func (a *attempt) route() yamlMap { return a.host["routes"].([]any)[0].(yamlMap)
 // TestDoctorReadsAnEnvoy adds Stator to an ordinary Envoy as a person without the documents does it. At each step the doctor
 // names what is missing, and nothing that has been corrected. With the parts of `stator envoy snippet` nothing is missing.
 func TestDoctorReadsAnEnvoy(t *testing.T) {
+	t.Parallel()
 	engines := simEngines(t, 2)
 	extprocAt, admin := freeAddress(t), freeAddress(t)
 	file := configFile(t, simFleet(engines...))
@@ -186,18 +187,24 @@ func TestDoctorReadsAnEnvoy(t *testing.T) {
 // TestDoctorReadsTheGateway examines the Envoy of `stator up`, which gets its listeners and routes from the control plane:
 // two models, and a listener for trusted clients. It has no fault, but for a version before 1.38.
 func TestDoctorReadsTheGateway(t *testing.T) {
+	t.Parallel()
+	doctorReadsTheGateway(t)
+}
+
+// doctorReadsTheGateway is TestDoctorReadsTheGateway with the Envoy of the environment.
+func doctorReadsTheGateway(t *testing.T) {
+	t.Helper()
 	folder, err := os.MkdirTemp("", "s-") //nolint:usetesting // the path of a socket must be short, and that of a subtest is not
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	t.Setenv("TMPDIR", folder)
 	file := configFile(t, fmt.Sprintf("gateway: {trustedListen: %q}\nmodels:\n", freeAddress(t))+
 		`- {name: a, path: "builtin:sim", launch: [{engine: sim, count: 2}]}
 - {name: b/c, path: "builtin:sim", launch: [{engine: sim, count: 1}]}
 `)
-	g := up(t, "--config", file)
-	sockets, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "stator-*", "envoy.sock"))
+	g := upIn(t, folder, "--config", file)
+	sockets, err := filepath.Glob(filepath.Join(folder, "stator-*", "envoy.sock"))
 	if err != nil || len(sockets) != 1 {
 		t.Fatalf("admin sockets of Envoy: %q, %v", sockets, err)
 	}

@@ -41,6 +41,7 @@ models:
 // TestScaleDownLosesNoRequest: while the configuration lowers and raises the number of engines, every request gets its complete answer,
 // unary ones and streams, and every engine that ends has drained: none was stopped because its time was over.
 func TestScaleDownLosesNoRequest(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir() + "/stator.yaml"
 	scale := func(aggregated, prefill, decode int) {
 		t.Helper()

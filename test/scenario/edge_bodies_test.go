@@ -37,6 +37,7 @@ func zipped(t *testing.T, body io.Reader) []byte {
 
 // TestCompressedBodiesReachWorkersPlain: engines do not decompress, so Envoy does, with and without a router.
 func TestCompressedBodiesReachWorkersPlain(t *testing.T) {
+	t.Parallel()
 	for _, withRouter := range []bool{true, false} {
 		t.Run(fmt.Sprintf("router=%v", withRouter), func(t *testing.T) {
 			w := startBackend(t, nil)
@@ -68,6 +69,13 @@ func residentMiB(t *testing.T, pid int) int {
 // TestDecompressionBombsAreRefused: 61 KB become 60 MiB. Envoy stops at the bound of bodies and answers 413, and a
 // second bomb needs no more memory than the first.
 func TestDecompressionBombsAreRefused(t *testing.T) {
+	t.Parallel()
+	decompressionBombsAreRefused(t)
+}
+
+// decompressionBombsAreRefused is TestDecompressionBombsAreRefused with the Envoy of the environment.
+func decompressionBombsAreRefused(t *testing.T) {
+	t.Helper()
 	for _, withRouter := range []bool{true, false} {
 		t.Run(fmt.Sprintf("router=%v", withRouter), func(t *testing.T) {
 			w := startBackend(t, nil)
@@ -104,6 +112,7 @@ func (letters) Read(p []byte) (int, error) {
 
 // TestSlowRequestsEnd: a request whose headers or body do not arrive in time is ended, and a client learns why.
 func TestSlowRequestsEnd(t *testing.T) {
+	t.Parallel()
 	w := startBackend(t, nil)
 	e := startEdge(t, true, "headersTimeout: 500ms, bodyTimeout: 1s", simModel("sim", w))
 	before := len(w.got())
@@ -133,6 +142,7 @@ func TestSlowRequestsEnd(t *testing.T) {
 
 // TestErrorsOfEnvoyHaveTextCodes: typed clients expect a code to be a text or null.
 func TestErrorsOfEnvoyHaveTextCodes(t *testing.T) {
+	t.Parallel()
 	e := startEdge(t, true, "", simModel("sim", startBackend(t, nil)))
 	for _, c := range []struct {
 		request string
@@ -163,6 +173,7 @@ func TestErrorsOfEnvoyHaveTextCodes(t *testing.T) {
 // TestConnectionsAreBounded: connections beyond the bound are closed, those before it go on, and Envoy's admin server,
 // which is a socket that no other user can reach, still answers.
 func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
 	const bound = 8
 	g := up(t, "--config", configFile(t, fmt.Sprintf(`
 gateway: {maxConnections: %d}
@@ -193,6 +204,7 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 1}]}]
 // TestIdlestConnectionsEndFirst: when all connections that clients may have are open, those without a request end soon, long before
 // gateway.connectionIdleTimeout, and new clients are served. Connections with requests go on.
 func TestIdlestConnectionsEndFirst(t *testing.T) {
+	t.Parallel()
 	const bound = 20
 	g := up(t, "--config", configFile(t, fmt.Sprintf(`
 gateway: {maxConnections: %d, connectionIdleTimeout: 1h}

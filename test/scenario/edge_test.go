@@ -173,6 +173,7 @@ func (e *edge) ask(model, text string, headers ...string) reply {
 // TestUndecidedRequestsOfSeveralModels: without a router Envoy does not know the model of a request, so no worker gets
 // it: another model's would answer as if it were asked for.
 func TestUndecidedRequestsOfSeveralModels(t *testing.T) {
+	t.Parallel()
 	a, b := startBackend(t, nil), startBackend(t, nil)
 	e := startEdge(t, false, "decisionTimeout: 500ms", simModel("a", a)+", "+simModel("b", b))
 	for _, model := range []string{"a", "b"} {
@@ -191,6 +192,7 @@ func TestUndecidedRequestsOfSeveralModels(t *testing.T) {
 // TestDecidedRequestsOfSeveralModels: each model's requests reach its workers, with bodies that are larger than a
 // connection's buffer, and paths that are not parsed go to a worker, too.
 func TestDecidedRequestsOfSeveralModels(t *testing.T) {
+	t.Parallel()
 	a, b := startBackend(t, nil), startBackend(t, nil)
 	e := startEdge(t, true, "", simModel("a", a)+", "+simModel("b", b))
 	text := strings.Repeat("All work and no play. ", 10_000)
@@ -207,6 +209,7 @@ func TestDecidedRequestsOfSeveralModels(t *testing.T) {
 // TestEmbeddingModelBesideChatModel: every path that names a model reaches that model's workers, also those of a model
 // whose prompts are not read.
 func TestEmbeddingModelBesideChatModel(t *testing.T) {
+	t.Parallel()
 	chat, vectors := startBackend(t, nil), startBackend(t, nil)
 	unread := fmt.Sprintf(`{name: vectors, workers: [{name: vectors-0, address: "%s", healthPath: none}]}`, vectors.address)
 	e := startEdge(t, true, "", simModel("chat", chat)+", "+unread)
@@ -231,6 +234,7 @@ func TestEmbeddingModelBesideChatModel(t *testing.T) {
 // TestControlPathsWithoutRouter: while no router decides, Envoy routes by itself the paths that routers let pass, and
 // no others: engines have paths that change or stop them.
 func TestControlPathsWithoutRouter(t *testing.T) {
+	t.Parallel()
 	w := startBackend(t, nil)
 	e := startEdge(t, false, "decisionTimeout: 500ms", simModel("sim", w))
 	before := len(w.got())
@@ -262,6 +266,7 @@ func crash(b *backend, w http.ResponseWriter) {
 
 // TestDeadlyPromptStopsTwoWorkers: a prompt that makes engines crash is tried twice, not at every worker.
 func TestDeadlyPromptStopsTwoWorkers(t *testing.T) {
+	t.Parallel()
 	var stopped atomic.Int32
 	var workers []*backend
 	for range 5 {
@@ -304,6 +309,7 @@ func TestDeadlyPromptStopsTwoWorkers(t *testing.T) {
 // serves its requests elsewhere, the router moves their caches there, and holds the worker back. Then a request each
 // five seconds tries it.
 func TestDeadWorkerLosesItsConversations(t *testing.T) {
+	t.Parallel()
 	gone := startBackend(t, nil)
 	_ = gone.Close()
 	e := startEdge(t, true, "", simModel("sim", gone, startBackend(t, nil)))
@@ -347,6 +353,7 @@ func TestDeadWorkerLosesItsConversations(t *testing.T) {
 // TestOutcomesOfBadAnswers: an answer that is an error of the server, or is cut off, is no success. A client's own
 // mistake is none of the worker's.
 func TestOutcomesOfBadAnswers(t *testing.T) {
+	t.Parallel()
 	w := startBackend(t, func(_ *backend, w http.ResponseWriter, body string) {
 		switch {
 		case strings.Contains(body, "break"):
@@ -380,6 +387,7 @@ func TestOutcomesOfBadAnswers(t *testing.T) {
 // TestClosedPortIsRetriedElsewhere: a worker that is listed and does not run costs a retry and no request. With several
 // models the retries are those of the model's route, which is chosen after the decision.
 func TestClosedPortIsRetriedElsewhere(t *testing.T) {
+	t.Parallel()
 	t.Run("models=1", func(t *testing.T) { retriesElsewhere(t, "") })
 	t.Run("models=2", func(t *testing.T) { retriesElsewhere(t, simModel("other", startBackend(t, nil))+", ") })
 }
@@ -409,6 +417,7 @@ func retriesElsewhere(t *testing.T, others string) {
 // attemptIdleTimeout. Another worker answers, and the router corrects what it expected of the caches. An answer whose bytes
 // come one by one lasts longer.
 func TestAttemptThatHangsIsRetriedElsewhere(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	hangs := startBackend(t, func(_ *backend, w http.ResponseWriter, body string) {
 		if strings.Contains(body, "slowly") {
@@ -452,6 +461,7 @@ func TestAttemptThatHangsIsRetriedElsewhere(t *testing.T) {
 // TestHeadersOfClients: headers with which a client could pretend to be a router do not reach routers or workers. Hints
 // count on the listener for trusted clients, and do not reach workers.
 func TestHeadersOfClients(t *testing.T) {
+	t.Parallel()
 	a, b := startBackend(t, nil), startBackend(t, nil)
 	e := startEdge(t, true, "hints: headers", simModel("sim", a, b))
 	forged := []string{
@@ -488,6 +498,7 @@ func TestHeadersOfClients(t *testing.T) {
 // TestIdleConnectionsAreClosedByEnvoy: vLLM's server closes a connection that was idle for five seconds. Envoy closes it
 // before, so that no request meets the end of its connection.
 func TestIdleConnectionsAreClosedByEnvoy(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -536,6 +547,7 @@ func answerUntilIdle(c net.Conn) (byEnvoy bool) {
 
 // TestHeadersOfEngines: engines set no cookies of the gateway's site, and no header of the endpoint picker protocol.
 func TestHeadersOfEngines(t *testing.T) {
+	t.Parallel()
 	w := startBackend(t, func(_ *backend, out http.ResponseWriter, _ string) {
 		out.Header().Set("set-cookie", "a=b")
 		out.Header().Set("x-gateway-destination-endpoint", "10.0.0.1:1")

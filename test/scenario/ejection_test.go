@@ -90,6 +90,7 @@ func (d *door) set(mode string) {
 // requests. It ejects the worker, all requests are answered, and those after the ejection do not meet the worker. Later
 // the worker gets requests again.
 func TestEnvoyEjects(t *testing.T) {
+	t.Parallel()
 	for mode, keys := range map[string]string{
 		"refuse": "", "answer 503": "", "hang": ", idleTimeout: 20s, attemptIdleTimeout: 5s", // long for an engine on a busy machine
 	} {

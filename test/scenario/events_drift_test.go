@@ -10,6 +10,7 @@ import (
 // TestHonestLoadDoesNotDrift: conversations grow, share a beginning and overlap in time. Engines find what decisions promised: there
 // is no drift, and no cache state is rebuilt.
 func TestHonestLoadDoesNotDrift(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--config", configFile(t, `
 index: {driftTokens: 8000}
 models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 2, args: {engineSpeedup: 4, blocks: 2048}}]}]

@@ -28,6 +28,7 @@ func (p *parts) promises(t *testing.T, what string, chats [][]message) (blocks i
 // decisions promise. A router that starts learns the caches from snapshots of the agent, and not from predictions,
 // because it has made none.
 func TestPromisesHoldAcrossRestarts(t *testing.T) {
+	t.Parallel()
 	p := startParts(t, 2)
 	eventually(t, "both workers take requests", func() error {
 		ready := 0

@@ -172,6 +172,7 @@ func (o *inMode) ends(sources ...string) {
 // TestFeedbackWithoutAccessLog: an Envoy without an access log. Bookings end with their requests, whatever response phases
 // its filter sends, and also if clients leave.
 func TestFeedbackWithoutAccessLog(t *testing.T) {
+	t.Parallel()
 	const attribute = "response_attributes: [upstream.address]"
 	for name, tt := range map[string]struct {
 		mode, extra string
@@ -229,6 +230,7 @@ const accessLog = `access_log:
 // TestAccessLogIsTrustedMore: the same Envoy with an access log, which it sends each second. The log ends all bookings, those
 // of the first requests included, and further streams end with their decisions.
 func TestAccessLogIsTrustedMore(t *testing.T) {
+	t.Parallel()
 	o := startWithoutLog(t, "request_body_mode: BUFFERED", "route_config:", accessLog)
 	o.converse(2, 3)
 	o.endsBy("access_log")
@@ -255,6 +257,7 @@ func TestAccessLogIsTrustedMore(t *testing.T) {
 // TestFeedbackOfEngines: in mode FULL_DUPLEX_STREAMED without response phases Envoy ends its streams after the decision. The
 // engines' reports end the bookings.
 func TestFeedbackOfEngines(t *testing.T) {
+	t.Parallel()
 	o := startWithoutLog(t, "request_body_mode: FULL_DUPLEX_STREAMED, request_trailer_mode: SEND, response_header_mode: SKIP")
 	o.converse(2, 3)
 	o.endsBy("engines")
@@ -319,6 +322,7 @@ func startForeign(t *testing.T) (f *foreign, address string) {
 // TestFiltersAndRoutes: another service's ext_proc filter comes before Stator's, a route replaces the modes of the filter, and
 // another disables it. Picks are obeyed on the first route, and requests of the second one never reach the router.
 func TestFiltersAndRoutes(t *testing.T) {
+	t.Parallel()
 	f, address := startForeign(t)
 	const overrides = `stator: {"@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute, ` +
 		`overrides: {processing_mode: {request_body_mode: BUFFERED, response_header_mode: SEND}}}`
@@ -352,6 +356,7 @@ func TestFiltersAndRoutes(t *testing.T) {
 // TestStoppedRouterCutsNothing: a router that stops ends the streams that it follows, so that responses go on in an Envoy
 // without failure_mode_allow.
 func TestStoppedRouterCutsNothing(t *testing.T) {
+	t.Parallel()
 	o := startWithoutLog(t, "request_body_mode: BUFFERED")
 	resp, err := o.stream(t.Context(), 300)
 	if err != nil {

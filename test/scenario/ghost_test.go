@@ -9,6 +9,7 @@ import (
 // TestNextRequestFindsItsCache: a client sends its next request as soon as it has the answer to the last one. The end of
 // the last request reaches the router so soon that its booking does not drive the next one away from the cache.
 func TestNextRequestFindsItsCache(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--workers", "2")
 	cached := 0
 	for i := range 40 {

@@ -33,6 +33,7 @@ func handshakeChats() (all [][]message) {
 // TestHandshakes: with each transfer, prompts are computed by prefill workers and decoded by others. The answers are those of one
 // engine, and nothing stays booked or kept.
 func TestHandshakes(t *testing.T) {
+	t.Parallel()
 	whole := up(t, "--config", configFile(t, `
 models:
 - name: sim
@@ -91,6 +92,7 @@ models:
 // TestLargeStreamsHoldNoBudget: 13 clients read long answers to bodies that together exceed what the relay may hold. The bodies are
 // freed when the answers begin, so the requests of others are all served meanwhile.
 func TestLargeStreamsHoldNoBudget(t *testing.T) {
+	t.Parallel()
 	const streams, others = 13, 20
 	for _, transfer := range []string{"p2p", "nixl"} {
 		t.Run(transfer, func(t *testing.T) {

@@ -85,12 +85,21 @@ func start(t *testing.T, args ...string) *command {
 	return startCommand(t, exec.Command(binary, args...))
 }
 
-// startCommand runs any program. What it writes is shown when the test fails.
+// startIn is start with a folder for temporary files.
+func startIn(t *testing.T, tmp string, args ...string) *command {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	return startCommand(t, cmd)
+}
+
+// startCommand runs any program, with the environment of this process unless it has its own. What it writes is shown when the
+// test fails.
 func startCommand(t *testing.T, cmd *exec.Cmd) *command {
 	t.Helper()
 	c := &command{t: t, cmd: cmd, out: &logBuffer{}, done: make(chan struct{})}
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
-	c.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1")
+	c.cmd.Env = append(c.cmd.Environ(), "GORACE=halt_on_error=1")
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +171,8 @@ type gateway struct {
 	url   string
 	admin string
 	up    *command
-	http  *http.Client // nil for the one that all share
+	http  *http.Client // for requests; nil for the one that all share
+	pages *http.Client // for the admin port; nil for the one that all share
 }
 
 // do sends a request with the client of the gateway.
@@ -173,10 +183,16 @@ func (g *gateway) do(req *http.Request) (*http.Response, error) {
 // up runs `stator up` and returns when it serves.
 func up(t *testing.T, args ...string) *gateway {
 	t.Helper()
+	return upIn(t, os.TempDir(), args...)
+}
+
+// upIn is up with a folder for temporary files.
+func upIn(t *testing.T, tmp string, args ...string) *gateway {
+	t.Helper()
 	g := &gateway{t: t, admin: freeAddress(t)}
 	http := freeAddress(t)
 	g.url = "http://" + http
-	g.up = start(t, append([]string{"up", "--listen-address", http, "--admin-address", g.admin, "--envoy", envoyPath(t)}, args...)...)
+	g.up = startIn(t, tmp, append([]string{"up", "--listen-address", http, "--admin-address", g.admin, "--envoy", envoyPath(t)}, args...)...)
 	g.await()
 	return g
 }
@@ -222,8 +238,11 @@ func eventually(t *testing.T, what string, ok func() error) {
 
 var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
-func get(url string) (string, error) {
-	resp, err := client.Get(url)
+func get(url string) (string, error) { return getBy(client, url) }
+
+// getBy is get with a client.
+func getBy(c *http.Client, url string) (string, error) {
+	resp, err := c.Get(url)
 	if err != nil {
 		return "", err
 	}
@@ -344,10 +363,15 @@ func (g *gateway) decision(id string) decision {
 	return d
 }
 
+// read reads the text of one of the admin port's pages.
+func (g *gateway) read(path string) (string, error) {
+	return getBy(cmp.Or(g.pages, client), "http://"+g.admin+path)
+}
+
 // page reads one of the admin port's pages.
 func (g *gateway) page(path string, v any) {
 	g.t.Helper()
-	text, err := get("http://" + g.admin + path + "?format=json")
+	text, err := g.read(path + "?format=json")
 	if err == nil {
 		err = json.Unmarshal([]byte(text), v)
 	}
@@ -378,7 +402,7 @@ var metricsPage = sync.OnceValues(func() ([]byte, error) { return os.ReadFile(".
 // metric sums the samples of a metric whose labels contain all of labels. All metrics must be documented.
 func (g *gateway) metric(name string, labels ...string) float64 {
 	g.t.Helper()
-	text, err := get("http://" + g.admin + "/metrics")
+	text, err := g.read("/metrics")
 	if err != nil {
 		g.t.Fatal(err)
 	}

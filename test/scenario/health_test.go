@@ -161,6 +161,7 @@ func (l *listed) turns(talks []*talk, turn int, worker string) (picked int) {
 // conversations stay at the other worker. Started again with an empty cache it comes back by few requests, and nothing
 // is expected in its cache.
 func TestListedWorkerDies(t *testing.T) {
+	t.Parallel()
 	for name, withEvents := range map[string]bool{"events": true, "predicted": false} {
 		t.Run(name, func(t *testing.T) {
 			l := startListed(t, withEvents, "", "a", "b")
@@ -204,6 +205,7 @@ func TestListedWorkerDies(t *testing.T) {
 // TestListedWorkerFreezes: the process of a listed engine is stopped, while clients wait for 4 s at most. Once it is known to
 // be silent no request goes there, its conversations are served by the other worker, and after it goes on it is back.
 func TestListedWorkerFreezes(t *testing.T) {
+	t.Parallel()
 	l := startListed(t, true, "", "a", "b")
 	talks := l.converse(3, "b")
 	if n := l.turns(talks, 0, "b"); n != 3 {
@@ -239,6 +241,7 @@ func TestListedWorkerFreezes(t *testing.T) {
 // TestLastListedWorkerFreezes: the only worker is silent and stays, because the network may be the cause. One that refuses
 // connections is down all the same.
 func TestLastListedWorkerFreezes(t *testing.T) {
+	t.Parallel()
 	l := startListed(t, false, "", "a")
 	l.engines["a"].signal(syscall.SIGSTOP)
 	eventually(t, "it is known to be silent", func() error {
@@ -266,6 +269,7 @@ func TestLastListedWorkerFreezes(t *testing.T) {
 
 // TestListedWorkerStartsLate: an engine that is not up yet gets no request, and the log names it. Then it gets its share.
 func TestListedWorkerStartsLate(t *testing.T) {
+	t.Parallel()
 	l := startListed(t, true, "b", "a", "b")
 	for i := range 10 {
 		r := l.chat([]message{{"user", fmt.Sprintf("Question %d, which is new.", i)}}, 1)
@@ -308,6 +312,7 @@ func TestListedWorkerStartsLate(t *testing.T) {
 // TestListedWorkersChange: workers join and leave with the configuration file, without a restart. The one that stays keeps
 // its cache, requests go to the new one as picked, and none goes to the one that is gone.
 func TestListedWorkersChange(t *testing.T) {
+	t.Parallel()
 	l := startListed(t, true, "", "a", "b", "c")
 	text, err := os.ReadFile(l.file)
 	if err != nil {

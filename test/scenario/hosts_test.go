@@ -60,17 +60,14 @@ func startCluster(t *testing.T) *cluster {
 	n := newNetwork(t)
 	c := &cluster{network: n, agents: map[string]*host{}, agentOutput: map[string]*command{}}
 	dir := t.TempDir()
-	transport := client.Transport.(*http.Transport)
-	transport.DialContext = func(ctx context.Context, kind, address string) (net.Conn, error) {
+	transport := &http.Transport{MaxIdleConnsPerHost: 64, DialContext: func(ctx context.Context, kind, address string) (net.Conn, error) {
 		if name, isSocket := strings.CutSuffix(address, adminSockets+":80"); isSocket {
 			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, name))
 		}
 		return n.dial(ctx, kind, address)
-	}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		transport.DialContext = nil
-	})
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	reach := &http.Client{Timeout: patience, Transport: transport}
 
 	center, edge := n.host("center"), n.host("edge")
 	users := filepath.Join(dir, "users.yaml")
@@ -106,7 +103,7 @@ models:
 		at, name := center.at(extprocPorts+i), fmt.Sprint("router-", i)
 		center.start(binary, "extproc", "--config", file("router"), "--listen-address", at,
 			"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca.CA(), "--admin-address", "unix://"+filepath.Join(dir, name))
-		c.routers = append(c.routers, &gateway{t: t, admin: name + adminSockets})
+		c.routers = append(c.routers, &gateway{t: t, admin: name + adminSockets, pages: reach})
 		xds = append(xds, "--extproc-address", at)
 	}
 	center.start(binary, xds...)
@@ -127,7 +124,7 @@ models:
 		t.Fatal(err)
 	}
 	edge.startEnvoy(boot)
-	c.gateway = &gateway{t: t, url: "http://" + edge.at(gatewayPort), admin: c.routers[0].admin}
+	c.gateway = &gateway{t: t, url: "http://" + edge.at(gatewayPort), admin: c.routers[0].admin, http: reach, pages: reach}
 	return c
 }
 
@@ -159,6 +156,7 @@ func (c *cluster) workers(r *gateway) []string {
 // the worker that was picked. A host that is cut off loses its workers, whose requests go to the other host; when it is
 // back, the same engines are back in the same epochs, every cache is exact again, and no worker has had two owners.
 func TestHosts(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	c.awaitExact()
 	eventually(t, "requests are served", func() error {

@@ -14,6 +14,7 @@ import (
 // TestIdleConnectionsEnd: a connection without a request ends after gateway.connectionIdleTimeout, one on which nothing was ever sent
 // too. So connections that are only held keep out others for that time alone. An answer that takes longer is not cut off.
 func TestIdleConnectionsEnd(t *testing.T) {
+	t.Parallel()
 	w := startBackend(t, func(_ *backend, out http.ResponseWriter, _ string) {
 		time.Sleep(1500 * time.Millisecond)
 		_, _ = fmt.Fprint(out, `{"choices":[]}`)

@@ -21,6 +21,7 @@ const smallStoreConfig = `models:
 // TestKVControl: a prompt whose blocks are pinned stays in the store while others pass through it, and one that is not pinned is lost.
 // Blocks can be loaded into host memory and dropped. All this needs the token of the admin port where there is one.
 func TestKVControl(t *testing.T) {
+	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("0123456789abcdef"), 0o600); err != nil {
 		t.Fatal(err)

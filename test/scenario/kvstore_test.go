@@ -26,6 +26,7 @@ const storeConfig = `models:
 // TestKVStore: engines write what they compute to the store of their node. Prompts that no engine has any more come back from host memory
 // and from the disk with the right bytes, also after everything was started again, and the router counts their blocks.
 func TestKVStore(t *testing.T) {
+	t.Parallel()
 	file := configFile(t, fmt.Sprintf(storeConfig, filepath.Join(t.TempDir(), "kv")))
 	g := up(t, "--config", file)
 	const prompts, blocks = 40, 20
@@ -84,10 +85,14 @@ const sharedStores = `models:
 
 // TestKVStoreOfPeer: two nodes find each other by the bus, and the engine of one loads what that of the other has computed, with the right
 // bytes. When the other agent is killed the node has no peer any more, and computes. When it is back they find each other again.
-func TestKVStoreOfPeer(t *testing.T) { storeOfPeer(t, "tcp") }
+func TestKVStoreOfPeer(t *testing.T) {
+	t.Parallel()
+	storeOfPeer(t, "tcp")
+}
 
 // TestKVStoreOfPeerByNIXL is the same with NIXL.
 func TestKVStoreOfPeerByNIXL(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("NIXL_LIB_DIR") == "" {
 		t.Skip("NIXL_LIB_DIR names no folder with libnixl_capi.so: run make test-nixl, which installs it into the checkout")
 	}
@@ -170,6 +175,7 @@ const reachedStores = `models:
 // TestStoreInReachWins: while the engine that has computed a prompt is busy, the router picks the other engine of its node, which loads the
 // blocks from the store that they share. While both are busy it picks that of another node, which loads them from there.
 func TestStoreInReachWins(t *testing.T) {
+	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("a-token-of-many-characters\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -37,6 +37,7 @@ http.server.HTTPServer(("127.0.0.1", port), Health).serve_forever()
 // TestKilledAgentLeavesNothing kills an agent three times: its engine is gone with the process that it has started, and so are their
 // shared memory, their socket and their port. The next agent starts the engine again.
 func TestKilledAgentLeavesNothing(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	script, name := filepath.Join(dir, "engine.py"), filepath.Join(dir, fmt.Sprintf("stator-leaving-%d", os.Getpid()))
 	if err := os.WriteFile(script, []byte(leavingEngine), 0o600); err != nil {

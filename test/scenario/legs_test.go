@@ -193,6 +193,7 @@ func (l *legs) awaitTransfer() {
 
 // TestLegsFail: whatever happens to one of both legs, the client gets the answer that one engine gives, and no booking is left.
 func TestLegsFail(t *testing.T) {
+	t.Parallel()
 	for _, transfer := range []string{"nixl", "context", "p2p", "bootstrap"} {
 		t.Run(transfer, func(t *testing.T) {
 			l := startLegs(t, transfer)
@@ -233,6 +234,7 @@ var legTrials = flag.Int("legs.trials", 1, "`times` that each leg of a request i
 
 // TestClientsLeaveEachLeg: when a client leaves, the leg that hangs is cancelled, whichever it is. It prints how soon.
 func TestClientsLeaveEachLeg(t *testing.T) {
+	t.Parallel()
 	for _, transfer := range []string{"nixl", "bootstrap"} {
 		l := startLegs(t, transfer)
 		for name, leg := range map[string]*faults{"prefill": l.prefill, "decode": l.decode} {
@@ -271,6 +273,7 @@ func (l *legs) leave(leg *faults) time.Duration {
 
 // TestLegsHaveTheSameHeaders: both engines get the client's credentials and the same request id.
 func TestLegsHaveTheSameHeaders(t *testing.T) {
+	t.Parallel()
 	for _, transfer := range []string{"nixl", "p2p"} {
 		l := startLegs(t, transfer)
 		if _, err := l.tryChat(t.Context(), l.prompt(), 4, "authorization", "Bearer key", "x-request-id", "of-the-client"); err != nil {
@@ -287,6 +290,7 @@ func TestLegsHaveTheSameHeaders(t *testing.T) {
 
 // TestEndpointsOfLegs: each endpoint of vLLM has two legs, with and without a stream.
 func TestEndpointsOfLegs(t *testing.T) {
+	t.Parallel()
 	l := startLegs(t, "nixl")
 	n := 0
 	for path, body := range map[string]string{
@@ -315,6 +319,7 @@ func TestEndpointsOfLegs(t *testing.T) {
 
 // TestPullOfAPrefix: where the worker that holds a prompt is busy, another one fetches it from there.
 func TestPullOfAPrefix(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--config", configFile(t, `
 gateway: {hintsFrom: everyone}
 models:

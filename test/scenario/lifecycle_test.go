@@ -17,9 +17,9 @@ import (
 
 // TestStopLeavesNothing: after Ctrl-C requests in flight get their answers, no process and no file is left, and the exit code is 0.
 func TestStopLeavesNothing(t *testing.T) {
+	t.Parallel()
 	tmp := t.TempDir()
-	t.Setenv("TMPDIR", tmp)
-	g := up(t)
+	g := upIn(t, tmp)
 	pid := g.up.cmd.Process.Pid
 	family := children(t, pid)
 	if len(family) != 3 {
@@ -66,9 +66,9 @@ func TestStopLeavesNothing(t *testing.T) {
 
 // TestSecondInterruptStopsAtOnce: a second Ctrl-C does not wait for requests in flight.
 func TestSecondInterruptStopsAtOnce(t *testing.T) {
+	t.Parallel()
 	tmp := t.TempDir()
-	t.Setenv("TMPDIR", tmp)
-	g := up(t, "--drain-time", "10m")
+	g := upIn(t, tmp, "--drain-time", "10m")
 	family := children(t, g.up.cmd.Process.Pid)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -111,6 +111,7 @@ func TestSecondInterruptStopsAtOnce(t *testing.T) {
 
 // TestKilledParentTakesItsChildren: when the program is killed, its child processes end.
 func TestKilledParentTakesItsChildren(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	family := children(t, g.up.cmd.Process.Pid)
 	g.up.kill()
@@ -126,6 +127,7 @@ func TestKilledParentTakesItsChildren(t *testing.T) {
 
 // TestStartErrorsNameTheRemedy: a start that cannot work ends with one sentence, before anything runs.
 func TestStartErrorsNameTheRemedy(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -165,6 +167,7 @@ func TestStartErrorsNameTheRemedy(t *testing.T) {
 
 // TestExplainFindsDecisions: the command explains a decision by its id, and the newest one without an id.
 func TestExplainFindsDecisions(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	r := g.chat([]message{{"user", strings.Repeat("Explain the tides. ", 30)}}, 4)
 	for _, args := range [][]string{{"explain", r.decision, "--admin-address", g.admin}, {"explain", "--admin-address", g.admin}} {
@@ -186,6 +189,7 @@ func TestExplainFindsDecisions(t *testing.T) {
 
 // TestConfigurationReload: a changed configuration takes effect without a restart; a wrong one does not.
 func TestConfigurationReload(t *testing.T) {
+	t.Parallel()
 	text := "gateway: {maxBodyBytes: 4096}\nmodels: [{name: sim, path: 'builtin:sim', launch: [{engine: sim}]}]\n"
 	file := configFile(t, text)
 	g := up(t, "--config", file)

@@ -137,6 +137,7 @@ func TestMatrixSubset(t *testing.T) {
 // TestMatrix: what a router does for an operator's Envoy does not depend on how that Envoy is configured, apart from the
 // differences in the tables above. In every cell requests get the same answers, are served as picked, and leave no booking.
 func TestMatrix(t *testing.T) {
+	t.Parallel()
 	all := os.Getenv(matrixVariable) != ""
 	answers := &matrixAnswers{byName: map[string]string{}}
 	for i, config := range matrixConfigs {

@@ -138,6 +138,7 @@ func startStatic(t *testing.T, configure func(port, endpoints, routerAt string) 
 // answered. Where the filter sends whole bodies, prompts are read: later turns find their cache, and each request is served as
 // picked. Where it does not, the router's log names the setting to change.
 func TestBodyModes(t *testing.T) {
+	t.Parallel()
 	for mode, reads := range map[string]bool{
 		"BUFFERED": true, "FULL_DUPLEX_STREAMED": true, "BUFFERED_PARTIAL": true, "STREAMED": false, "NONE": false,
 	} {
@@ -175,6 +176,7 @@ func TestBodyModes(t *testing.T) {
 // TestFullDuplexBodies: in mode FULL_DUPLEX_STREAMED a body of 16 MiB reaches a worker as it was, one above the limit and a
 // broken one are refused, and clients that leave at any moment leave no booking.
 func TestFullDuplexBodies(t *testing.T) {
+	t.Parallel()
 	o := startInMode(t, "FULL_DUPLEX_STREAMED")
 	send := func(body []byte) int {
 		r, err := o.send(t.Context(), http.MethodPost, "/v1/completions", body)

@@ -51,6 +51,7 @@ func atLocalhost(t *testing.T, address string) string {
 // TestWorkersWithNames: a worker that is listed by a name is picked and served at its IP, and its KV events are read there. One
 // whose name does not resolve is not ready, with the reason, until the file has another name.
 func TestWorkersWithNames(t *testing.T) {
+	t.Parallel()
 	a, b := freeAddress(t), freeAddress(t)
 	events, replay := freeAddress(t), freeAddress(t)
 	start(t, "sim", "--name", "a", "--listen-address", a, "--log-level", "warn", "--kv-events", "tcp://"+events, "--kv-replay", "tcp://"+replay)

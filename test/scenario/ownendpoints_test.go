@@ -13,6 +13,7 @@ import (
 // `stator xds`, in both variants of the protocol. Workers come and go with Stator's configuration, a control plane that starts again
 // disturbs nothing, and a cluster whose name is no pool is named in its log.
 func TestEndpointsOfAnOrdinaryEnvoy(t *testing.T) {
+	t.Parallel()
 	for _, variant := range []string{"DELTA_GRPC", "GRPC"} {
 		t.Run(variant, func(t *testing.T) { endpointsOfAnOrdinaryEnvoy(t, variant) })
 	}

@@ -258,6 +258,13 @@ func (o *own) assertAllServed(n int) {
 // Conversations and a body of 2 MiB are served where the router picked, without a booking that stays. The website of that Envoy
 // does not depend on routers, and without them chats are answered too.
 func TestSnippetInAnOrdinaryEnvoy(t *testing.T) {
+	t.Parallel()
+	snippetInAnOrdinaryEnvoy(t)
+}
+
+// snippetInAnOrdinaryEnvoy is TestSnippetInAnOrdinaryEnvoy with the Envoy of the environment.
+func snippetInAnOrdinaryEnvoy(t *testing.T) {
+	t.Helper()
 	o := startOwn(t, simFleet(simEngines(t, 2)...), nil)
 	sent := o.converse(6, 4)
 	filler := strings.Repeat("0123456789abcdef", 2<<16)
@@ -288,6 +295,13 @@ func TestSnippetInAnOrdinaryEnvoy(t *testing.T) {
 
 // TestSnippetsAreValid: the installed Envoy accepts the snippets for it and for all older versions.
 func TestSnippetsAreValid(t *testing.T) {
+	t.Parallel()
+	snippetsAreValid(t)
+}
+
+// snippetsAreValid is TestSnippetsAreValid with the Envoy of the environment.
+func snippetsAreValid(t *testing.T) {
+	t.Helper()
 	for minor := 36; minor <= min(40, envoyMinor(t)); minor++ {
 		version := fmt.Sprintf("1.%d", minor)
 		for name, flags := range map[string][]string{
@@ -311,6 +325,13 @@ func TestSnippetsAreValid(t *testing.T) {
 // TestSnippetOfSeveralModels: the decision selects the pool of a request's model. Without a decision there is no answer,
 // because the body is not read.
 func TestSnippetOfSeveralModels(t *testing.T) {
+	t.Parallel()
+	snippetOfSeveralModels(t)
+}
+
+// snippetOfSeveralModels is TestSnippetOfSeveralModels with the Envoy of the environment.
+func snippetOfSeveralModels(t *testing.T) {
+	t.Helper()
 	workers := map[string]*backend{"left": startBackend(t, nil), "right/hand": startBackend(t, nil)}
 	text := "models:\n"
 	for model, w := range workers {

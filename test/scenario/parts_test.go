@@ -179,6 +179,7 @@ func (l *load) more(t *testing.T, n int64) {
 
 // TestExtProcKilledAndRestarted: under load no request fails, and the restarted router counts those that went on unpicked.
 func TestExtProcKilledAndRestarted(t *testing.T) {
+	t.Parallel()
 	p := startParts(t, 2)
 	l := p.load(8)
 	l.more(t, 100)
@@ -214,6 +215,7 @@ func TestExtProcKilledAndRestarted(t *testing.T) {
 
 // TestControlPlaneKilledAndRestarted: without a control plane traffic and decisions go on; when it is back, changes reach Envoy again.
 func TestControlPlaneKilledAndRestarted(t *testing.T) {
+	t.Parallel()
 	p := startParts(t, 2)
 	before := p.served("unpicked") + p.served("misdirected")
 
@@ -236,6 +238,7 @@ func TestControlPlaneKilledAndRestarted(t *testing.T) {
 // TestBusKilledAndRestarted: while the bus is gone requests are served and caches are stale. It comes back empty: workers return, and
 // caches are exact.
 func TestBusKilledAndRestarted(t *testing.T) {
+	t.Parallel()
 	p := startParts(t, 2)
 	eventually(t, "caches are known exactly", p.knowledge("exact", 2))
 	l := p.load(4)
@@ -265,6 +268,7 @@ func (p *parts) knowledge(state string, ranks float64) func() error {
 // TestAgentPausesLongerThanItsLeases: an agent that hangs does not take its healthy engines out. They serve every
 // request without their leases, and their caches are stale until the agent is back.
 func TestAgentPausesLongerThanItsLeases(t *testing.T) {
+	t.Parallel()
 	p := startParts(t, 2)
 	eventually(t, "both caches are exact", p.knowledge("exact", 2))
 	l := p.load(2)
@@ -298,6 +302,7 @@ func TestAgentPausesLongerThanItsLeases(t *testing.T) {
 // TestAgentAndEnginesKilled: engines that refuse connections leave the fleet soon after their leases, and are back
 // with their agent.
 func TestAgentAndEnginesKilled(t *testing.T) {
+	t.Parallel()
 	p := startParts(t, 2)
 	p.agent.kill()
 	eventually(t, "the workers have left", func() error {
@@ -319,6 +324,7 @@ func TestAgentAndEnginesKilled(t *testing.T) {
 
 // TestPlanIsPublished: the planner publishes how many replicas there should be, with the reason.
 func TestPlanIsPublished(t *testing.T) {
+	t.Parallel()
 	p := startParts(t, 2)
 	eventually(t, "the plan counts the ready workers", func() error {
 		text, err := get("http://" + p.plannerAdmin + "/debug/plan")
@@ -335,6 +341,7 @@ func TestPlanIsPublished(t *testing.T) {
 // TestWorkerKilledBeforeItsHeaders: the client notices nothing, because Envoy retries the next worker. The engine is started again in
 // a new epoch.
 func TestWorkerKilledBeforeItsHeaders(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--workers", "2")
 	l := g.load(8)
 	l.more(t, 50)

@@ -19,6 +19,7 @@ import (
 // TestPlanReachesEnvoyAndRouter: the weights and drains of a plan on the bus reach a real Envoy, and the router picks no drained
 // worker. A plan of an earlier term changes nothing, and neither does the loss of the bus.
 func TestPlanReachesEnvoyAndRouter(t *testing.T) {
+	t.Parallel()
 	xdsAdmin := freeAddress(t)
 	p := startPartsFor(t, partsSettings{workers: 3, xds: []string{"--admin-address", xdsAdmin}})
 	b := testkit.JoinBus(t, bus.Config{URL: p.busURL, Cluster: "default"})

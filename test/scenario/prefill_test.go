@@ -52,6 +52,7 @@ func (g *gateway) prefills(outcome string) float64 {
 // TestPrefillAndDecode: prefill workers compute the prompts, and decode workers fetch and decode them. The next turn of a
 // conversation goes to the prefill worker that has computed the turns before.
 func TestPrefillAndDecode(t *testing.T) {
+	t.Parallel()
 	g := splitFleet(t)
 	const conversations, turns = 4, 3
 	prompts := 0
@@ -111,6 +112,7 @@ func TestPrefillAndDecode(t *testing.T) {
 // TestPrefillWorkersDie: while prefill workers die one after the other, every request is answered: by the other prefill worker, and
 // then by decode workers alone.
 func TestPrefillWorkersDie(t *testing.T) {
+	t.Parallel()
 	g := splitFleet(t)
 	const each = 6
 	number := 0
@@ -138,6 +140,7 @@ func TestPrefillWorkersDie(t *testing.T) {
 
 // TestClientsLeaveDuringPrefill: the prefill of a client that leaves is cancelled, and nothing stays booked.
 func TestClientsLeaveDuringPrefill(t *testing.T) {
+	t.Parallel()
 	g := splitFleet(t)
 	for _, worker := range prefillWorkers {
 		pid := childWith(t, g.up.cmd.Process.Pid, worker)

@@ -49,6 +49,7 @@ func (g *gateway) waiting(n float64) {
 // pick still serves it. A request whose client leaves meanwhile leaves nothing behind. One whose deadline passes gets
 // the configured status.
 func TestQueuedRequestOutlivesEnvoysTimeout(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--config", configFile(t, `
 gateway: {decisionTimeout: 1s, hintsFrom: everyone}
 models:
@@ -116,6 +117,7 @@ models:
 // TestHintHeadersOfTrustedClients: a trusted client's headers choose the worker. For other clients Envoy does not send these headers
 // to the router.
 func TestHintHeadersOfTrustedClients(t *testing.T) {
+	t.Parallel()
 	const models = `
 models:
 - name: sim

@@ -161,6 +161,7 @@ func (p *replicated) sum(name string, labels ...string) (n float64) {
 // TestSeveralRoutersEndAllBookings: Envoy balances decisions over the routers, and sends its access log to one of
 // them per thread. Every booking ends at the router that made it, also of requests that were cancelled.
 func TestSeveralRoutersEndAllBookings(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ routers, envoys int }{{2, 1}, {2, 2}} {
 		t.Run(fmt.Sprintf("routers=%d,envoys=%d", c.routers, c.envoys), func(t *testing.T) {
 			p := startReplicas(t, c.routers, c.envoys, 1)
@@ -185,6 +186,7 @@ func TestSeveralRoutersEndAllBookings(t *testing.T) {
 // TestKilledEnvoyLosesItsBookingsAlone: two Envoys on one host have streams open at two routers. One is killed. Its
 // bookings end at both routers, and those of the other stay until their requests end.
 func TestKilledEnvoyLosesItsBookingsAlone(t *testing.T) {
+	t.Parallel()
 	p := startReplicas(t, 2, 2, 1)
 	const each = 12
 	ctx, cancel := context.WithCancel(t.Context())
@@ -227,6 +229,7 @@ func TestKilledEnvoyLosesItsBookingsAlone(t *testing.T) {
 // TestHangingRouterIsLeftOut: one of two routers hangs. Its share of the requests waits for it at first, and then the
 // other router decides all of them. When it goes on, it decides again, and no booking is left anywhere.
 func TestHangingRouterIsLeftOut(t *testing.T) {
+	t.Parallel()
 	p := startReplicas(t, 2, 1, 1)
 	p.play(50, 8)
 	hanging := p.routers[0].up.cmd.Process

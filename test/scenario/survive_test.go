@@ -16,6 +16,7 @@ import (
 // processes in the same epochs, the router keeps their caches, and no request fails. After a stop in order it is the
 // same. Then the engines are stopped by command.
 func TestEnginesSurviveTheirAgent(t *testing.T) {
+	t.Parallel()
 	state := t.TempDir()
 	p := startPartsWith(t, 2, ", survive: true", "--state-dir", state)
 	t.Cleanup(func() { p.stopEngines(state) })
@@ -96,6 +97,7 @@ func (p *parts) stopEngines(state string) {
 // TestEngineDescendantsDieWithTheAgent kills an agent: what its engine has started is gone too, also in a session of
 // its own.
 func TestEngineDescendantsDieWithTheAgent(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	busAt := freeAddress(t)
 	script := fmt.Sprintf("echo $$ > %[1]s/engine; setsid sh -c 'echo $$ > %[1]s/other; exec sleep 600' & sleep 600", dir)

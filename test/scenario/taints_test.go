@@ -10,6 +10,7 @@ import (
 // TestRequiredTaintsRestrictWorkers: taints from the file reach the router over the bus. A request that requires one goes to no other worker,
 // whatever the cost, and is refused when no worker has it.
 func TestRequiredTaintsRestrictWorkers(t *testing.T) {
+	t.Parallel()
 	file := configFile(t, `gateway: {hintsFrom: everyone}
 models:
 - name: sim

@@ -11,6 +11,7 @@ import (
 // and another tenant does not, not even with the first one's name as its salt. On the listener for all clients the
 // header does not count.
 func TestTenantsShareNoCache(t *testing.T) {
+	t.Parallel()
 	address := freeAddress(t)
 	g := up(t, "--config", configFile(t, fmt.Sprintf(`
 gateway: {trustedListen: %q, tenantHeader: x-tenant}

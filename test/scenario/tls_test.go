@@ -121,6 +121,7 @@ func invoke(t *testing.T, at string, secured credentials.TransportCredentials) e
 
 // TestOnlyEnvoysWithCertificatesConnect: beyond loopback, router and control plane serve Envoys with a certificate of the CA, and no other client.
 func TestOnlyEnvoysWithCertificatesConnect(t *testing.T) {
+	t.Parallel()
 	p := startLockedParts(t)
 	before := p.served("as_picked")
 	const requests = 20
@@ -158,6 +159,7 @@ func TestOnlyEnvoysWithCertificatesConnect(t *testing.T) {
 // TestCertificatesChangeWhilePartsRun replaces the authority and all certificates. New connections use them, those of
 // Envoy too.
 func TestCertificatesChangeWhilePartsRun(t *testing.T) {
+	t.Parallel()
 	p := startLockedParts(t)
 	p.chat([]message{{"user", "before"}}, 1)
 

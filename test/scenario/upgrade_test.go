@@ -111,6 +111,7 @@ func (r *rolling) awaitExact(after string) {
 // the routers, the control plane and the agents. So routers of each release work with agents of the other. All caches
 // are exact after every step, and no request fails. Then one router and one agent go back to the release before.
 func TestRollingUpgrade(t *testing.T) {
+	t.Parallel()
 	before := buildPrevious(t)
 	busAt, xdsAt, listen := freeAddress(t), freeAddress(t), freeAddress(t)
 	file := configFile(t, fmt.Sprintf(`

@@ -32,17 +32,17 @@ type trial struct {
 var versionTrials = []trial{
 	{"configured by Stator: conversations", false, conversationsOfWhole},
 	{"configured by Stator: bodies of 1 and 16 MiB, and too long ones", true, bodiesOfWhole},
-	{"configured by Stator: decompression bombs, with and without a router", false, TestDecompressionBombsAreRefused},
+	{"configured by Stator: decompression bombs, with and without a router", false, decompressionBombsAreRefused},
 	{"configured by Stator: a retry at another worker", false, retryOfWhole},
 	{"configured by Stator: several models", false, modelsOfWhole},
 	{"configured by Stator: the queue of a router", false, queueOfWhole},
 	{"configured by Stator: state of the world", true, wholeStateOfWhole},
-	{"configured by Stator: the doctor finds no more than an old version", false, TestDoctorReadsTheGateway},
-	{"snippets are valid", false, TestSnippetsAreValid},
-	{"snippet: conversations, with and without a router", false, TestSnippetInAnOrdinaryEnvoy},
+	{"configured by Stator: the doctor finds no more than an old version", false, doctorReadsTheGateway},
+	{"snippets are valid", false, snippetsAreValid},
+	{"snippet: conversations, with and without a router", false, snippetInAnOrdinaryEnvoy},
 	{"snippet: bodies of 1 and 16 MiB", true, bodiesOfSnippet},
 	{"snippet: headers and trailers of responses sent to routers", true, phasesOfSnippet},
-	{"snippet: several models", false, TestSnippetOfSeveralModels},
+	{"snippet: several models", false, snippetOfSeveralModels},
 	{"endpoints alone: delta", false, func(t *testing.T) { endpointsOfAnOrdinaryEnvoy(t, "DELTA_GRPC") }},
 	{"endpoints alone: state of the world", false, func(t *testing.T) { endpointsOfAnOrdinaryEnvoy(t, "GRPC") }},
 }
@@ -52,6 +52,7 @@ func TestVersions(t *testing.T) {
 	paths := strings.Fields(os.Getenv(envoysVariable))
 	isWhole := len(paths) > 0
 	if !isWhole {
+		t.Parallel()
 		paths = []string{envoyPath(t)}
 	}
 
@@ -61,7 +62,9 @@ func TestVersions(t *testing.T) {
 		version := versionAt(t, path)
 		versions = append(versions, version)
 		t.Run(version, func(t *testing.T) {
-			t.Setenv("STATOR_TEST_ENVOY", path)
+			if isWhole {
+				t.Setenv("STATOR_TEST_ENVOY", path)
+			}
 			for _, c := range versionTrials {
 				if !isWhole && !c.short {
 					continue

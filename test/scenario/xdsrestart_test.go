@@ -8,6 +8,7 @@ import (
 // TestControlPlaneRestartKeepsListedWorkers: while no router decides, the control plane starts again, and its engines take long
 // to answer for their health. Envoy keeps the workers that it has meanwhile, and no request fails.
 func TestControlPlaneRestartKeepsListedWorkers(t *testing.T) {
+	t.Parallel()
 	var workers []string
 	var doors []*door
 	for _, name := range []string{"a", "b"} {
