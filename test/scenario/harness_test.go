@@ -351,9 +351,18 @@ type decision struct {
 	}
 	Candidates []struct {
 		Picked     bool
-		NodeBlocks int `json:"node_blocks"`
-		PeerBlocks int `json:"peer_blocks"`
+		Held       struct{ Device, Host, Disk, External int } `json:"overlap_blocks"`
+		NodeBlocks int                                        `json:"node_blocks"`
+		PeerBlocks int                                        `json:"peer_blocks"`
 	}
+}
+
+// mostHeld returns the most blocks of the prompt that any worker holds, by what the router knew.
+func (d *decision) mostHeld() (most int) {
+	for _, c := range d.Candidates {
+		most = max(most, c.Held.Device+c.Held.Host+c.Held.Disk+c.Held.External)
+	}
+	return most
 }
 
 func (g *gateway) decision(id string) decision {

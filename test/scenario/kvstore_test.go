@@ -44,9 +44,11 @@ func TestKVStore(t *testing.T) {
 		return nil
 	})
 
-	overlap := 0
+	// The picked worker need not be the one that holds the blocks, if the other one was slow.
+	held := 0
 	for i := range prompts {
-		overlap += g.decision(ask(i).decision).Overlap
+		d := g.decision(ask(i).decision)
+		held += d.mostHeld()
 	}
 	for name, least := range map[string]float64{
 		`stator_kvstore_fetched_blocks_total`: prompts * blocks / 2, `stator_kvstore_loaded_blocks_total`: prompts * blocks / 4,
@@ -55,8 +57,8 @@ func TestKVStore(t *testing.T) {
 			t.Errorf("%s is %g, want at least %g", name, n, least)
 		}
 	}
-	if overlap < prompts*blocks/2 {
-		t.Errorf("the router found %d blocks of %d", overlap, prompts*blocks)
+	if held < prompts*blocks/2 {
+		t.Errorf("the router found %d blocks of %d", held, prompts*blocks)
 	}
 	g.assertNoWrongBlocks()
 
