@@ -119,8 +119,24 @@ else
 endif
 
 .PHONY: test
-test: $(ENVOY_STAMP) $(WEED_STAMP) ## unit and scenario tests with the race detector, against a real Envoy
-	go test -race -timeout 40m ./...
+test: $(ENVOY_STAMP) $(WEED_STAMP) ## every test, against a real Envoy, with the race detector where goroutines are (10 min on two cores)
+	@$(MAKE) --no-print-directory -j2 test-scenario test-packages
+
+# Scenarios wait more than they compute, so four run at a time, and the other tests beside them.
+.PHONY: test-scenario
+test-scenario: $(ENVOY_STAMP)
+	go test -race -parallel 4 -timeout 40m ./test/scenario
+
+.PHONY: test-packages
+test-packages: $(ENVOY_STAMP) $(WEED_STAMP)
+	@race=$$(go run ./test/racepackages | grep -v /test/scenario); others=$$(go run ./test/racepackages --others); failed=0; \
+	  go test -race -timeout 20m $$race || failed=1; \
+	  go test -timeout 20m $$others || failed=1; \
+	  exit $$failed
+
+.PHONY: test-quick
+test-quick: $(ENVOY_STAMP) $(WEED_STAMP) ## tests in short form, without scenarios and race detector (100 s of CPU, 1 to 2 min)
+	go test -short $$(go list ./... | grep -v /test/scenario)
 
 .PHONY: test-python
 test-python: ## the tests of the Python package by which vLLM uses the store of KV blocks, with a real store

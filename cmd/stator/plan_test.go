@@ -12,6 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/plan/propose"
 	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/race"
 )
 
 // llamaFolder returns a model folder with the size of Llama-3.1-8B, and a small tokenizer.
@@ -51,6 +52,7 @@ func TestPlanWritesAConfiguration(t *testing.T) {
 // The answer as JSON: the simulation agrees with the prediction. How many prompts delay the steps of one request is left to chance, so a
 // quantile of the ITL is predicted too short where engines do both.
 func TestPlanIsSimulated(t *testing.T) {
+	race.Skip(t)
 	out, err := runCommand(t, "", "plan", "--model", "builtin:sim", "--engine", "sim", "--gpus", "3", "--isl", "1000", "--osl", "100",
 		"--ttft", "1s", "--itl", "30ms", "--rate", "10", "--json")
 	if err != nil {
@@ -74,6 +76,10 @@ func TestPlanIsSimulated(t *testing.T) {
 
 // A fleet that misses its targets in the simulation is not proposed, though the estimate prefers it.
 func TestPlanIsConfirmed(t *testing.T) {
+	race.Skip(t)
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	out, err := runCommand(t, "", "plan", "--model", llamaFolder(t), "--gpus", "8", "--gpu-kind", "H200", "--dtype", "fp8", "--isl", "3000",
 		"--osl", "300", "--ttft", "500ms", "--itl", "25ms", "--rate", "30")
 	if err != nil || !strings.Contains(out, "The estimate prefers 3 × TP 1 aggregated with 8-bit KV, with which the simulation has") ||
@@ -84,6 +90,10 @@ func TestPlanIsConfirmed(t *testing.T) {
 
 // A trace has the lengths, the rate and the share that caches spare.
 func TestPlanForATrace(t *testing.T) {
+	race.Skip(t)
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	var rows strings.Builder
 	for _, row := range trace.Conversations(800, 1) {
 		line, err := json.Marshal(row)

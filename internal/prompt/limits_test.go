@@ -9,6 +9,7 @@ import (
 
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/test/race"
 )
 
 // allocated returns the bytes that run allocates in all, freed ones included.
@@ -28,6 +29,7 @@ func fill(head, element, tail string, n int) string {
 // TestNoBodyCostsManyTimesItsSize parses and prepares the most expensive bodies. Each allocates at most twice its
 // size and 48 MiB, whether it is accepted or refused.
 func TestNoBodyCostsManyTimesItsSize(t *testing.T) {
+	race.Skip(t)
 	const size = 2 << 20
 	chat := `{"model":"m","messages":[{"role":"user","content":"hi"}],`
 	user := `{"model":"m","messages":[{"role":"user","content":`

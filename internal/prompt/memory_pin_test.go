@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/test/race"
 )
 
 // TestIdlePromptsPinNoBody prepares chats with a long message or a long variable, and resets the prompt. Its
 // buffers then do not refer to the bodies.
 func TestIdlePromptsPinNoBody(t *testing.T) {
+	race.Skip(t)
 	const size = 8 << 20
 	m, err := sim(t).WithTemplate(`{% for m in messages %}{{ m.role }}{% endfor %}`)
 	if err != nil {

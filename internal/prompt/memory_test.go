@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/test/race"
 )
 
 // talk is a conversation that grows by turns.
@@ -77,6 +78,7 @@ func compareWithPlain(req *prompt.Request, plain, remembering *prompt.Model, p, 
 // TestMemoryIsExact checks that a memory never changes a token or a block hash. It uses random conversations
 // that grow, share messages, and are evicted in between. STATOR_BENCH_MODEL selects another model.
 func TestMemoryIsExact(t *testing.T) {
+	race.Skip(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

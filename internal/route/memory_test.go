@@ -16,6 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/test/race"
 )
 
 // heap returns the number of bytes that are reachable now.
@@ -56,6 +57,7 @@ func hostileRouter(t testing.TB, workers int, cfg serving.Config) *route.Router 
 
 // TestKeptDecisionsAreSmall fills the ring with decisions whose strings are as long as a client can make them.
 func TestKeptDecisionsAreSmall(t *testing.T) {
+	race.Skip(t)
 	const most = 28 << 20 // as Config.Decisions documents
 	const size = 16 << 10
 	kinds := map[string]func(i int) *request.Request{

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/race"
 )
 
 // BenchmarkChurn: is the heap flat, and the bound kept, while 100 times as many blocks as the index can hold go
@@ -27,7 +28,10 @@ func BenchmarkChurn(b *testing.B) {
 }
 
 // TestChurn is a small part of BenchmarkChurn.
-func TestChurn(t *testing.T) { churn(t, 1<<20, 10) }
+func TestChurn(t *testing.T) {
+	race.Skip(t)
+	churn(t, 1<<20, 10)
+}
 
 func churn(tb testing.TB, maxBytes int64, times int) {
 	before := live()

@@ -14,11 +14,13 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/test/race"
 )
 
 // TestDumpCarriesEverything: an index loaded from another's dumps answers as the twin of the first, and goes on to agree with it
 // under the engines' next events.
 func TestDumpCarriesEverything(t *testing.T) {
+	race.Skip(t)
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
 		now: time.Unix(1000, 0), fan: 2, depth: 5, ranks: 4, windows: []int{2, 1, 2}}
 	var out Overlap

@@ -10,6 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/race"
 )
 
 // prompt makes a chain of n blocks that no other number shares.
@@ -79,6 +80,7 @@ func TestPredictAllocatesStretchesAlone(t *testing.T) {
 // TestHotPrefixSurvivesPressure: a prefix that is looked up stays when ten times the capacity
 // is stored once and never used.
 func TestHotPrefixSurvivesPressure(t *testing.T) {
+	race.Skip(t)
 	x := New(Config{MaxBytes: 1 << 19})
 	hot, hashes := prompt(1<<40, 64)
 	x.Store(0, fleet.Device, Chain{Hashes: hashes, Blocks: hot})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/test/race"
 )
 
 // naive is the index as one would first write it: maps, loops, and everything it ever heard.
@@ -382,6 +383,7 @@ func seed(t *testing.T) uint64 {
 // TestAgreesWithTwin: under everything an engine may say, in any order, the index answers
 // as the naive twin does.
 func TestAgreesWithTwin(t *testing.T) {
+	race.Skip(t)
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
 		now: time.Unix(1000, 0), fan: 2, depth: 5, ranks: 4}
 	var out Overlap
@@ -459,6 +461,7 @@ func TestHybridAgreesWithTwin(t *testing.T) {
 // TestNeverClaimsUnderPressure: in too few bytes the index evicts blocks, but its reports are true,
 // and it stays within its bytes.
 func TestNeverClaimsUnderPressure(t *testing.T) {
+	race.Skip(t)
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{MaxBytes: 96 << 10, MaxOrphans: 20, MaxPredicted: 50}),
 		n: naive{map[fleet.RankID]*naiveRank{}}, now: time.Unix(1000, 0), fan: 6, depth: 5, ranks: 4, windows: []int{2, 3}}
 	var out Overlap

@@ -5,12 +5,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stator-project/stator/test/race"
 )
 
 // TestSegmentsEncodeLikeTheWhole checks that encoding a text by segments gives the ids of the whole text, with
 // added tokens that strip white space in all ways. It also checks that a longer text has the same segments,
 // except for the last one.
 func TestSegmentsEncodeLikeTheWhole(t *testing.T) {
+	race.Skip(t)
 	v := newSPMVocabulary()
 	for _, special := range []string{"<a>", "<a><b>", "a><b><", "<l>", "><"} {
 		v.add(special, 0, typeControl)

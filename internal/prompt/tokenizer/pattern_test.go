@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stator-project/stator/test/race"
 )
 
 // allMatches returns all matches of a pattern in s.
@@ -76,6 +78,7 @@ func TestPatternErrors(t *testing.T) {
 
 // TestPatternAgreesWithRegexp compares random expressions that package regexp supports with that package.
 func TestPatternAgreesWithRegexp(t *testing.T) {
+	race.Skip(t)
 	r := rand.New(rand.NewPCG(9, 9))
 	var random func(depth int) string
 	random = func(depth int) string {
@@ -128,6 +131,7 @@ func TestPatternAgreesWithRegexp(t *testing.T) {
 // TestHostilePatternsAreLinear checks that searches end within the time of the test, with expressions and texts
 // for which plain backtracking needs exponential or quadratic time.
 func TestHostilePatternsAreLinear(t *testing.T) {
+	race.Skip(t)
 	text := strings.Repeat("a", 100_000)
 	for _, source := range []string{`(?:a|aa)+b|c`, `(?:a+)+b|c`, `a+b|c`, `(?:a+a+)+b|c`, `a*?b|c`, `(?:a|a|a)+?b|c`, `(?=a+b)a|c`, `(?>a+b)|c`,
 		`(?:a{1,3}){2,}b|c`, `[ab]+[ac]+d|c`} {

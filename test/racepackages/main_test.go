@@ -1,0 +1,62 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestStarts: a file starts goroutines by a statement or by a function that does so.
+func TestStarts(t *testing.T) {
+	for text, want := range map[string]bool{
+		"go f()":                          true,
+		"go func() {}()":                  true,
+		"var wg sync.WaitGroup; wg.Go(f)": true,
+		"t.Parallel()":                    true,
+		"time.AfterFunc(1, f)":            true,
+		"serve := server.Serve; serve()":  true,
+		"var mu sync.Mutex; mu.Lock()":    false,
+		"f() // go f()":                   false,
+		"g := x.Goal(); g()":              false,
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), "", "package p\nfunc _() { "+text+"\n}", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := starts(file); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// TestPackages: no package with tests is left out. The message bus starts goroutines, and so does a package that imports it. The simulation
+// starts none. Commands are run both ways, because some of their tests skip themselves.
+func TestPackages(t *testing.T) {
+	all, err := packages()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for path, want := range map[string][2]bool{
+		"bus": {true, false}, "planner/connectors/virtual": {true, false}, "test/scenario": {true, false},
+		"internal/sim": {false, true}, "internal/plan": {false, true},
+		"cmd/stator": {true, true},
+	} {
+		if got := [2]bool{slices.Contains(all.race, module+path), slices.Contains(all.others, module+path)}; got != want {
+			t.Errorf("%s: with and without the race detector %v, want %v", path, got, want)
+		}
+	}
+
+	out, err := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", module+"...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range strings.Fields(string(out)) {
+		if !slices.Contains(all.race, path) && !slices.Contains(all.others, path) {
+			t.Errorf("%s is in neither list", path)
+		}
+	}
+}
