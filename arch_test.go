@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stator-project/stator/internal/engines"
@@ -340,7 +341,20 @@ func reportImpureCalls(t *testing.T, path string, f *ast.File) {
 	})
 }
 
+// positions has the positions of all files that [sources] returns.
+var positions = token.NewFileSet()
+
+// sources returns the files that are no tests, by path. They are parsed once for all tests.
 func sources(t *testing.T) map[string]*ast.File {
+	t.Helper()
+	files, err := parseAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+var parseAll = sync.OnceValues(func() (map[string]*ast.File, error) {
 	files := map[string]*ast.File{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -352,12 +366,9 @@ func sources(t *testing.T) map[string]*ast.File {
 		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
 			return nil
 		}
-		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		f, err := parser.ParseFile(positions, path, nil, parser.ParseComments)
 		files[path] = f
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
-}
+	return files, err
+})

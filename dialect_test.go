@@ -1,7 +1,6 @@
 package stator_test
 
 import (
-	"go/token"
 	"regexp"
 	"strings"
 	"testing"
@@ -29,7 +28,7 @@ func TestDialect(t *testing.T) {
 	for _, text := range documents(t) {
 		pages.WriteString(fenced.ReplaceAllString(text, ""))
 	}
-	for _, f := range parsed(t, token.NewFileSet()) {
+	for _, f := range parsed(t) {
 		for _, group := range f.Comments {
 			comments.WriteString(group.Text())
 		}

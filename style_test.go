@@ -1,10 +1,9 @@
 package stator_test
 
 import (
-	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,7 +17,7 @@ const mostAssigned = 2
 
 // TestAssignments refuses assignments that a reader has to match up by counting.
 func TestAssignments(t *testing.T) {
-	inspect(t, func(at string, n ast.Node) {
+	inspect(t, func(at token.Position, n ast.Node) {
 		a, ok := n.(*ast.AssignStmt)
 		if ok && len(a.Lhs) > mostAssigned && len(a.Rhs) > 1 {
 			t.Errorf("%s: an assignment of %d variables: write one line for each", at, len(a.Lhs))
@@ -29,7 +28,7 @@ func TestAssignments(t *testing.T) {
 // TestIfHeaders refuses conditions that change something on the way: the header of an `if` declares
 // variables, and nothing else.
 func TestIfHeaders(t *testing.T) {
-	inspect(t, func(at string, n ast.Node) {
+	inspect(t, func(at token.Position, n ast.Node) {
 		i, ok := n.(*ast.IfStmt)
 		if !ok || i.Init == nil {
 			return
@@ -56,8 +55,7 @@ const longFunction = 25
 // TestParagraphs wants a blank line between the steps of long functions. Tables and switches have no
 // steps, so a function whose body is one statement is left out.
 func TestParagraphs(t *testing.T) {
-	files := token.NewFileSet()
-	for path, f := range parsed(t, files) {
+	for path, f := range parsed(t) {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -69,9 +67,9 @@ func TestParagraphs(t *testing.T) {
 			if !ok || fn.Body == nil || len(fn.Body.List) < 3 {
 				continue
 			}
-			from, to := files.Position(fn.Body.Lbrace).Line, files.Position(fn.Body.Rbrace).Line
+			from, to := positions.Position(fn.Body.Lbrace).Line, positions.Position(fn.Body.Rbrace).Line
 			if to-from >= longFunction && !slices.Contains(lines[from:to], "") {
-				t.Errorf("%s: function %s has %d lines and no paragraph", files.Position(fn.Pos()), fn.Name.Name, to-from)
+				t.Errorf("%s: function %s has %d lines and no paragraph", positions.Position(fn.Pos()), fn.Name.Name, to-from)
 			}
 		}
 	}
@@ -120,8 +118,7 @@ var behind = map[string]float64{
 // TestCommentsOfStatefulPackages counts lines that hold a comment, and lines that hold code.
 func TestCommentsOfStatefulPackages(t *testing.T) {
 	comments, code, locked := map[string]int{}, map[string]int{}, map[string]bool{}
-	files := token.NewFileSet()
-	for path, f := range parsed(t, files) {
+	for path, f := range parsed(t) {
 		pkg := filepath.ToSlash(filepath.Dir(path))
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -133,7 +130,7 @@ func TestCommentsOfStatefulPackages(t *testing.T) {
 		}
 		commented := map[int]bool{}
 		for _, group := range f.Comments {
-			for line := files.Position(group.Pos()).Line; line <= files.Position(group.End()).Line; line++ {
+			for line := positions.Position(group.Pos()).Line; line <= positions.Position(group.End()).Line; line++ {
 				commented[line] = true
 			}
 		}
@@ -202,11 +199,10 @@ func TestPlainWords(t *testing.T) {
 		}
 	}
 
-	files := token.NewFileSet()
-	for _, f := range parsed(t, files) {
+	for _, f := range parsed(t) {
 		for _, group := range exportedComments(f) {
 			if word := riddles.FindString(group.Text()); word != "" {
-				t.Errorf("%s: %q in the comment of an exported name: name who does what, in a plain word", files.Position(group.Pos()), word)
+				t.Errorf("%s: %q in the comment of an exported name: name who does what, in a plain word", positions.Position(group.Pos()), word)
 			}
 		}
 	}
@@ -241,33 +237,24 @@ func exportedComments(f *ast.File) (list []*ast.CommentGroup) {
 }
 
 // inspect calls check for every node of the production code, with its position.
-func inspect(t *testing.T, check func(at string, n ast.Node)) {
+func inspect(t *testing.T, check func(at token.Position, n ast.Node)) {
 	t.Helper()
 
-	files := token.NewFileSet()
-	for _, f := range parsed(t, files) {
+	for _, f := range parsed(t) {
 		ast.Inspect(f, func(n ast.Node) bool {
 			if n != nil {
-				check(fmt.Sprint(files.Position(n.Pos())), n)
+				check(positions.Position(n.Pos()), n)
 			}
 			return true
 		})
 	}
 }
 
-// parsed returns the files of the production code with their positions: no tests, nothing generated.
-func parsed(t *testing.T, files *token.FileSet) map[string]*ast.File {
+// parsed returns the files of the production code: no tests, nothing generated. The positions are in [positions].
+func parsed(t *testing.T) map[string]*ast.File {
 	t.Helper()
 
-	all := map[string]*ast.File{}
-	for path := range sources(t) {
-		f, err := parser.ParseFile(files, path, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !ast.IsGenerated(f) {
-			all[path] = f
-		}
-	}
+	all := maps.Clone(sources(t))
+	maps.DeleteFunc(all, func(_ string, f *ast.File) bool { return ast.IsGenerated(f) })
 	return all
 }

@@ -15,6 +15,9 @@ import (
 // The fleet that the capacity model asks for meets the targets in the simulation, and one with an engine less of either role does not:
 // prompts of 3,000 tokens, answers of 300, 45 requests/s, ITL 10 ms.
 func TestPlannedFleetMeetsTargets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	p, err := perfmodel.LoadProfile(os.DirFS("../../test/lab/profile"))
 	if err != nil {
 		t.Fatal(err)

@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 // TestSmoke runs the four set-ups and those of --legs with the real program and a real Envoy. That decisions were
 // obeyed is proved by the run itself: it is an error otherwise.
 func TestSmoke(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	stator, figures := filepath.Join(t.TempDir(), "stator"), filepath.Join(t.TempDir(), "figures.json")
 	if out, err := exec.Command("go", "build", "-o", stator, "../../cmd/stator").CombinedOutput(); err != nil {
 		t.Fatalf("build the program: %v\n%s", err, out)

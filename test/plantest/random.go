@@ -18,7 +18,11 @@ import (
 // change sets further settings of a model at random; it may be nil.
 func (o *World) CheckRandom(t *testing.T, algorithms []string, change func(*rand.Rand, *plan.Model)) {
 	t.Helper()
-	for seed := range uint64(150) {
+	seeds := uint64(150)
+	if testing.Short() {
+		seeds = 30
+	}
+	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		settings := randomSettings(rng, algorithms, capacity.Engine{Timing: o.Profile, KVTokens: o.Profile.KVTokens()}, change)
 		state, at := plan.State{}, o.At
