@@ -237,9 +237,14 @@ func examineEnvoy(t *testing.T, name string, config []byte, listen string, flags
 		t.Fatal(err)
 	}
 	g := &gateway{t: t, url: "http://" + listen}
+	const counters = "envoy-counters"
+	want = slices.Clone(want)
 	for range 3 {
 		r, err := g.tryChat(t.Context(), []message{{"user", "Is there a router?"}}, 1)
 		t.Logf("%s: a chat: status %d, decision %q, %v", name, r.status, r.decision, err)
+		if r.status == http.StatusGatewayTimeout && !slices.Contains(want, counters) {
+			want = append(want, counters) // the machine was too slow for Envoy's message_timeout, which the doctor finds as well
+		}
 	}
 	if folder := os.Getenv(samplesVariable); folder != "" {
 		saveSample(t, filepath.Join(folder, name+".json"), "http://"+admin)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -233,17 +234,28 @@ func (p *parts) keepBusy(workers []string) (free func()) {
 	p.t.Helper()
 	ctx, cancel := context.WithCancel(p.t.Context())
 	var all sync.WaitGroup
-	for _, w := range workers {
-		for i := range 3 {
-			text := strings.Repeat(fmt.Sprintf("%s is busy with number %d ", w, i), 30)
-			all.Go(func() {
-				if err := p.chatAt(ctx, w, text); err != nil && ctx.Err() == nil {
-					p.t.Errorf("keep %s busy: %v", w, err)
-				}
-			})
+	var running atomic.Int64
+	sent := 0
+	send := func() {
+		for range 3 {
+			sent++
+			for _, w := range workers {
+				text := strings.Repeat(fmt.Sprintf("%s is busy with number %d ", w, sent), 30)
+				running.Add(1)
+				all.Go(func() {
+					defer running.Add(-1)
+					if err := p.chatAt(ctx, w, text); err != nil && ctx.Err() == nil {
+						p.t.Errorf("keep %s busy: %v", w, err)
+					}
+				})
+			}
 		}
 	}
+
 	eventually(p.t, "the workers are busy", func() error {
+		if running.Load() == 0 {
+			send() // again, if all have ended before the router was asked
+		}
 		for _, r := range p.fleet() {
 			if slices.Contains(workers, r.Worker) && r.Booked < 3 {
 				return fmt.Errorf("%s has %d requests", r.Worker, r.Booked)
