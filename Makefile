@@ -215,7 +215,7 @@ CHECKS := fmt-check tidy-check vet cross-build lint deadcode
 # Scenarios wait, so the checks run beside the tests. All of them run even if one fails. The output of each is printed at its end, and make
 # names those that failed. What measures CPU time runs alone, after them.
 .PHONY: ci
-ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, tests, one pass of every benchmark
+ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, tests, one pass of every benchmark (20 min)
 	$(MAKE) check-generate build
 	@$(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target test-scenario test-packages $(CHECKS)
 	$(MAKE) test-hostile
