@@ -240,7 +240,7 @@ func TestPrefillsThatDie(t *testing.T) {
 func TestHangingPrefillWorkers(t *testing.T) {
 	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	a, b := newPrefillWorker(t, hang), newPrefillWorker(t, hang)
-	s, router, reg := newSplit(t, 10*time.Millisecond, a.URL, b.URL)
+	s, router, reg := newSplit(t, 200*time.Millisecond, a.URL, b.URL)
 	for range 20 {
 		r, ok := post(t.Context(), t, s, Head{}, completionOfClient)
 		if !ok || r.Pick == nil || string(r.Body) != completionOfClient {
