@@ -212,11 +212,7 @@ func TestSmallChangesAreLoggedForDebugging(t *testing.T) {
 	a := c.hold(worker("a"))
 	c.await("a ready")
 	a.set(func(w *fleet.Worker) { w.Weight = 5 })
-	for deadline := time.Now().Add(20 * time.Second); c.fleet.Snapshot().Worker("a").Weight != 5; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the weight is not applied")
-		}
-	}
+	testkit.Eventually(t, "the weight is applied", func() bool { return c.fleet.Snapshot().Worker("a").Weight == 5 })
 	if n := strings.Count(c.log.String(), "level=INFO"); n != 1 {
 		t.Errorf("%d lines:\n%s", n, &c.log)
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
@@ -59,11 +58,7 @@ func TestReloadReachesAllParts(t *testing.T) {
 	if got := modelNames(u); !slices.Equal(got, []string{"also", "sim"}) {
 		t.Errorf("models: %v", got)
 	}
-	for deadline := time.Now().Add(5 * time.Second); replicas(u.planner.Current()) != 3; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the plan is still\n%s", u.planner.Current())
-		}
-	}
+	testkit.Eventually(t, "the plan has three replicas", func() bool { return replicas(u.planner.Current()) == 3 })
 }
 
 func replicas(p plan.Plan) (n int) {

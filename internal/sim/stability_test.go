@@ -34,6 +34,9 @@ func loop(seed uint64) Config {
 // TestStabilityOfEqualWorkers plays a closed loop at the engines' slots with noise and stalls. Equal engines must get equal work, with
 // one router and with three, with late events and without any.
 func TestStabilityOfEqualWorkers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	for name, change := range map[string]func(*Config){
 		"one router":    func(*Config) {},
 		"three routers": func(c *Config) { c.Replicas = 3 },

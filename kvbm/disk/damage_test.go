@@ -126,11 +126,15 @@ func damage(rng *rand.Rand, history []moment) (index, blocks []byte, version int
 // under its key, and the tier must work afterwards.
 func TestDamage(t *testing.T) {
 	const logsOfHistory = 100
+	logs := *damagedLogs
+	if testing.Short() {
+		logs = min(logs, logsOfHistory)
+	}
 	var found, verified, dropped int
-	for n := 0; n < *damagedLogs; n += logsOfHistory {
+	for n := 0; n < logs; n += logsOfHistory {
 		rng := rand.New(rand.NewPCG(*damageSeed, uint64(n)))
 		moments := history(t, rng)
-		for i := range min(logsOfHistory, *damagedLogs-n) {
+		for i := range min(logsOfHistory, logs-n) {
 			index, blocks, version := damage(rng, moments)
 			dir := t.TempDir()
 			write(t, dir, indexName, index)
@@ -145,7 +149,7 @@ func TestDamage(t *testing.T) {
 			os.RemoveAll(dir)
 		}
 	}
-	t.Logf("%d damaged folders: %d blocks found, %d verified, %d dropped, 0 wrong", *damagedLogs, found, verified, dropped)
+	t.Logf("%d damaged folders: %d blocks found, %d verified, %d dropped, 0 wrong", logs, found, verified, dropped)
 	if verified == 0 || dropped == 0 {
 		t.Error("the damage is not what it should be")
 	}
