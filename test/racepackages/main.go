@@ -73,7 +73,7 @@ func main() {
 		chosen = all.others
 	}
 	for _, path := range chosen {
-		fmt.Println(path)
+		_, _ = fmt.Fprintln(os.Stdout, path)
 	}
 }
 
