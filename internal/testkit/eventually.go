@@ -7,10 +7,10 @@ import (
 
 // patience is how long Eventually waits. It is long, because test machines are slow at times, and a
 // test that passes does not wait for it.
-const patience = 40 * time.Second
+const patience = 60 * time.Second
 
 // Eventually polls ok every 2 ms until it returns true, and fails the test when that takes more than
-// 40 s. what completes the sentence "not within 40 s: …".
+// 60 s. what completes the sentence "not within 1m0s: …".
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 
