@@ -52,7 +52,8 @@ func New(dir string) (*Server, error) {
 
 	s := &Server{}
 	args := []string{"server", "-dir=" + dir, "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", "-s3.config=" + filepath.Join(dir, "s3.json"),
-		"-master.volumeSizeLimitMB=1024", "-volume.max=20"}
+		"-master.volumeSizeLimitMB=1024", "-volume.max=20",
+		"-s3.port.iceberg=0", "-s3.port.lance=0"} // these have fixed ports, which a second store would find taken
 	// Ports that are not named have defaults, which another server may have.
 	for _, name := range []string{"s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
 		"filer.port", "filer.port.grpc"} {
