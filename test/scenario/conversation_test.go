@@ -187,7 +187,10 @@ func TestStreamsEndAndCancel(t *testing.T) {
 // TestLargeBodyPassesUntouched: a body of 16 MiB passes untouched, and its tokens are counted.
 func TestLargeBodyPassesUntouched(t *testing.T) {
 	t.Parallel()
-	g := up(t)
+	g := up(t, "--config", configFile(t, `
+gateway: {decisionTimeout: 30s} # a busy machine takes seconds to read the body
+models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 2}]}]
+`))
 	filler := strings.Repeat("0123456789abcdef", 1<<20) // an unknown field: it must pass
 	body := fmt.Sprintf(`{"model":"sim","max_tokens":4,"prompt":"The quick brown fox","x_filler":%q}`, filler)
 	r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", []byte(body))
