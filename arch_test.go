@@ -246,7 +246,7 @@ var engineWords = map[string]string{
 // TestEnginesHaveOnePlace refuses names of engines in code: a part asks package engines for a fact, or names a kind by its variable.
 func TestEnginesHaveOnePlace(t *testing.T) {
 	used := map[string]bool{}
-	inspect(t, func(at string, n ast.Node) {
+	inspect(t, func(at token.Position, n ast.Node) {
 		text, ok := n.(*ast.BasicLit)
 		if !ok || text.Kind != token.STRING {
 			return
@@ -256,7 +256,7 @@ func TestEnginesHaveOnePlace(t *testing.T) {
 			return
 		}
 		for place := range engineWords {
-			if strings.HasPrefix(at, place) {
+			if strings.HasPrefix(at.Filename, place) {
 				used[place] = true
 				return
 			}

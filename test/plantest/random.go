@@ -22,6 +22,7 @@ func (o *World) CheckRandom(t *testing.T, algorithms []string, change func(*rand
 	if testing.Short() {
 		seeds = 30
 	}
+
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		settings := randomSettings(rng, algorithms, capacity.Engine{Timing: o.Profile, KVTokens: o.Profile.KVTokens()}, change)
