@@ -151,7 +151,7 @@ func TestContextFails(t *testing.T) {
 		begin := time.Now()
 		status, text := d.post(completions, with("%s", first.generate(c.change...)))
 		if status != http.StatusBadRequest || !strings.Contains(text, c.want) || !strings.HasPrefix(text, `{"object":"error"`) ||
-			(time.Since(begin) >= 200*time.Millisecond) != c.waits {
+			c.waits && time.Since(begin) < 200*time.Millisecond {
 			t.Errorf("%s: %d %s after %v", name, status, text, time.Since(begin))
 		}
 

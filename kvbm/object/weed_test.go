@@ -91,7 +91,7 @@ func fails(t *testing.T, tier *object.Tier, reason string) {
 
 	began := time.Now()
 	err := tier.Store(space.Key([]byte("another")), make([]byte, largeBlock))
-	if took := time.Since(began); !errors.Is(err, object.ErrUnavailable) || !strings.Contains(err.Error(), reason) || took > 100*time.Millisecond {
+	if took := time.Since(began); !errors.Is(err, object.ErrUnavailable) || !strings.Contains(err.Error(), reason) || took > 2*time.Second {
 		t.Errorf("after %v: %v, wanted %q", took, err, reason)
 	} else {
 		t.Logf("%v", err)
