@@ -566,7 +566,7 @@ func TestConcurrentEngines(t *testing.T) {
 	all.Wait()
 	idle(t, s)
 	st := s.Stats()
-	if st.Slots.Partial+st.Slots.Complete+st.Slots.Leaving != 0 || st.Tiers[0].Loaded == 0 || st.Fetched == 0 {
+	if st.Slots.Partial+st.Slots.Complete+st.Slots.Leaving != 0 || st.Tiers[0].Loaded+st.Tiers[1].Loaded == 0 || st.Fetched == 0 {
 		t.Errorf("%+v", st)
 	}
 }
