@@ -128,23 +128,19 @@ func checkEnvoyVersion(e *envoySeen) []Finding {
 	}
 
 	f := Finding{Subject: "Envoy"}
-	v, err := xds.ParseVersion(e.version)
+	_, err := xds.ParseVersion(e.version)
 	switch {
 	case e.version == "":
 		f.What, f.Note = "its version cannot be read", true
 		f.Why, f.Remedy = "what it supports is not known", fmt.Sprintf("use Envoy %s or later", xds.OldestVersion)
 	case err != nil && olderThan(e.version, xds.OldestVersion):
 		f.What = fmt.Sprintf("its version is %s, and %s is the oldest that is supported", e.version, xds.OldestVersion)
-		f.Why = "it has no request_body_buffer_limit, so long prompts get 413, and it does not report who served"
-		f.Remedy = "use Envoy 1.38 or later"
+		f.Why = "it has no request_body_buffer_limit, so long prompts get 413"
+		f.Remedy = fmt.Sprintf("use Envoy %s or later", xds.OldestVersion)
 	case err != nil:
 		f.What, f.Note = fmt.Sprintf("its version is %s, and this program knows %s to %s",
 			e.version, xds.OldestVersion, xds.NewestVersion), true
 		f.Why, f.Remedy = "defaults and fields may have changed", "look for a newer Stator"
-	case !v.ReportsServed():
-		f.What = fmt.Sprintf("its version is %s, which does not report the address that served a request", e.version)
-		f.Why = `all requests count as "misdirected", and retried ones correct no caches`
-		f.Remedy = "use Envoy 1.38 or later"
 	default:
 		return nil
 	}

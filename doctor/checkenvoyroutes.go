@@ -240,8 +240,6 @@ func (e *envoySeen) eachPool(check func(name string, c node) []Finding) (found [
 }
 
 func checkPoolPolicy(e *envoySeen) []Finding {
-	version, err := xds.ParseVersion(e.version)
-	mayReport := err != nil || version.ReportsServed()
 	return e.eachPool(func(_ string, c node) (found []Finding) {
 		policy, isThere := overridePolicy(c)
 		if !isThere {
@@ -261,14 +259,6 @@ func checkPoolPolicy(e *envoySeen) []Finding {
 				What: "its override_host policy does not read the pick of routers", Why: "picks have no effect",
 				Remedy: fmt.Sprintf("set override_host_sources to the metadata key %s, path %s",
 					envoynames.NamespaceLB, envoynames.HeaderDestination),
-			})
-		}
-		if mayReport && !isKey(policy.at("selected_host_key"), envoynames.HeaderDestinationServed) {
-			found = append(found, Finding{
-				What: "its override_host policy has no selected_host_key of the expected name",
-				Why:  `Envoy does not report who served: all requests count as "misdirected"`,
-				Remedy: fmt.Sprintf("set selected_host_key to the metadata key %s, path %s",
-					envoynames.NamespaceLB, envoynames.HeaderDestinationServed),
 			})
 		}
 		if len(policy.list("fallback_policy", "policies")) == 0 {

@@ -106,7 +106,6 @@ func (s *Server) joined(stream streamID, node *corev3.Node) error {
 	if err != nil {
 		return err
 	}
-	s.warnOfVersion(node, version)
 	s.status.join(stream, node, time.Now())
 
 	shared, err := s.tables.join(stream, edge{node.GetId(), version})
@@ -134,14 +133,6 @@ func (s *Server) admit(node *corev3.Node) (Version, error) {
 	return 0, grpcstatus.Errorf(codes.FailedPrecondition,
 		"Envoy %s (node id %q) is too old for this control plane: upgrade it to %s or later; versions up to %s are known to work",
 		full, id, oldestVersion, newestVersion)
-}
-
-// warnOfVersion logs the features that an old Envoy lacks.
-func (s *Server) warnOfVersion(node *corev3.Node, v Version) {
-	if !v.ReportsServed() {
-		s.log.Warn("this Envoy does not report which worker served a request, so all requests count as "+
-			"misdirected; use Envoy 1.38 or later", "node", node.GetId(), "version", fullVersion(node))
-	}
 }
 
 // fullVersion returns the version of an Envoy with its patch, such as 1.38.3.

@@ -58,8 +58,7 @@ func (s *Server) endpointCallbacks() serverv3.Callbacks {
 // subscribe logs the news in a request: an Envoy, a refusal, or names that are no pools. Such a name gets no endpoints until a
 // model has that pool. An Envoy that is too old gets an error.
 func (s *Server) subscribe(of *subscribers, stream int64, r request, names []string) error {
-	version, err := s.admit(r.node)
-	if err != nil {
+	if _, err := s.admit(r.node); err != nil {
 		return err
 	}
 
@@ -67,7 +66,6 @@ func (s *Server) subscribe(of *subscribers, stream int64, r request, names []str
 	s.status.join(of.id(stream), r.node, time.Now())
 	if first {
 		s.log.Info("envoy subscribes to endpoints", "node", id)
-		s.warnOfVersion(r.node, version)
 	}
 	s.answered(of.id(stream), resourcev3.EndpointType, r)
 	if r.refuses {

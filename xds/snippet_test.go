@@ -33,10 +33,9 @@ func TestSnippetOfVersions(t *testing.T) {
 					t.Fatalf("%s, %s, %q: %v", v, models, control, err)
 				}
 				for part, want := range map[string]bool{
-					"selected_host_key:": v >= 38,
-					"does not report the address that served a request": v < 38,
-					"request_body_buffer_limit: \"1048576\"":            true,
-					"per_connection_buffer_limit_bytes: 1048576":        v == 36,
+					"selected_host_key:":                         v >= 38,
+					"request_body_buffer_limit: \"1048576\"":     true,
+					"per_connection_buffer_limit_bytes: 1048576": v == 36,
 					"type: EDS":              control != "",
 					"name: stator-xds":       control != "",
 					"address: 192.0.2.1":     control == "",

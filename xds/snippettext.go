@@ -20,11 +20,6 @@ func (s SnippetSettings) about() string {
 		text += "\n\nEnvoy subscribes endpoints only if it has a name, in its configuration or by --service-node and " +
 			"--service-cluster:\n  node: {id: edge-1, cluster: edge}"
 	}
-	if !s.Version.ReportsServed() {
-		text += fmt.Sprintf("\n\nEnvoy %s does not report the address that served a request: it obeys picks, and every "+
-			"request counts as misdirected. Envoy %s and later report it.",
-			s.Version, since[selectedHostField])
-	}
 	return text
 }
 
@@ -155,10 +150,6 @@ func (s SnippetSettings) commentsOfClusters() []comment {
 			"stream opens. The windows let a long body pass at once."},
 	}
 
-	if s.Version.ReportsServed() {
-		list = append(list, comment{policy + "selected_host_key", "Has the access log carry the address that served. " +
-			"Without it all requests count as \"misdirected\"."})
-	}
 	if s.XDS == "" {
 		return append(list, comment{"clusters/0/load_assignment", "Fill in the addresses of the workers, ip:port, " +
 			"exactly as in workers[].address of Stator's configuration. A pick of an address that is not here goes to " +

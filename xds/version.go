@@ -78,14 +78,11 @@ const sizeLimitVersion Version = 40
 // Envoy 1.36 applies it after them: https://github.com/envoyproxy/envoy/pull/42607.
 const routeBufferVersion Version = 37
 
-// selectedHostField is the field in which Envoy writes the address that served a request.
+// selectedHostField is the field in which Envoy writes the address that served a request, for routers that follow responses.
 const selectedHostField protoreflect.FullName = "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost.selected_host_key"
 
 // has reports whether an Envoy of this version knows a field.
 func (v Version) has(field protoreflect.FullName) bool { return v >= since[field] }
-
-// ReportsServed reports whether an Envoy of this version reports the address that served a request.
-func (v Version) ReportsServed() bool { return v.has(selectedHostField) }
 
 // BoundsBodiesByRoute reports whether the bound of a route applies to filters that read the whole body.
 func (v Version) BoundsBodiesByRoute() bool { return v >= routeBufferVersion }

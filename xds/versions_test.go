@@ -32,26 +32,6 @@ func nodeOf(id string, major, minor uint32) *corev3.Node {
 	}}
 }
 
-// TestOldEnvoysAreNamed: an Envoy before 1.38 obeys picks and does not report who served a request. The control plane
-// logs that when such an Envoy connects.
-func TestOldEnvoysAreNamed(t *testing.T) {
-	for _, tt := range []struct {
-		minor uint32
-		lines int
-	}{{36, 1}, {37, 1}, {38, 0}, {40, 0}} {
-		var log testkit.Log
-		s := NewServer(Settings{}, fleet.New(fleet.Hooks{}), log.Logger(), prometheus.NewRegistry())
-		for range 3 { // of one stream
-			if err := s.joined(streamID{number: 1}, nodeOf("edge", 1, tt.minor)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if n := log.Count("use Envoy 1.38 or later"); n != tt.lines {
-			t.Errorf("1.%d: %d lines: %s", tt.minor, n, &log)
-		}
-	}
-}
-
 // TestVersionOfNode: an Envoy that is newer than all known ones, or does not name its version, counts as the newest.
 func TestVersionOfNode(t *testing.T) {
 	for _, tt := range []struct {

@@ -64,17 +64,10 @@ func refused(e *messages.Entry) bool {
 }
 
 // servedBy returns the address of the worker whose answer the client received; empty if there was none, or if it is
-// not known. Envoy names the worker of the last attempt, also where that failed.
-//
-// An Envoy before 1.38 names none. The first attempt goes to the picked worker, so that one has served a request with
-// one attempt. Otherwise a worker would be held back after a few failures, and no success would end that.
+// not known. Envoy names the worker of the last attempt, also if that failed.
 func servedBy(e *messages.Entry) string {
-	switch {
-	case !e.Upstream || e.FirstByte == 0:
+	if !e.Upstream || e.FirstByte == 0 {
 		return ""
-	case e.Served == "" && e.Attempts == 1:
-		first, _, _ := strings.Cut(e.Picked, ",")
-		return first
 	}
 	return e.Served
 }

@@ -185,9 +185,6 @@ func TestFailedOutcome(t *testing.T) {
 		"cut off":               {func(e *messages.Entry) { e.Broken = true }, Failed, route.Ending{Served: "a", Failed: true, CutOff: true}},
 		"none after a retry":    {func(e *messages.Entry) { e.Status, e.FirstByte, e.Attempts = 503, 0, 2 }, Failed, route.Ending{Failed: true, Tried: "a"}},
 		"the client left":       {func(e *messages.Entry) { e.Status, e.Broken, e.Left = 0, true, true }, AsPicked, route.Ending{Served: "a"}},
-		"an old Envoy":          {func(e *messages.Entry) { e.Served = "" }, Misdirected, route.Ending{Served: "a"}},
-		"its error":             {func(e *messages.Entry) { e.Served, e.Status = "", 500 }, Failed, route.Ending{Served: "a", Failed: true}},
-		"its retry":             {func(e *messages.Entry) { e.Served, e.Attempts = "", 2 }, Retried, route.Ending{}},
 		"good after a retry":    {func(e *messages.Entry) { e.Served, e.Attempts = "b", 2 }, Retried, route.Ending{Served: "b"}},
 		"no worker was reached": {func(e *messages.Entry) { e.Upstream, e.Status, e.FirstByte = false, 503, 0 }, Unserved, route.Ending{Failed: true, Tried: "a"}},
 	} {

@@ -1,6 +1,8 @@
 package messages
 
 import (
+	"net"
+	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -13,9 +15,12 @@ type Log struct{ Entries []Entry }
 
 // Entry holds the fields of a finished request that the router needs.
 type Entry struct {
-	// Booking, Decision, Picked and Served are dynamic metadata, under the names of package envoynames.
-	// They are empty if the metadata is missing.
-	Booking, Decision, Picked, Served string
+	// Booking, Decision and Picked are dynamic metadata, under the names of package envoynames. They are empty if the metadata is
+	// missing.
+	Booking, Decision, Picked string
+	// Served is the address of the worker of the last attempt, as ip:port: from dynamic metadata, or else Envoy's upstream remote address.
+	// It is empty if no worker was reached by IP.
+	Served string
 	// Upstream means that a worker was reached. Attempts is the number of times that one was tried.
 	Upstream bool
 	Attempts uint32
@@ -154,7 +159,8 @@ func (e *Entry) readFlags(message []byte) error {
 
 // readCommon decodes an AccessLogCommon.
 func (e *Entry) readCommon(message []byte) error {
-	var first, last, flags, meta bool
+	var first, last, flags, meta, remote bool
+	var address []byte // of the worker
 
 	w := over(message)
 	for w.next() {
@@ -169,6 +175,9 @@ func (e *Entry) readCommon(message []byte) error {
 			}
 		case commonUpstreamRemoteAddress<<3 | length:
 			e.Upstream = true
+			if w.once(&remote) {
+				address = w.bytes
+			}
 		case commonResponseFlags<<3 | length:
 			if w.once(&flags) {
 				w.err = e.readFlags(w.bytes)
@@ -181,7 +190,48 @@ func (e *Entry) readCommon(message []byte) error {
 			e.Attempts = uint32(w.number)
 		}
 	}
+	if w.err == nil && e.Served == "" {
+		e.Served, w.err = readAddress(address)
+	}
 	return w.err
+}
+
+// readAddress decodes an Address and returns its ip:port; empty for an address of another kind. The last kind counts.
+func readAddress(message []byte) (address string, err error) {
+	var socket bool
+	w := over(message)
+	for w.next() {
+		switch w.tag {
+		case addressSocket<<3 | length:
+			if w.once(&socket) {
+				address, w.err = readSocketAddress(w.bytes)
+			}
+		case addressPipe<<3 | length, addressInternal<<3 | length:
+			address = ""
+		}
+	}
+	return address, w.err
+}
+
+// readSocketAddress decodes a SocketAddress and returns its ip:port; empty for one without a number of a port. The last kind counts.
+func readSocketAddress(message []byte) (address string, err error) {
+	var ip []byte
+	var port uint32
+	w := over(message)
+	for w.next() {
+		switch w.tag {
+		case socketAddress<<3 | length:
+			ip = w.bytes
+		case socketPort<<3 | varint:
+			port = uint32(w.number)
+		case socketNamedPort<<3 | length:
+			port = 0
+		}
+	}
+	if w.err != nil || len(ip) == 0 || port == 0 {
+		return "", w.err
+	}
+	return net.JoinHostPort(string(ip), strconv.FormatUint(uint64(port), 10)), nil
 }
 
 // readDuration decodes a Duration. Negative seconds are 0, and seconds beyond the range of time.Duration are its

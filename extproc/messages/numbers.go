@@ -125,6 +125,17 @@ const (
 	commonUpstreamRequestAttempts = 24
 )
 
+// envoy.config.core.v3.Address and its SocketAddress.
+const (
+	addressSocket   = 1
+	addressPipe     = 2
+	addressInternal = 3
+
+	socketAddress   = 2
+	socketPort      = 3
+	socketNamedPort = 4
+)
+
 // envoy.data.accesslog.v3.ResponseFlags.
 const (
 	flagNoHealthyUpstream               = 2

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -291,7 +292,7 @@ func texts(pairs ...string) *structpb.Struct {
 }
 
 var finished = &datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCommon{
-	SampleRate: 1, UpstreamRemoteAddress: &corev3.Address{}, UpstreamRequestAttemptCount: 2, RouteName: "r",
+	SampleRate: 1, UpstreamRemoteAddress: socketAt("10.0.0.3", 8000), UpstreamRequestAttemptCount: 2, RouteName: "r",
 	TimeToFirstUpstreamRxByte: durationpb.New(1500 * time.Millisecond), TimeToLastUpstreamRxByte: durationpb.New(3 * time.Second), CustomTags: map[string]string{"a": "b"},
 	Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		envoynames.Namespace:   texts(envoynames.Booking, "b1", envoynames.Decision, "d1", "other", "x"),
@@ -300,6 +301,13 @@ var finished = &datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCom
 	}},
 	ResponseFlags: &datav3.ResponseFlags{UpstreamRemoteReset: true, DownstreamConnectionTermination: true, NoRouteFound: true},
 }, Response: &datav3.HTTPResponseProperties{ResponseHeadersBytes: 7, ResponseBodyBytes: 12345, ResponseCode: wrapperspb.UInt32(503)}}
+
+// socketAt returns the address of a worker.
+func socketAt(ip string, port uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: ip, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
+}
 
 // theirs returns an entry as the generated code decodes it.
 func theirs(m *datav3.HTTPAccessLogEntry) Entry {
@@ -316,9 +324,13 @@ func entryOf(m *datav3.HTTPAccessLogEntry) Entry {
 	fact := func(namespace, key string) string {
 		return c.GetMetadata().GetFilterMetadata()[namespace].GetFields()[key].GetStringValue()
 	}
+	served := fact(envoynames.NamespaceLB, envoynames.HeaderDestinationServed)
+	if at := c.GetUpstreamRemoteAddress().GetSocketAddress(); served == "" && at.GetAddress() != "" && at.GetPortValue() != 0 {
+		served = net.JoinHostPort(at.GetAddress(), strconv.Itoa(int(at.GetPortValue())))
+	}
 	return Entry{
 		Booking: fact(envoynames.Namespace, envoynames.Booking), Decision: fact(envoynames.Namespace, envoynames.Decision),
-		Picked: fact(envoynames.NamespaceLB, envoynames.HeaderDestination), Served: fact(envoynames.NamespaceLB, envoynames.HeaderDestinationServed),
+		Picked: fact(envoynames.NamespaceLB, envoynames.HeaderDestination), Served: served,
 		Upstream: c.GetUpstreamRemoteAddress() != nil, Attempts: c.GetUpstreamRequestAttemptCount(),
 		FirstByte: max(0, c.GetTimeToFirstUpstreamRxByte().AsDuration()), LastByte: max(0, c.GetTimeToLastUpstreamRxByte().AsDuration()),
 		ResponseBytes: m.GetResponse().GetResponseBodyBytes(), Status: m.GetResponse().GetResponseCode().GetValue(),
@@ -336,6 +348,12 @@ func FuzzLog(f *testing.F) {
 	left := &datav3.HTTPAccessLogEntry{Request: &datav3.HTTPRequestProperties{RequestId: "r1", Path: "/"}}
 	f.Add(marshal(f, logOf(finished, &datav3.HTTPAccessLogEntry{}, left, finished)))
 	f.Add(marshal(f, logOf()))
+	for _, at := range []*corev3.Address{
+		socketAt("10.0.0.3", 8000), socketAt("fd00::1", 65535), socketAt("", 1), socketAt("10.0.0.3", 0),
+		{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: "/run/x"}}}, {},
+	} {
+		f.Add(marshal(f, logOf(&datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCommon{UpstreamRemoteAddress: at}})))
+	}
 	f.Add(marshal(f, &alsv3.StreamAccessLogsMessage{LogEntries: &alsv3.StreamAccessLogsMessage_TcpLogs{}}))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		var m alsv3.StreamAccessLogsMessage
