@@ -70,9 +70,11 @@ func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 	set := func(key, value string) { r.Set = append(r.Set, envoynames.Header{Key: key, Value: value}) }
 
 	// The endpoint picker protocol requires the pick as a header too. An Envoy that reads the metadata would have to
-	// remove the header.
+	// remove the header. The header has the first address alone: a pool of type ORIGINAL_DST, which reads it, takes one, and
+	// answers 503 to a list.
 	if !x.origin.ReadsMetadata {
-		set(envoynames.HeaderDestination, r.Destinations)
+		first, _, _ := strings.Cut(r.Destinations, ",")
+		set(envoynames.HeaderDestination, first)
 	}
 	// With several pools Envoy has chosen a route that answers 503, which is right for a request without a
 	// decision. The header selects the route of the pool.

@@ -210,3 +210,17 @@ func TestFullDuplexBodies(t *testing.T) {
 		t.Errorf("%g bookings ended by engines' reports, not by their access-log entries", n)
 	}
 }
+
+// TestOriginalDestination: the pool of another gateway is of type ORIGINAL_DST and takes one address, from the header of the pick. All
+// requests are served as picked, although each decision names a second worker for a retry.
+func TestOriginalDestination(t *testing.T) {
+	t.Parallel()
+	_, policy, _ := strings.Cut(envoyWithoutLog, "  - name: engines\n")
+	policy, _, _ = strings.Cut(policy, "  CLUSTERS")
+	o := startWithoutLog(t, "request_body_mode: BUFFERED", policy, `    type: ORIGINAL_DST
+    lb_policy: CLUSTER_PROVIDED
+    original_dst_lb_config: {use_http_header: true, http_header_name: x-gateway-destination-endpoint}
+`, "EXTRA", "response_attributes: [upstream.address]")
+	o.converse(3, 4)
+	o.assertServed(12)
+}
