@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -62,6 +63,17 @@ func (r *Router) newDoors(cfg Config) {
 	stream.Register(d.grpc, d.stream)
 	accesslog.Register(d.grpc, d.accessLog)
 	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
+}
+
+// drain lets streams end, and has Envoys connect elsewhere. The caller stops the gRPC server afterwards.
+func (d *doors) drain(most time.Duration) {
+	var refusing sync.WaitGroup
+	d.stream.Drain(func() {
+		// It waits for all streams, the access log among them, until the server is stopped.
+		refusing.Go(d.grpc.GracefulStop)
+	}, most)
+	d.grpc.Stop()
+	refusing.Wait()
 }
 
 // serveRelay serves the relay until ctx ends. Without it, the requests that name it fail, and Envoy has no other address for them; requests

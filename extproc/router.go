@@ -207,6 +207,9 @@ type RunConfig struct {
 	Bus *bus.Bus
 	// AwaitFleet delays Listen until the workers on the bus are in the fleet.
 	AwaitFleet bool
+	// DrainTime bounds how long Run goes on after ctx has ended, with requests that have no decision yet and with responses that pass
+	// through the router.
+	DrainTime time.Duration
 }
 
 // Run follows the bus and the listed workers, and serves Envoy, until ctx ends or serving fails. It must
@@ -246,12 +249,14 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	if err != nil {
 		return err
 	}
-	return grpcserve.Run(ctx, r.doors.grpc, r.doors.accessLog.Listener(ln), r.runBesideServer)
+	return grpcserve.Run(ctx, r.doors.grpc, r.doors.accessLog.Listener(ln), func(ctx context.Context) error {
+		return r.runBesideServer(ctx, cfg.DrainTime)
+	})
 }
 
 // runBesideServer runs the parts that belong to the serving of Envoy, until ctx ends: the settling of prefills, the decision log, and the
 // watch for closed access logs. It closes the decision log after its last line.
-func (r *Router) runBesideServer(ctx context.Context) error {
+func (r *Router) runBesideServer(ctx context.Context, drainTime time.Duration) error {
 	var all sync.WaitGroup
 	all.Go(func() { r.settlePrefills(ctx) })
 	if r.doors.relayAt != nil {
@@ -265,7 +270,7 @@ func (r *Router) runBesideServer(ctx context.Context) error {
 	}
 
 	err := r.doors.accessLog.Run(ctx)
-	r.doors.stream.Drain() // before the server stops, which resets streams
+	r.doors.drain(drainTime) // before the server stops, which resets streams
 	all.Wait()
 	return err
 }

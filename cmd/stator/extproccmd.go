@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/extproc"
@@ -29,6 +30,8 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		"`ip:port` for the requests of models with prefill and decode workers that need a second attempt, or both workers at once, as "+
 			"Envoys reach it; stator xds must have the same (default none)")
 	p.doors.AddClientFlags(f.FlagSet)
+	drain := f.Duration("drain-time", time.Minute, "how long a router that stops goes on with responses that pass through it, which they do "+
+		"in Envoys that send them and no access log; give its process longer than that")
 	decisions := ""
 	addDecisionLogFlag(f, &decisions)
 	if err := f.Read(args); err != nil {
@@ -64,7 +67,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	p.part(func(ctx context.Context) error {
 		return router.Run(ctx, extproc.RunConfig{
 			Listen: func() (net.Listener, error) { return p.doors.ForEnvoys(*at, "--listen-address", p.log) },
-			Bus:    p.bus, AwaitFleet: true,
+			Bus:    p.bus, AwaitFleet: true, DrainTime: *drain,
 		})
 	})
 	p.part(func(ctx context.Context) error { return configfile.Watch(ctx, p.file, p.log, router.Reload) })

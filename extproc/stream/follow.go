@@ -6,6 +6,9 @@ import (
 	"runtime/debug"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
 )
@@ -28,6 +31,8 @@ func (d *door) follow() (err error) {
 	next := make(chan struct{})
 	defer close(next)
 	received := d.receive(next)
+	var cut <-chan struct{} // nil before the server drains
+	draining := d.srv.draining
 	for d.Phase() == exchange.Following {
 		select {
 		case r := <-received:
@@ -39,8 +44,14 @@ func (d *door) follow() (err error) {
 				return streamEnd(err)
 			}
 			next <- struct{}{}
-		case <-d.srv.draining:
-			return nil
+		case <-draining:
+			// In this mode Envoy keeps no copy of a piece, so one that is on its way would be missing in an answer that else looks whole.
+			if d.responseMode != messages.FullDuplex {
+				return nil
+			}
+			draining, cut = nil, d.srv.cut
+		case <-cut:
+			return status.Error(codes.Unavailable, "the router stops, and the response takes longer than its drain time")
 		}
 	}
 	return nil
@@ -109,16 +120,43 @@ func (d *door) skipsResponse() messages.Mode {
 	return messages.Unknown
 }
 
-// drainTime is the time that the last messages of streams have to leave the process.
-const drainTime = 100 * time.Millisecond
+const (
+	// flushTime is the time that the last messages of streams have to leave the process.
+	flushTime = 100 * time.Millisecond
+	// drainLook is the pause between two looks at the streams that are left.
+	drainLook = 10 * time.Millisecond
+)
 
-// Drain ends the streams that are open after their decision, in a way that lets their requests go on. It is called before
-// the gRPC server stops, which would reset them.
-func (s *Server) Drain() {
+// Drain ends all streams in a way that lets their requests go on. It is called before the gRPC server stops, which would reset them.
+//
+//	stream                                 ends
+//	before its decision                    with the decision
+//	after it, no response passes through   at once
+//	a response passes through              with the response
+//
+// refuse has Envoys open their next streams elsewhere. A stream that is still open after the time fails: then Envoy cuts the response off,
+// and the client sees that it is not whole.
+func (s *Server) Drain(refuse func(), most time.Duration) {
 	s.drain.Do(func() {
+		followed := s.followed.Load() > 0
+		refuse()
 		close(s.draining)
-		if s.followed.Load() > 0 {
-			time.Sleep(drainTime)
+
+		over := time.NewTimer(most)
+		defer over.Stop()
+		look := time.NewTicker(drainLook)
+		defer look.Stop()
+		for inTime := true; inTime && s.streams.Load() > 0; {
+			select {
+			case <-look.C:
+			case <-over.C:
+				inTime = false
+			}
+		}
+
+		close(s.cut)
+		if followed {
+			time.Sleep(flushTime)
 		}
 	})
 }

@@ -306,8 +306,13 @@ func TestDrain(t *testing.T) {
 	w, e, client := following(t)
 	s, _ := picked(t, client, buffered, none)
 	w.idle(t)
-	w.server.Drain()
-	w.server.Drain()
+	refused := 0
+	for range 2 {
+		w.server.Drain(func() { refused++ }, time.Minute)
+	}
+	if refused != 1 {
+		t.Errorf("new streams are refused %d times", refused)
+	}
 	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("the stream ends with %v", err)
 	}

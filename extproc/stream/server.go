@@ -29,15 +29,16 @@ type Server struct {
 	requests *exchange.Service
 	metrics  *metrics
 	notices  notices
-	// draining is closed by Drain.
-	draining chan struct{}
-	drain    sync.Once
-	followed atomic.Int64 // streams that are open after their decision
+	// draining is closed when Drain begins, and cut when its time is over.
+	draining, cut chan struct{}
+	drain         sync.Once
+	followed      atomic.Int64 // streams that are open after their decision
+	streams       atomic.Int64 // all that are open
 }
 
 // NewServer returns a server whose streams are exchanges of requests.
 func NewServer(requests *exchange.Service, log *slog.Logger, reg prometheus.Registerer) *Server {
-	return &Server{requests: requests, metrics: newMetrics(reg), notices: notices{log: log}, draining: make(chan struct{})}
+	return &Server{requests: requests, metrics: newMetrics(reg), notices: notices{log: log}, draining: make(chan struct{}), cut: make(chan struct{})}
 }
 
 const (
@@ -91,6 +92,8 @@ type door struct {
 
 // Process serves one request of a client: a stream of *messages.Request.
 func (s *Server) Process(stream grpc.ServerStream) error {
+	s.streams.Add(1)
+	defer s.streams.Add(-1)
 	d := s.open(stream)
 	defer func() { d.OnEnd(true, time.Now()) }() // for ends that do not come from Envoy
 	if err := d.decide(); err != nil || d.Phase() != exchange.Following {

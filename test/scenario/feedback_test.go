@@ -376,3 +376,49 @@ func TestStoppedRouterCutsNothing(t *testing.T) {
 		t.Errorf("the response was cut off: %v after %d bytes", err, len(rest))
 	}
 }
+
+// TestStoppedRouterLosesNoToken: responses pass through a router in the mode in which Envoy keeps no copy of them. A router that stops goes
+// on with them to their ends, so every answer has all its tokens.
+func TestStoppedRouterLosesNoToken(t *testing.T) {
+	t.Parallel()
+	const answers, tokens = 40, 300
+	o := startWithoutLog(t, "request_body_mode: FULL_DUPLEX_STREAMED, request_trailer_mode: SEND, "+
+		"response_body_mode: FULL_DUPLEX_STREAMED, response_trailer_mode: SEND")
+	var begun, all sync.WaitGroup
+	begun.Add(answers)
+	for range answers {
+		all.Go(func() {
+			resp, err := o.stream(t.Context(), tokens)
+			begun.Done()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if n, err := countTokens(resp); err != nil || n != tokens {
+				t.Errorf("%d of %d tokens came: %v", n, tokens, err)
+			}
+		})
+	}
+	begun.Wait()
+	if n := o.metric("stator_accesslog_followed_streams"); n == 0 {
+		t.Fatal("no stream is followed: the test shows nothing")
+	}
+	o.router.stop()
+	all.Wait()
+}
+
+// countTokens reads a stream of an answer to its end, and returns the number of tokens that came. It is an error if the answer is cut off.
+func countTokens(resp *http.Response) (n int, err error) {
+	ended := false
+	err = chunks(resp, func(data string) bool {
+		ended = data == "[DONE]"
+		if strings.Contains(data, `"content":"`) && !strings.Contains(data, `"content":""`) {
+			n++
+		}
+		return !ended
+	})
+	if err == nil && !ended {
+		err = errors.New("it was cut off")
+	}
+	return n, err
+}
