@@ -96,7 +96,7 @@ func Pages() []Page {
 	return []Page{
 		{pathMetrics, "metrics in the format of Prometheus; see metrics.md", false},
 		{pathHealth, "200 while the process runs", false},
-		{pathReady, "200 while the process serves requests, with what it lacks, and otherwise 503 with the reason", false},
+		{pathReady, "200 while the process serves requests, with a list of missing parts, and otherwise 503 with the reason", false},
 		{pathFleet, "workers and their ranks, with leases, cache states, and booked and reported load; the room of the index", true},
 		{pathDecisions, "the newest decisions: 50, or ?n=NUMBER", true},
 		{pathDecision, "one decision with all candidates and their costs; the id latest is the newest", true},
@@ -110,7 +110,7 @@ func Pages() []Page {
 		{pathKV, "the stores of KV blocks: their tiers, their blocks and the engines that use them; see kv.md", true},
 		{pathKVPin, `with POST: pins blocks for a time, {"model": NAME, "hashes": [HASH], "keys": [KEY], "ttl": "1h"}; 0 ends pins`, false},
 		{pathKVPrefetch, `with POST: loads blocks into host memory, {"model": NAME, "hashes": [HASH], "keys": [KEY]}`, false},
-		{pathKVFlush, `with POST: drops all blocks of a store, {"model": NAME}, or those of "tier": "host" or "disk" alone`, false},
+		{pathKVFlush, `with POST: drops all blocks of a store, {"model": NAME}, or only its blocks in "tier": "host" or "disk"`, false},
 		{pathProfiles, "profiles of the Go runtime: one at a time, of at most 60 s", false},
 	}
 }

@@ -29,10 +29,10 @@ type collector struct {
 var (
 	promptTokens = metric.Desc("route", "prompt_tokens_total", "Tokens in the prompts of picked requests.")
 	cachedTokens = metric.Desc("route", "cached_tokens_total",
-		"Those of the prompt tokens that the picked rank had cached, as far as the index stored or predicted.")
+		"Prompt tokens that the picked rank had cached, as far as the index stored or predicted.")
 	promptBlocks  = metric.Desc("route", "prompt_blocks_total", "Complete blocks in the prompts of picked requests.")
 	overlapBlocks = metric.Desc("route", "overlap_blocks_total",
-		"Those of the prompt blocks that the picked rank had cached, as far as the index stored or predicted. "+
+		"Prompt blocks that the picked rank had cached, as far as the index stored or predicted. "+
 			"Divided by prompt_blocks_total: the hit rate.")
 	bookingsOpen  = metric.Desc("route", "bookings", "Booked requests that have not ended.")
 	bookingsEnded = metric.Desc("route", "bookings_ended_total", "Ended bookings by the reason of their end.", "reason")

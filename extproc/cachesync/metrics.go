@@ -19,7 +19,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	part := metric.For(reg, "feed")
 	m := &metrics{
 		recoveries: part.Counters("recoveries_total",
-			"Attempts to make a rank's cache state exact from its agent, by what the agent sent and by the state after it.",
+			"Attempts to make a rank's cache state exact from its agent, by the agent's answer and by the state after it.",
 			"by", "result"),
 		duration: part.Histogram("recovery_duration_seconds",
 			"Duration of these attempts.", prometheus.ExponentialBuckets(1e-3, 4, 8)),

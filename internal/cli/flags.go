@@ -1,4 +1,4 @@
-// Package cli has what the commands of a program share on the command line: flags in groups with help and
+// Package cli has the parts of the command line that the commands of a program share: flags in groups with help and
 // suggestions, flags that repeat, the flags of the log, and a progress bar.
 //
 // Help goes to standard output and errors of usage to standard error, both passed in. The package reads no

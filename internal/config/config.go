@@ -399,7 +399,7 @@ type Worker struct {
 	// vLLM's OffloadingConnector with a tier of that type, "bootstrap" SGLang, "context" TensorRT-LLM's
 	// disaggregated_params, and "none" no transfer. All prefill and decode workers of a model must have the same. An
 	// aggregated worker with "p2p" lets others pull prompts from its cache.
-	Transfer string `yaml:"transfer" default:"none for aggregated workers, else that of the engine: nixl, bootstrap or context"`
+	Transfer string `yaml:"transfer" default:"none for aggregated workers, else the engine's: nixl, bootstrap or context"`
 	// TransferAddress is the host and port that other engines connect to with transfer p2p or bootstrap: the address of
 	// vLLM's p2p tier, whose rank r has the same with its port raised by r, or of SGLang's bootstrap server.
 	TransferAddress string `yaml:"transferAddress" default:"with bootstrap the host of address, and port 8998"`

@@ -59,7 +59,7 @@ func newCollector(n *Node) *collector {
 		leased: desc("peer_leased_blocks", "Blocks that are held for other nodes that read them by NIXL."),
 		objectRefused: desc("refused_indexes_total",
 			"Objects in the bucket that were refused: damaged, of another format, or written without the secret of this node."),
-		packBytes: desc("pack_bytes", "Memory beside that of the host tier for blocks on their way to the bucket."),
+		packBytes: desc("pack_bytes", "Memory, besides the host tier's, for blocks on their way to the bucket."),
 	}
 }
 

@@ -30,7 +30,7 @@ func printHead(out io.Writer, o *options) {
 
 // printLoad prints the results of one load, by policy and round.
 func printLoad(out io.Writer, l load, policies []string, results [][]result) {
-	_, _ = fmt.Fprintf(out, "\n%s: %d requests, %d at a time; the first %d tokens of a prompt are those of one of %d prefixes\n\n",
+	_, _ = fmt.Fprintf(out, "\n%s: %d requests, %d at a time; the first %d tokens of a prompt are one of %d prefixes\n\n",
 		l.shape.name, l.requests, l.concurrent, l.shape.prefix, l.shape.prefixes)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	line := func(first string, cell func(column int) any, columns ...int) {

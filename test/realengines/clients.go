@@ -189,7 +189,7 @@ func (p *page) cases(list []clientCase) (good int) {
 // printClients writes the section of the report.
 func printClients(p *page, cases []clientCase, pass, shut []pathCase) {
 	p.section("Clients and other paths")
-	p.text("What the clients' libraries sent through the gateway, without a change but of the address.")
+	p.text("Requests of the clients' libraries through the gateway. Only their address was changed.")
 	good := p.cases(cases)
 
 	p.text("Paths that Stator does not read go to the least loaded worker of their model. The engine answers with the same status itself.")

@@ -323,11 +323,11 @@ func (d *disaggregated) printBars(p *page) {
 	back := d.found(roundBack)
 
 	p.bar("all requests are answered", answered)
-	p.bar("all answers are equal to those of one engine alone", same)
+	p.bar("all answers are equal to the answers of one engine alone", same)
 	p.bar("engine d fetches the prompts and computes none", first.counts.transferred == len(first.answers) &&
 		first.counts.fetched > 0 && first.counts.computed == 0)
 	p.bar("a client's kv_transfer_params do not reach an engine", params.counts.computed == 0)
-	p.bar("the relay answers where the transfer fails", blocked.counts.relayed == len(blocked.answers) && dies.counts.relayed == 1)
+	p.bar("the relay answers if the transfer fails", blocked.counts.relayed == len(blocked.answers) && dies.counts.relayed == 1)
 	p.bar("engine d computes the prompts while the prefill engine is dead", dead.counts.transferred == 0 && dead.counts.computed > 0)
 	p.bar("prompts are transferred again when the prefill engine is back", back.counts.transferred == len(back.answers) &&
 		back.counts.computed == 0)

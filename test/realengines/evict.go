@@ -118,8 +118,8 @@ func (p *player) record(a answer, err error) {
 // print writes the section of the report about all eviction runs.
 func printEvictions(p *page, runs []*eviction) {
 	p.section("Conversations that do not fit")
-	p.text("Each engine has %d blocks of %d tokens, and the conversations need more. \"Promised\" is what decisions expected in the "+
-		"picked worker's cache.", smallCache, blockSize)
+	p.text("Each engine has %d blocks of %d tokens, and the conversations need more. \"Promised\" are the tokens that decisions "+
+		"expected in the picked worker's cache.", smallCache, blockSize)
 	p.row("requests at a time", "requests", "equal", "prompt tokens", "promised", "served", "promised ÷ served")
 	for _, e := range runs {
 		p.row(e.concurrent, e.requests, e.equal, e.prompt, e.promised, e.served, fmt.Sprintf("%.2f", e.ratio()))

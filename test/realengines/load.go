@@ -42,7 +42,7 @@ type dataset struct {
 var datasets = []dataset{
 	{"random", "prompts of 1,000 tokens that share nothing, 32 tokens of answer", []string{
 		"--dataset-name", "random", "--random-input-len", "1000", "--random-output-len", "32"}, false},
-	{"prefix_repetition", "prompts of 3,800 tokens, the first 3,600 those of one of 24 prefixes, 32 tokens of answer", []string{
+	{"prefix_repetition", "prompts of 3,800 tokens, the first 3,600 one of 24 prefixes, 32 tokens of answer", []string{
 		"--dataset-name", "prefix_repetition", "--prefix-repetition-num-prefixes", "24", "--prefix-repetition-prefix-len", "3600",
 		"--prefix-repetition-suffix-len", "200", "--prefix-repetition-output-len", "32"}, true},
 }

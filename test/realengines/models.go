@@ -286,8 +286,8 @@ func printModels(p *page, all []*modelCase, wrong, gone []refusedCase, libraries
 
 	good := p.cases(libraries)
 	p.bar("requests for each model go to its engines", right == requests)
-	p.bar("vectors and scores are equal with those of the engine", !differ)
+	p.bar("vectors and scores are equal to the engine's", !differ)
 	p.bar("requests for the wrong model get the engine's answer", passed == len(wrong))
 	p.bar("requests for a model that is not there get 404 from the gateway", refused == len(gone))
-	p.bar("vectors that the clients' libraries read are those of the engine", len(libraries) > 0 && good == len(libraries))
+	p.bar("vectors that the clients' libraries read are equal to the engine's", len(libraries) > 0 && good == len(libraries))
 }

@@ -163,7 +163,7 @@ func printConcurrent(p *page, rounds []*legRound) {
 		same = same && equal == len(r.answers)
 	}
 	p.bar("the relay sends both legs", first.counts.relayed == len(first.answers) && first.counts.transferred == len(first.answers))
-	p.bar("all answers of both legs are equal to those of one engine alone", same)
+	p.bar("all answers of both legs are equal to the answers of one engine alone", same)
 	p.bar("engine d fetches whole blocks of each prompt", first.counts.fetched > 0 &&
 		first.counts.computed <= len(first.answers)*blockSize)
 }
@@ -362,7 +362,7 @@ func askToFetch(ctx context.Context, e *engine, what string, list []*legRequest,
 func (p *pulls) print(page *page) {
 	page.section("A prefix from another engine's cache")
 	page.text("The same engines serve whole requests, with `transfer: p2p`. Engine p has the %d tokens with which %d requests begin, "+
-		"which follow each other after %v; %d such groups. Answers of %d tokens are compared with those of a request alone: in a batch, "+
+		"which follow each other after %v; %d such groups. Answers of %d tokens are compared with the answers to requests alone: in a batch, "+
 		"vLLM rounds otherwise, which may change a token.", pullPrefix, pullRequests, pullPause, pullGroups, pullAnswer)
 	page.row("requests", "sent", "status 200", "equal")
 	for i, k := range p.kinds {
@@ -387,9 +387,9 @@ func (p *pulls) print(page *page) {
 	all := p.all()
 	fetch := p.kinds[pulled]
 	page.bar("all requests with one beginning are answered", all.good == all.requests)
-	page.bar("at least 9 of 10 answers are equal to those of a request alone", 10*all.equal >= 9*all.requests)
+	page.bar("at least 9 of 10 answers are equal to the answers to requests alone", 10*all.equal >= 9*all.requests)
 	page.bar("the router has the less loaded engine fetch the beginning", fetch.requests > 0)
-	page.bar("answers to requests that fetch it are equal to those of a request alone", fetch.equal == fetch.requests)
+	page.bar("answers to requests that fetch it are equal to the answers to requests alone", fetch.equal == fetch.requests)
 	page.bar("vLLM reports the fetched tokens as cached", p.served == fetch.requests)
 	page.bar("engine d fetches what decisions name, but for the first time, when the engines are not connected",
 		p.fetched > 0 && p.fetched >= p.expected-pullPrefix)

@@ -364,11 +364,11 @@ func (s *storeRun) print(p *page) {
 	p.text("Two vLLM, launched by Stator's agent with `stator-connector`, share the store of their node: host memory, a disk, and "+
 		"SeaweedFS as the object store. %d prompts of %d to %d tokens, with %d whole blocks of %d tokens, are sent one after another in "+
 		"each round. Each engine's own cache has room for %d blocks. From the third round on, the engines' caches are emptied before a "+
-		"round, and the tiers above the one that is named. vLLM reports that as the end of all blocks, so the router expects only what "+
-		"it is informed of from then on.",
+		"round, and the tiers above the one that is named. vLLM reports that as the end of all blocks, so the router expects only the "+
+		"blocks of later events from then on.",
 		len(s.requests), s.requests[0].prompt, s.requests[len(s.requests)-1].prompt, blocks, blockSize, storeCache)
 
-	p.row("round", "token ids equal", "logprobs equal to those of the second round", "tokens expected in caches", "tokens cached, by vLLM",
+	p.row("round", "token ids equal", "logprobs equal to the second round", "tokens expected in caches", "tokens cached, by vLLM",
 		"of these outside of its cache, by vLLM", "blocks written", "blocks read", "loaded from the disk", "loaded from objects")
 	for _, r := range s.rounds {
 		equal, exact, cached := s.equal(r)

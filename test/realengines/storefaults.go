@@ -464,7 +464,7 @@ func (f *faultRun) print(p *page) {
 	p.text("**Failed, slow and cut loads.** An engine has its session through a proxy, which spoils the answers to its fetches while %d "+
 		"requests load at once. About half of their clients leave within 0.6 s, and others ask the same. After each round the tiers "+
 		"are emptied, this engine gets all prompts once more and saves their blocks, and a second engine loads these. Answers are "+
-		"compared with those of an engine without connector.", faultPrompts)
+		"compared with the answers of an engine without connector.", faultPrompts)
 	p.row("", "")
 	p.row("rounds", f.rounds)
 	for kind, name := range faultNames {
@@ -474,7 +474,7 @@ func (f *faultRun) print(p *page) {
 	p.row("clients that left", f.left)
 	p.row("answers with the right tokens in the rounds", f.during)
 	p.row("the same prompts afterwards", f.after)
-	p.row("by the second engine, from what was saved", f.loaded)
+	p.row("by the second engine, from the saved blocks", f.loaded)
 	p.row("tokens that it loaded", f.hits)
 	p.end()
 
@@ -484,8 +484,8 @@ func (f *faultRun) print(p *page) {
 	p.bar("no wrong token of blocks that were saved after failed loads", f.loaded.equal == f.loaded.all && f.hits > 0)
 
 	p.text("\n**Other weights under one name.** An engine with other weights starts beside the store. Then all end, and the agent and an "+
-		"engine with these weights start with the same disk. %d of %d answers differ from those of the old weights. Equal to those of "+
-		"the new weights: beside the old ones %s, later %s. Tokens loaded: %d.",
+		"engine with these weights start with the same disk. %d of %d answers differ from the answers of the old weights. Equal to the "+
+		"answers of the new weights: beside the old ones %s, later %s. Tokens loaded: %d.",
 		f.swap.differ, len(f.requests), f.swap.beside, f.swap.later, f.swap.hits)
 	equal := f.swap.later.equal == f.swap.later.all && f.swap.beside.equal == f.swap.beside.all
 	p.bar("no token of other weights", f.swap.hits == 0 && equal && f.swap.differ > 0)

@@ -148,7 +148,7 @@ func (t *truth) tokenize(ctx context.Context, b *bench, list []request, answers 
 
 // print writes the section of the report.
 func (t *truth) print(p *page) {
-	p.section("What is expected and what vLLM reports")
+	p.section("Expected and reported cached tokens")
 	p.text("Requests one after another: dialogues with tools, agents' growing prompts, completions, token ids, salts, template corners.")
 	p.row("", "equal", "of", "share")
 	p.row("prompt tokens", t.prompts, t.compared, share(t.prompts, t.compared))

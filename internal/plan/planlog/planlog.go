@@ -1,4 +1,4 @@
-// Package planlog is the format of a planner's log: what it observed and what it planned, as lines of JSON. Plans can be made again from
+// Package planlog is the format of a planner's log: its observations and its plans, as lines of JSON. Plans can be made again from
 // a log, because plan.Next is pure.
 //
 //	line       when

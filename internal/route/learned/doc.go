@@ -1,5 +1,5 @@
-// Package learned has what a router learns from its own requests about classes of workers: how long passes and transfers take, how
-// long answers become, and how often computed tokens are found in a cache again.
+// Package learned has the values that a router learns from its own requests about classes of workers: how long passes and transfers
+// take, how long answers become, and how often computed tokens are found in a cache again.
 //
 // # Stability
 //

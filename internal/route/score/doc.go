@@ -1,3 +1,3 @@
-// Package score computes what a request would cost on each eligible rank: by its cached prefix there, by what waits and runs there, and
-// by the learned speed of the rank's worker.
+// Package score computes the cost of a request on each eligible rank: by its cached prefix there, by the requests that wait and run
+// there, and by the learned speed of the rank's worker.
 package score

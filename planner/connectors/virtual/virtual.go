@@ -1,5 +1,5 @@
-// Package virtual publishes what a plan asks for on the bus, for a program that starts and stops workers and is not Stator's: a script, an
-// operator of a platform, a person.
+// Package virtual publishes the wanted workers of a plan on the bus, for a program that starts and stops workers and is not Stator's: a
+// script, an operator of a platform, a person.
 //
 // The program watches the key "wanted" of the bucket stator-CLUSTER-scale, a JSON object, carries it out, and writes {"decision": N} to the
 // key "done". What it has not carried out yet does not stop the planner: the next plan counts the workers that are there.
