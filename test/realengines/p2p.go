@@ -362,8 +362,8 @@ func askToFetch(ctx context.Context, e *engine, what string, list []*legRequest,
 func (p *pulls) print(page *page) {
 	page.section("A prefix from another engine's cache")
 	page.text("The same engines serve whole requests, with `transfer: p2p`. Engine p has the %d tokens with which %d requests begin, "+
-		"which follow each other after %v; %d such groups. Answers of %d tokens are compared with the answers to requests alone: in a batch, "+
-		"vLLM rounds otherwise, which may change a token.", pullPrefix, pullRequests, pullPause, pullGroups, pullAnswer)
+		"which follow each other after %v; %d such groups. Answers of %d tokens are compared with the answers to requests alone: in "+
+		"a batch, vLLM rounds otherwise, which may change a token.", pullPrefix, pullRequests, pullPause, pullGroups, pullAnswer)
 	page.row("requests", "sent", "status 200", "equal")
 	for i, k := range p.kinds {
 		page.row(pullKinds[i], k.requests, k.good, k.equal)

@@ -68,8 +68,8 @@ func newPage() *page {
 	p := &page{}
 	p.b.WriteString("# Beside real engines\n\n")
 	p.text("`make test-vllm` writes this page: two vLLM on processors, with a tiny model of random weights and the vocabulary and " +
-		"template of Qwen3, behind Envoy and Stator on one machine. It compares the expectations of decisions with the reports of engines " +
-		"in their answers.")
+		"template of Qwen3, behind Envoy and Stator on one machine. It compares the expectations of decisions with the reports of " +
+		"engines in their answers.")
 	return p
 }
 
