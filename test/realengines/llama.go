@@ -131,8 +131,8 @@ func llamaSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
 	}
 	p.section("llama.cpp")
 	p.text("Two llama.cpp servers (xllamacpp), launched by Stator, with a tiny model. They publish no events, so the blocks of a cache "+
-		"are predicted from decisions, in blocks of %d tokens; llama.cpp reuses single tokens. %d conversations of %d turns, one turn after "+
-		"another.", llamaBlock, llamaConversations, llamaTurns)
+		"are predicted from decisions, in blocks of %d tokens; llama.cpp reuses single tokens. %d conversations of %d turns, one turn "+
+		"after another.", llamaBlock, llamaConversations, llamaTurns)
 	p.row("requests", "prompt tokens equal", "cached tokens within a block", "promised", "served", "conversations that moved")
 	p.row(l.requests, l.prompts, l.near, l.promised, l.served, l.moved)
 	p.end()
