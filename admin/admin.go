@@ -96,7 +96,7 @@ func Pages() []Page {
 	return []Page{
 		{pathMetrics, "metrics in the format of Prometheus; see metrics.md", false},
 		{pathHealth, "200 while the process runs", false},
-		{pathReady, "200 while the process serves requests, with a list of missing parts, and otherwise 503 with the reason", false},
+		{pathReady, "200 while the process serves requests, with its faults if it is degraded, and otherwise 503 with the reason", false},
 		{pathFleet, "workers and their ranks, with leases, cache states, and booked and reported load; the room of the index", true},
 		{pathDecisions, "the newest decisions: 50, or ?n=NUMBER", true},
 		{pathDecision, "one decision with all candidates and their costs; the id latest is the newest", true},
