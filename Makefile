@@ -283,12 +283,12 @@ $(PROTOC_GEN_VT):
 	mv .tools/protoc-gen-go-vtproto $@
 
 .PHONY: generate
-generate: $(PROTOC_STAMP) $(PROTOC_GEN_GO) $(PROTOC_GEN_VT) ## generate the messages of the bus from bus/busv1/bus.proto
-	$(VENV)/bin/python -m grpc_tools.protoc -I bus/busv1 \
-	  --plugin=protoc-gen-go=$(PROTOC_GEN_GO) --plugin=protoc-gen-go-vtproto=$(PROTOC_GEN_VT) \
-	  --go_out=bus/busv1 --go_opt=paths=source_relative \
+generate: $(PROTOC_STAMP) $(PROTOC_GEN_GO) $(PROTOC_GEN_VT) ## generate the messages of the bus from bus/busv1/*.proto
+	$(VENV)/bin/python -m grpc_tools.protoc -I bus/busv1 --plugin=protoc-gen-go=$(PROTOC_GEN_GO) \
+	  --go_out=bus/busv1 --go_opt=paths=source_relative bus.proto bus_hot.proto
+	$(VENV)/bin/python -m grpc_tools.protoc -I bus/busv1 --plugin=protoc-gen-go-vtproto=$(PROTOC_GEN_VT) \
 	  --go-vtproto_out=bus/busv1 --go-vtproto_opt=paths=source_relative,features=marshal+unmarshal+size+pool \
-	  --go-vtproto_opt=pool=$(BUSV1).Batch,pool=$(BUSV1).Event bus/busv1/bus.proto
+	  --go-vtproto_opt=pool=$(BUSV1).Batch,pool=$(BUSV1).Event bus_hot.proto
 
 .PHONY: check-generate
 check-generate: generate ## fail where generated files are not what is committed

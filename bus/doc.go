@@ -40,7 +40,7 @@
 //
 // # Messages
 //
-// Messages are protocol buffers, defined in busv1/bus.proto, of less than 1 MiB each. A reader skips
+// Messages are protocol buffers, defined in busv1/*.proto, of less than 1 MiB each. A reader skips
 // fields that it does not have and drops messages that it cannot use; both are counted, and logged
 // once a minute. A change that older readers cannot skip needs a new version in the subjects.
 //

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/bus/busv1"
@@ -130,7 +131,7 @@ func (a *attacker) isRefused(t *testing.T, f func() error) bool {
 // lease returns the bytes of a lease.
 func lease(t *testing.T, name, address string) []byte {
 	t.Helper()
-	data, err := (&busv1.Worker{Name: name, Model: "m", Address: address, Engine: "vllm", Epoch: 9, Ranks: 1, Weight: 1, State: uint32(fleet.Ready)}).MarshalVT()
+	data, err := proto.Marshal(&busv1.Worker{Name: name, Model: "m", Address: address, Engine: "vllm", Epoch: 9, Ranks: 1, Weight: 1, State: uint32(fleet.Ready)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/bus/busv1"
@@ -142,7 +143,7 @@ func TestHostileKVStores(t *testing.T) {
 	store := func(model, address string) *busv1.KVStore { return &busv1.KVStore{Model: model, Address: address} }
 	send := func(node string, m *busv1.KVStores) {
 		t.Helper()
-		data, err := m.MarshalVT()
+		data, err := proto.Marshal(m)
 		if err == nil {
 			err = nc.Publish("stator.v1.test.kvstore."+node, data)
 		}

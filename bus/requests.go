@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/stator-project/stator/internal/fleet"
 )
@@ -53,7 +54,7 @@ const noResponders = "503"
 
 // decodeRequest fills an empty request to a worker's agent from a message. It must name a subject of that agent's node for the answer:
 // the agent may write to others, such as its leases. Routers of earlier releases name an inbox.
-func (b *Bus) decodeRequest(request message, worker string, m *nats.Msg) error {
+func (b *Bus) decodeRequest(request proto.Message, worker string, m *nats.Msg) error {
 	isAnswer := strings.HasPrefix(m.Reply, b.answerPrefix(fleet.NodeOf(worker)))
 	switch {
 	case m.Reply == "":

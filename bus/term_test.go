@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/bus/busv1"
 	"github.com/stator-project/stator/internal/plan"
@@ -25,11 +27,11 @@ func TestTermsFarAhead(t *testing.T) {
 	})
 
 	for _, term := range []uint64{1 << 62, 1<<64 - 1, uint64(time.Now().Add(2 * time.Hour).UnixMilli())} {
-		forged, err := (&busv1.Plan{Term: term}).MarshalVT()
+		forged, err := proto.Marshal(&busv1.Plan{Term: term})
 		if err != nil {
 			t.Fatal(err)
 		}
-		assigned, err := (&busv1.Assignment{Term: term, Node: "a"}).MarshalVT()
+		assigned, err := proto.Marshal(&busv1.Assignment{Term: term, Node: "a"})
 		if err != nil {
 			t.Fatal(err)
 		}

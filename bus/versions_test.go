@@ -28,23 +28,31 @@ const (
 	newFieldName   = "added_later"
 )
 
-// nextRelease returns the schema of a release after this one: every message has one more field.
-func nextRelease(t *testing.T) protoreflect.FileDescriptor {
+// nextRelease returns the schema that a release after this one has of a message: every message has one more field.
+func nextRelease(t *testing.T, of proto.Message) protoreflect.MessageDescriptor {
 	t.Helper()
 
-	schema := protodesc.ToFileDescriptorProto(busv1.File_bus_proto)
-	for _, m := range schema.MessageType {
-		m.Field = append(m.Field, &descriptorpb.FieldDescriptorProto{
-			Name: proto.String(newFieldName), Number: proto.Int32(newFieldNumber),
-			Type: descriptorpb.FieldDescriptorProto_TYPE_STRING.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
-		})
+	schemas := &descriptorpb.FileDescriptorSet{}
+	for _, file := range []protoreflect.FileDescriptor{busv1.File_bus_proto, busv1.File_bus_hot_proto} {
+		schema := protodesc.ToFileDescriptorProto(file)
+		for _, m := range schema.MessageType {
+			m.Field = append(m.Field, &descriptorpb.FieldDescriptorProto{
+				Name: proto.String(newFieldName), Number: proto.Int32(newFieldNumber),
+				Type: descriptorpb.FieldDescriptorProto_TYPE_STRING.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
+			})
+		}
+		schemas.File = append(schemas.File, schema)
 	}
 
-	file, err := protodesc.NewFile(schema, nil)
+	files, err := protodesc.NewFiles(schemas)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return file
+	newer, err := files.FindDescriptorByName(of.ProtoReflect().Descriptor().FullName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newer.(protoreflect.MessageDescriptor)
 }
 
 // asNextRelease returns the bytes that the next release would send for a message: the same values, and
@@ -56,7 +64,7 @@ func asNextRelease(t *testing.T, m proto.Message) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newer := dynamicpb.NewMessage(nextRelease(t).Messages().ByName(m.ProtoReflect().Descriptor().Name()))
+	newer := dynamicpb.NewMessage(nextRelease(t, m))
 	if err := proto.Unmarshal(data, newer); err != nil {
 		t.Fatal(err)
 	}
@@ -157,12 +165,12 @@ func TestThisReleaseReadsTheNext(t *testing.T) {
 // arrives, and the new field is absent.
 func TestTheNextReleaseReadsThis(t *testing.T) {
 	sent := &busv1.Worker{Name: "w", Model: "m", Address: "10.0.0.1:80", Ranks: 2, Weight: 3}
-	data, err := sent.MarshalVT()
+	data, err := proto.Marshal(sent)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	newer := dynamicpb.NewMessage(nextRelease(t).Messages().ByName("Worker"))
+	newer := dynamicpb.NewMessage(nextRelease(t, sent))
 	if err := proto.Unmarshal(data, newer); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/stator-project/stator/internal/metric"
 )
@@ -14,11 +16,10 @@ import (
 // maxMessage is the largest message in bytes that NATS servers accept by default.
 const maxMessage = 1 << 20
 
-// message is a generated message of package busv1. HasUnknown reports fields of a newer release.
-type message interface {
+// hotMessage is a message of bus_hot.proto: its generated code allocates less than package proto does.
+type hotMessage interface {
 	MarshalVT() ([]byte, error)
 	UnmarshalVT([]byte) error
-	HasUnknown() bool
 }
 
 // kind names the messages of one sort in metrics and logs.
@@ -51,10 +52,16 @@ const (
 	warnKVStores   kind = "kv_stores"
 )
 
-// encode returns the bytes of a message. Marshalling fails for texts that are not UTF-8 only in other
-// implementations than the generated one, so an error is a mistake in this program.
-func encode(m message) []byte {
-	data, err := m.MarshalVT()
+// encode returns the bytes of a message. The messages have no field whose value could be refused, so an error is a mistake
+// in this program.
+func encode(m proto.Message) []byte {
+	var data []byte
+	var err error
+	if hot, isHot := m.(hotMessage); isHot {
+		data, err = hot.MarshalVT()
+	} else {
+		data, err = proto.Marshal(m)
+	}
 	if err != nil {
 		panic(fmt.Sprintf("bus: encode %T: %v", m, err))
 	}
@@ -70,16 +77,49 @@ var errServerAnswer = errors.New("decode: an answer of the NATS server, and not 
 func isServerAnswer(data []byte) bool { return len(data) > 0 && data[0] == '{' }
 
 // decode fills m from data. m must be empty.
-func decode(m message, data []byte) error {
+func decode(m proto.Message, data []byte) error {
 	if isServerAnswer(data) {
 		return errServerAnswer
 	}
 
-	// Unmarshalling adds to the values that are there, so lists of a message that is not empty would grow.
-	if err := m.UnmarshalVT(data); err != nil {
+	// UnmarshalVT adds to the values that are there, so lists of a message that is not empty would grow.
+	var err error
+	if hot, isHot := m.(hotMessage); isHot {
+		err = hot.UnmarshalVT(data)
+	} else {
+		err = proto.Unmarshal(data, m)
+	}
+	if err != nil {
 		return fmt.Errorf("decode: %w", err)
 	}
 	return nil
+}
+
+// hasUnknown reports whether a message, or a message in it, has fields that this release does not have. A newer release sent it.
+// Unmarshalling keeps such fields aside, where nothing reads them.
+func hasUnknown(m proto.Message) bool {
+	if hot, isHot := m.(interface{ HasUnknown() bool }); isHot {
+		return hot.HasUnknown()
+	}
+	return reflectUnknown(m.ProtoReflect())
+}
+
+// reflectUnknown is hasUnknown for all messages. It is slower than the methods HasUnknown.
+func reflectUnknown(m protoreflect.Message) bool {
+	unknown := len(m.GetUnknown()) > 0
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.Kind() != protoreflect.MessageKind:
+		case f.IsList():
+			for i := range v.List().Len() {
+				unknown = unknown || reflectUnknown(v.List().Get(i).Message())
+			}
+		default:
+			unknown = unknown || reflectUnknown(v.Message())
+		}
+		return !unknown
+	})
+	return unknown
 }
 
 // reader counts the messages that this release does not fully understand. Messages of a newer release
@@ -129,8 +169,8 @@ func newReader(cfg *Config) *reader {
 }
 
 // observe counts m when it has fields that were skipped.
-func (r *reader) observe(k kind, subject string, m message) {
-	if m.HasUnknown() {
+func (r *reader) observe(k kind, subject string, m proto.Message) {
+	if hasUnknown(m) {
 		r.skipped(k, subject)
 	}
 }

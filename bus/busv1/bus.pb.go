@@ -1,4 +1,4 @@
-// The messages of Stator's bus, version 1.
+// The messages of Stator's bus, version 1. Those that engines and requests make are in bus_hot.proto.
 //
 // Every subject begins with "stator.v1". A change that an older reader cannot skip needs a new version
 // there; a new field does not: readers skip fields that they do not have, and count them. Field numbers
@@ -30,26 +30,26 @@ const (
 // Worker is the value of a worker's lease.
 type Worker struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	Role          uint32                 `protobuf:"varint,3,opt,name=role,proto3" json:"role,omitempty"`                                     // fleet.Role
-	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`                                // host:port of the engine's HTTP server
-	Engine        string                 `protobuf:"bytes,5,opt,name=engine,proto3" json:"engine,omitempty"`                                  // the kind of engine
-	Epoch         uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`                                   // differs at each start of the engine process
-	Ranks         uint32                 `protobuf:"varint,7,opt,name=ranks,proto3" json:"ranks,omitempty"`                                   // data-parallel ranks
-	Weight        uint32                 `protobuf:"varint,8,opt,name=weight,proto3" json:"weight,omitempty"`                                 // share of traffic that is not picked, 1 to 1000
-	State         uint32                 `protobuf:"varint,9,opt,name=state,proto3" json:"state,omitempty"`                                   // fleet.State
-	KvEvents      string                 `protobuf:"bytes,10,opt,name=kv_events,json=kvEvents,proto3" json:"kv_events,omitempty"`             // ZMQ endpoint of rank 0's events
-	KvReplay      string                 `protobuf:"bytes,11,opt,name=kv_replay,json=kvReplay,proto3" json:"kv_replay,omitempty"`             // ZMQ endpoint of rank 0's replay
-	Blocks        uint32                 `protobuf:"varint,12,opt,name=blocks,proto3" json:"blocks,omitempty"`                                // KV capacity of a rank in blocks
-	BlockSize     uint32                 `protobuf:"varint,13,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`         // tokens
-	Taints        string                 `protobuf:"bytes,14,opt,name=taints,proto3" json:"taints,omitempty"`                                 // fleet.Taints
-	MaxModelLen   uint32                 `protobuf:"varint,15,opt,name=max_model_len,json=maxModelLen,proto3" json:"max_model_len,omitempty"` // tokens; 0 is unknown
-	Holder        string                 `protobuf:"bytes,16,opt,name=holder,proto3" json:"holder,omitempty"`                                 // names the process that writes the lease; differs at each of its starts
-	Host          string                 `protobuf:"bytes,17,opt,name=host,proto3" json:"host,omitempty"`                                     // the name of its machine, for people
-	Adapters      string                 `protobuf:"bytes,18,opt,name=adapters,proto3" json:"adapters,omitempty"`                             // fleet.Adapters
-	Transfer      uint32                 `protobuf:"varint,19,opt,name=transfer,proto3" json:"transfer,omitempty"`                            // fleet.Transfer
-	TransferAt    string                 `protobuf:"bytes,20,opt,name=transfer_at,json=transferAt,proto3" json:"transfer_at,omitempty"`       // host:port that requests name; empty for transfers without one
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Model         string                 `protobuf:"bytes,2,opt,name=model" json:"model,omitempty"`
+	Role          uint32                 `protobuf:"varint,3,opt,name=role" json:"role,omitempty"`                                     // fleet.Role
+	Address       string                 `protobuf:"bytes,4,opt,name=address" json:"address,omitempty"`                                // host:port of the engine's HTTP server
+	Engine        string                 `protobuf:"bytes,5,opt,name=engine" json:"engine,omitempty"`                                  // the kind of engine
+	Epoch         uint64                 `protobuf:"varint,6,opt,name=epoch" json:"epoch,omitempty"`                                   // differs at each start of the engine process
+	Ranks         uint32                 `protobuf:"varint,7,opt,name=ranks" json:"ranks,omitempty"`                                   // data-parallel ranks
+	Weight        uint32                 `protobuf:"varint,8,opt,name=weight" json:"weight,omitempty"`                                 // share of traffic that is not picked, 1 to 1000
+	State         uint32                 `protobuf:"varint,9,opt,name=state" json:"state,omitempty"`                                   // fleet.State
+	KvEvents      string                 `protobuf:"bytes,10,opt,name=kv_events,json=kvEvents" json:"kv_events,omitempty"`             // ZMQ endpoint of rank 0's events
+	KvReplay      string                 `protobuf:"bytes,11,opt,name=kv_replay,json=kvReplay" json:"kv_replay,omitempty"`             // ZMQ endpoint of rank 0's replay
+	Blocks        uint32                 `protobuf:"varint,12,opt,name=blocks" json:"blocks,omitempty"`                                // KV capacity of a rank in blocks
+	BlockSize     uint32                 `protobuf:"varint,13,opt,name=block_size,json=blockSize" json:"block_size,omitempty"`         // tokens
+	Taints        string                 `protobuf:"bytes,14,opt,name=taints" json:"taints,omitempty"`                                 // fleet.Taints
+	MaxModelLen   uint32                 `protobuf:"varint,15,opt,name=max_model_len,json=maxModelLen" json:"max_model_len,omitempty"` // tokens; 0 is unknown
+	Holder        string                 `protobuf:"bytes,16,opt,name=holder" json:"holder,omitempty"`                                 // names the process that writes the lease; differs at each of its starts
+	Host          string                 `protobuf:"bytes,17,opt,name=host" json:"host,omitempty"`                                     // the name of its machine, for people
+	Adapters      string                 `protobuf:"bytes,18,opt,name=adapters" json:"adapters,omitempty"`                             // fleet.Adapters
+	Transfer      uint32                 `protobuf:"varint,19,opt,name=transfer" json:"transfer,omitempty"`                            // fleet.Transfer
+	TransferAt    string                 `protobuf:"bytes,20,opt,name=transfer_at,json=transferAt" json:"transfer_at,omitempty"`       // host:port that requests name; empty for transfers without one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -224,501 +224,18 @@ func (x *Worker) GetTransferAt() string {
 	return ""
 }
 
-// Load is what an engine reports about one of its ranks.
-type Load struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Worker         string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	Rank           uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	Epoch          uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Running        uint32                 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`                                      // requests
-	Waiting        uint32                 `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`                                      // requests
-	KvUsage        float64                `protobuf:"fixed64,6,opt,name=kv_usage,json=kvUsage,proto3" json:"kv_usage,omitempty"`                      // share of the KV cache in use, 0 to 1
-	PrefixQueries  uint64                 `protobuf:"varint,7,opt,name=prefix_queries,json=prefixQueries,proto3" json:"prefix_queries,omitempty"`     // prompt tokens looked up since the engine started
-	PrefixHits     uint64                 `protobuf:"varint,8,opt,name=prefix_hits,json=prefixHits,proto3" json:"prefix_hits,omitempty"`              // prompt tokens found since the engine started
-	Gaps           uint64                 `protobuf:"varint,9,opt,name=gaps,proto3" json:"gaps,omitempty"`                                            // gaps between tokens of answers since the engine started
-	GapNanoseconds int64                  `protobuf:"varint,10,opt,name=gap_nanoseconds,json=gapNanoseconds,proto3" json:"gap_nanoseconds,omitempty"` // sum of those gaps
-	StepTokens     float64                `protobuf:"fixed64,11,opt,name=step_tokens,json=stepTokens,proto3" json:"step_tokens,omitempty"`            // of an answer in a decode step, by speculative decoding; 0 is unknown
-	Tiers          []*TierLoad            `protobuf:"bytes,12,rep,name=tiers,proto3" json:"tiers,omitempty"`                                          // by number of their tier; those of which nothing is known are missing
-	UsesStore      bool                   `protobuf:"varint,13,opt,name=uses_store,json=usesStore,proto3" json:"uses_store,omitempty"`                // the store of KV blocks of its node
-	ServesStore    bool                   `protobuf:"varint,14,opt,name=serves_store,json=servesStore,proto3" json:"serves_store,omitempty"`          // other nodes can load from the host memory of that store
-	Peers          *TierLoad              `protobuf:"bytes,15,opt,name=peers,proto3" json:"peers,omitempty"`                                          // from the host memory of other nodes, without a tier; missing where none is used
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
-}
-
-func (x *Load) Reset() {
-	*x = Load{}
-	mi := &file_bus_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Load) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Load) ProtoMessage() {}
-
-func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Load.ProtoReflect.Descriptor instead.
-func (*Load) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *Load) GetWorker() string {
-	if x != nil {
-		return x.Worker
-	}
-	return ""
-}
-
-func (x *Load) GetRank() uint32 {
-	if x != nil {
-		return x.Rank
-	}
-	return 0
-}
-
-func (x *Load) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *Load) GetRunning() uint32 {
-	if x != nil {
-		return x.Running
-	}
-	return 0
-}
-
-func (x *Load) GetWaiting() uint32 {
-	if x != nil {
-		return x.Waiting
-	}
-	return 0
-}
-
-func (x *Load) GetKvUsage() float64 {
-	if x != nil {
-		return x.KvUsage
-	}
-	return 0
-}
-
-func (x *Load) GetPrefixQueries() uint64 {
-	if x != nil {
-		return x.PrefixQueries
-	}
-	return 0
-}
-
-func (x *Load) GetPrefixHits() uint64 {
-	if x != nil {
-		return x.PrefixHits
-	}
-	return 0
-}
-
-func (x *Load) GetGaps() uint64 {
-	if x != nil {
-		return x.Gaps
-	}
-	return 0
-}
-
-func (x *Load) GetGapNanoseconds() int64 {
-	if x != nil {
-		return x.GapNanoseconds
-	}
-	return 0
-}
-
-func (x *Load) GetStepTokens() float64 {
-	if x != nil {
-		return x.StepTokens
-	}
-	return 0
-}
-
-func (x *Load) GetTiers() []*TierLoad {
-	if x != nil {
-		return x.Tiers
-	}
-	return nil
-}
-
-func (x *Load) GetUsesStore() bool {
-	if x != nil {
-		return x.UsesStore
-	}
-	return false
-}
-
-func (x *Load) GetServesStore() bool {
-	if x != nil {
-		return x.ServesStore
-	}
-	return false
-}
-
-func (x *Load) GetPeers() *TierLoad {
-	if x != nil {
-		return x.Peers
-	}
-	return nil
-}
-
-// TierLoad is how long KV blocks take from a tier to an engine.
-type TierLoad struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Tier             uint32                 `protobuf:"varint,1,opt,name=tier,proto3" json:"tier,omitempty"`                                                 // 1 host, 2 disk, 3 external
-	WaitNanoseconds  int64                  `protobuf:"varint,2,opt,name=wait_nanoseconds,json=waitNanoseconds,proto3" json:"wait_nanoseconds,omitempty"`    // until the first block
-	TokenNanoseconds int64                  `protobuf:"varint,3,opt,name=token_nanoseconds,json=tokenNanoseconds,proto3" json:"token_nanoseconds,omitempty"` // for the blocks of a token
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
-}
-
-func (x *TierLoad) Reset() {
-	*x = TierLoad{}
-	mi := &file_bus_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *TierLoad) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*TierLoad) ProtoMessage() {}
-
-func (x *TierLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use TierLoad.ProtoReflect.Descriptor instead.
-func (*TierLoad) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *TierLoad) GetTier() uint32 {
-	if x != nil {
-		return x.Tier
-	}
-	return 0
-}
-
-func (x *TierLoad) GetWaitNanoseconds() int64 {
-	if x != nil {
-		return x.WaitNanoseconds
-	}
-	return 0
-}
-
-func (x *TierLoad) GetTokenNanoseconds() int64 {
-	if x != nil {
-		return x.TokenNanoseconds
-	}
-	return 0
-}
-
-// Events is what an agent publishes at a time: batches and marks of the ranks of its node. Those of one rank
-// are in order.
-type Events struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Batches       []*Batch               `protobuf:"bytes,1,rep,name=batches,proto3" json:"batches,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Events) Reset() {
-	*x = Events{}
-	mi := &file_bus_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Events) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Events) ProtoMessage() {}
-
-func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Events.ProtoReflect.Descriptor instead.
-func (*Events) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *Events) GetBatches() []*Batch {
-	if x != nil {
-		return x.Batches
-	}
-	return nil
-}
-
-// Batch is one batch of KV cache events of one rank, or a mark: then it has no events, and seq is the
-// number that the rank's next batch will have.
-type Batch struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Worker        string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"` // its name without its node, which is in the subject
-	Rank          uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"` // counts the rank's batches from 0 in each epoch
-	Mark          bool                   `protobuf:"varint,5,opt,name=mark,proto3" json:"mark,omitempty"`
-	Seconds       float64                `protobuf:"fixed64,6,opt,name=seconds,proto3" json:"seconds,omitempty"` // the engine's clock, since 1970
-	Unknown       uint32                 `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"`  // events that the sender could not read
-	Events        []*Event               `protobuf:"bytes,8,rep,name=events,proto3" json:"events,omitempty"`
-	State         uint32                 `protobuf:"varint,9,opt,name=state,proto3" json:"state,omitempty"` // feed.State of the rank at its agent; in a mark
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Batch) Reset() {
-	*x = Batch{}
-	mi := &file_bus_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Batch) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Batch) ProtoMessage() {}
-
-func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Batch.ProtoReflect.Descriptor instead.
-func (*Batch) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *Batch) GetWorker() string {
-	if x != nil {
-		return x.Worker
-	}
-	return ""
-}
-
-func (x *Batch) GetRank() uint32 {
-	if x != nil {
-		return x.Rank
-	}
-	return 0
-}
-
-func (x *Batch) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *Batch) GetSeq() uint64 {
-	if x != nil {
-		return x.Seq
-	}
-	return 0
-}
-
-func (x *Batch) GetMark() bool {
-	if x != nil {
-		return x.Mark
-	}
-	return false
-}
-
-func (x *Batch) GetSeconds() float64 {
-	if x != nil {
-		return x.Seconds
-	}
-	return 0
-}
-
-func (x *Batch) GetUnknown() uint32 {
-	if x != nil {
-		return x.Unknown
-	}
-	return 0
-}
-
-func (x *Batch) GetEvents() []*Event {
-	if x != nil {
-		return x.Events
-	}
-	return nil
-}
-
-func (x *Batch) GetState() uint32 {
-	if x != nil {
-		return x.State
-	}
-	return 0
-}
-
-// Event is one change of a rank's KV cache.
-type Event struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`                            // kvevent.Kind
-	Tier          uint32                 `protobuf:"varint,2,opt,name=tier,proto3" json:"tier,omitempty"`                            // fleet.Tier
-	HasParent     bool                   `protobuf:"varint,3,opt,name=has_parent,json=hasParent,proto3" json:"has_parent,omitempty"` // false for the first blocks of a sequence
-	Parent        uint64                 `protobuf:"fixed64,4,opt,name=parent,proto3" json:"parent,omitempty"`                       // engine hash of the block before the first
-	BlockSize     uint32                 `protobuf:"varint,5,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"` // tokens
-	Window        uint32                 `protobuf:"varint,6,opt,name=window,proto3" json:"window,omitempty"`                        // tokens of the sliding window; 0 for full attention
-	Group         uint32                 `protobuf:"varint,7,opt,name=group,proto3" json:"group,omitempty"`                          // KV cache group
-	Hashes        []uint64               `protobuf:"fixed64,8,rep,packed,name=hashes,proto3" json:"hashes,omitempty"`                // engine hashes
-	Blocks        []uint64               `protobuf:"fixed64,9,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`                // content hashes: none, or one for each engine hash
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Event) Reset() {
-	*x = Event{}
-	mi := &file_bus_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Event) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Event) ProtoMessage() {}
-
-func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Event.ProtoReflect.Descriptor instead.
-func (*Event) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *Event) GetKind() uint32 {
-	if x != nil {
-		return x.Kind
-	}
-	return 0
-}
-
-func (x *Event) GetTier() uint32 {
-	if x != nil {
-		return x.Tier
-	}
-	return 0
-}
-
-func (x *Event) GetHasParent() bool {
-	if x != nil {
-		return x.HasParent
-	}
-	return false
-}
-
-func (x *Event) GetParent() uint64 {
-	if x != nil {
-		return x.Parent
-	}
-	return 0
-}
-
-func (x *Event) GetBlockSize() uint32 {
-	if x != nil {
-		return x.BlockSize
-	}
-	return 0
-}
-
-func (x *Event) GetWindow() uint32 {
-	if x != nil {
-		return x.Window
-	}
-	return 0
-}
-
-func (x *Event) GetGroup() uint32 {
-	if x != nil {
-		return x.Group
-	}
-	return 0
-}
-
-func (x *Event) GetHashes() []uint64 {
-	if x != nil {
-		return x.Hashes
-	}
-	return nil
-}
-
-func (x *Event) GetBlocks() []uint64 {
-	if x != nil {
-		return x.Blocks
-	}
-	return nil
-}
-
 // ReplayRequest asks a worker's agent for the batches of a rank from a number on.
 type ReplayRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
-	From          uint64                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	Rank          uint32                 `protobuf:"varint,1,opt,name=rank" json:"rank,omitempty"`
+	From          uint64                 `protobuf:"varint,2,opt,name=from" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplayRequest) Reset() {
 	*x = ReplayRequest{}
-	mi := &file_bus_proto_msgTypes[6]
+	mi := &file_bus_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +247,7 @@ func (x *ReplayRequest) String() string {
 func (*ReplayRequest) ProtoMessage() {}
 
 func (x *ReplayRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[6]
+	mi := &file_bus_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +260,7 @@ func (x *ReplayRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayRequest.ProtoReflect.Descriptor instead.
 func (*ReplayRequest) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{6}
+	return file_bus_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *ReplayRequest) GetRank() uint32 {
@@ -764,15 +281,15 @@ func (x *ReplayRequest) GetFrom() uint64 {
 // the last batch is not the one before the position, the router asks again.
 type ReplayReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Batches       []*Batch               `protobuf:"bytes,1,rep,name=batches,proto3" json:"batches,omitempty"`
-	Position      *Position              `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
+	Batches       []*Batch               `protobuf:"bytes,1,rep,name=batches" json:"batches,omitempty"`
+	Position      *Position              `protobuf:"bytes,2,opt,name=position" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplayReply) Reset() {
 	*x = ReplayReply{}
-	mi := &file_bus_proto_msgTypes[7]
+	mi := &file_bus_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +301,7 @@ func (x *ReplayReply) String() string {
 func (*ReplayReply) ProtoMessage() {}
 
 func (x *ReplayReply) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[7]
+	mi := &file_bus_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +314,7 @@ func (x *ReplayReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayReply.ProtoReflect.Descriptor instead.
 func (*ReplayReply) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{7}
+	return file_bus_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ReplayReply) GetBatches() []*Batch {
@@ -817,16 +334,16 @@ func (x *ReplayReply) GetPosition() *Position {
 // Position is where a rank's events stand at its agent.
 type Position struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`   // the number of the batch that comes next
-	State         uint32                 `protobuf:"varint,3,opt,name=state,proto3" json:"state,omitempty"` // feed.State of the rank at its agent
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch" json:"epoch,omitempty"`
+	Next          uint64                 `protobuf:"varint,2,opt,name=next" json:"next,omitempty"`   // the number of the batch that comes next
+	State         uint32                 `protobuf:"varint,3,opt,name=state" json:"state,omitempty"` // feed.State of the rank at its agent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_bus_proto_msgTypes[8]
+	mi := &file_bus_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +355,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[8]
+	mi := &file_bus_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +368,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{8}
+	return file_bus_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Position) GetEpoch() uint64 {
@@ -878,16 +395,16 @@ func (x *Position) GetState() uint32 {
 // SnapshotRequest asks for a snapshot of a rank (id 0), or for a page of one.
 type SnapshotRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
-	Id            uint64                 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
-	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // bytes of the dump before the page
+	Rank          uint32                 `protobuf:"varint,1,opt,name=rank" json:"rank,omitempty"`
+	Id            uint64                 `protobuf:"varint,2,opt,name=id" json:"id,omitempty"`
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset" json:"offset,omitempty"` // bytes of the dump before the page
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotRequest) Reset() {
 	*x = SnapshotRequest{}
-	mi := &file_bus_proto_msgTypes[9]
+	mi := &file_bus_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -899,7 +416,7 @@ func (x *SnapshotRequest) String() string {
 func (*SnapshotRequest) ProtoMessage() {}
 
 func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[9]
+	mi := &file_bus_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -912,7 +429,7 @@ func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{9}
+	return file_bus_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SnapshotRequest) GetRank() uint32 {
@@ -940,15 +457,15 @@ func (x *SnapshotRequest) GetOffset() uint64 {
 // page the agent has no such snapshot.
 type SnapshotReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Snapshot      *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // in the answer to id 0
-	Page          []byte                 `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`
+	Snapshot      *Snapshot              `protobuf:"bytes,1,opt,name=snapshot" json:"snapshot,omitempty"` // in the answer to id 0
+	Page          []byte                 `protobuf:"bytes,2,opt,name=page" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotReply) Reset() {
 	*x = SnapshotReply{}
-	mi := &file_bus_proto_msgTypes[10]
+	mi := &file_bus_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +477,7 @@ func (x *SnapshotReply) String() string {
 func (*SnapshotReply) ProtoMessage() {}
 
 func (x *SnapshotReply) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[10]
+	mi := &file_bus_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +490,7 @@ func (x *SnapshotReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotReply.ProtoReflect.Descriptor instead.
 func (*SnapshotReply) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{10}
+	return file_bus_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SnapshotReply) GetSnapshot() *Snapshot {
@@ -993,20 +510,20 @@ func (x *SnapshotReply) GetPage() []byte {
 // Snapshot describes a rank's cache at one place in the order of its events.
 type Snapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // never 0
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Next          uint64                 `protobuf:"varint,3,opt,name=next,proto3" json:"next,omitempty"`                            // the number of the batch that comes after it
-	Seconds       float64                `protobuf:"fixed64,4,opt,name=seconds,proto3" json:"seconds,omitempty"`                     // the engine's clock in the batch before next
-	Complete      bool                   `protobuf:"varint,5,opt,name=complete,proto3" json:"complete,omitempty"`                    // the agent missed nothing
-	BlockSize     uint32                 `protobuf:"varint,6,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"` // tokens
-	Size          uint64                 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`                            // bytes of the dump
+	Id            uint64                 `protobuf:"varint,1,opt,name=id" json:"id,omitempty"` // never 0
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch" json:"epoch,omitempty"`
+	Next          uint64                 `protobuf:"varint,3,opt,name=next" json:"next,omitempty"`                            // the number of the batch that comes after it
+	Seconds       float64                `protobuf:"fixed64,4,opt,name=seconds" json:"seconds,omitempty"`                     // the engine's clock in the batch before next
+	Complete      bool                   `protobuf:"varint,5,opt,name=complete" json:"complete,omitempty"`                    // the agent missed nothing
+	BlockSize     uint32                 `protobuf:"varint,6,opt,name=block_size,json=blockSize" json:"block_size,omitempty"` // tokens
+	Size          uint64                 `protobuf:"varint,7,opt,name=size" json:"size,omitempty"`                            // bytes of the dump
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_bus_proto_msgTypes[11]
+	mi := &file_bus_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +535,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[11]
+	mi := &file_bus_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +548,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{11}
+	return file_bus_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Snapshot) GetId() uint64 {
@@ -1083,368 +600,19 @@ func (x *Snapshot) GetSize() uint64 {
 	return 0
 }
 
-// Bookings is what one replica of the router has booked.
-type Bookings struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Replica       string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`       // counts the replica's messages
-	Full          bool                   `protobuf:"varint,3,opt,name=full,proto3" json:"full,omitempty"`     // ranks that are not listed have no booking
-	Digest        uint64                 `protobuf:"varint,4,opt,name=digest,proto3" json:"digest,omitempty"` // of all amounts that are not zero
-	Ranks         []*RankAmount          `protobuf:"bytes,5,rep,name=ranks,proto3" json:"ranks,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Bookings) Reset() {
-	*x = Bookings{}
-	mi := &file_bus_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Bookings) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Bookings) ProtoMessage() {}
-
-func (x *Bookings) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Bookings.ProtoReflect.Descriptor instead.
-func (*Bookings) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *Bookings) GetReplica() string {
-	if x != nil {
-		return x.Replica
-	}
-	return ""
-}
-
-func (x *Bookings) GetSeq() uint64 {
-	if x != nil {
-		return x.Seq
-	}
-	return 0
-}
-
-func (x *Bookings) GetFull() bool {
-	if x != nil {
-		return x.Full
-	}
-	return false
-}
-
-func (x *Bookings) GetDigest() uint64 {
-	if x != nil {
-		return x.Digest
-	}
-	return 0
-}
-
-func (x *Bookings) GetRanks() []*RankAmount {
-	if x != nil {
-		return x.Ranks
-	}
-	return nil
-}
-
-// RankAmount is what a replica has booked on one rank, in all.
-type RankAmount struct {
-	state              protoimpl.MessageState `protogen:"open.v1"`
-	Worker             string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	Epoch              uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Rank               uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
-	Requests           int64                  `protobuf:"varint,4,opt,name=requests,proto3" json:"requests,omitempty"`
-	PrefillTokens      int64                  `protobuf:"varint,5,opt,name=prefill_tokens,json=prefillTokens,proto3" json:"prefill_tokens,omitempty"`
-	DecodeBlocks       int64                  `protobuf:"varint,6,opt,name=decode_blocks,json=decodeBlocks,proto3" json:"decode_blocks,omitempty"`
-	PrefillNanoseconds int64                  `protobuf:"varint,7,opt,name=prefill_nanoseconds,json=prefillNanoseconds,proto3" json:"prefill_nanoseconds,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
-}
-
-func (x *RankAmount) Reset() {
-	*x = RankAmount{}
-	mi := &file_bus_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RankAmount) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RankAmount) ProtoMessage() {}
-
-func (x *RankAmount) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RankAmount.ProtoReflect.Descriptor instead.
-func (*RankAmount) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *RankAmount) GetWorker() string {
-	if x != nil {
-		return x.Worker
-	}
-	return ""
-}
-
-func (x *RankAmount) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *RankAmount) GetRank() uint32 {
-	if x != nil {
-		return x.Rank
-	}
-	return 0
-}
-
-func (x *RankAmount) GetRequests() int64 {
-	if x != nil {
-		return x.Requests
-	}
-	return 0
-}
-
-func (x *RankAmount) GetPrefillTokens() int64 {
-	if x != nil {
-		return x.PrefillTokens
-	}
-	return 0
-}
-
-func (x *RankAmount) GetDecodeBlocks() int64 {
-	if x != nil {
-		return x.DecodeBlocks
-	}
-	return 0
-}
-
-func (x *RankAmount) GetPrefillNanoseconds() int64 {
-	if x != nil {
-		return x.PrefillNanoseconds
-	}
-	return 0
-}
-
-// Ends are ends of requests that one replica of the router decided, from a replica that received them in an access
-// log.
-type Ends struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ends          []*RequestEnd          `protobuf:"bytes,1,rep,name=ends,proto3" json:"ends,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Ends) Reset() {
-	*x = Ends{}
-	mi := &file_bus_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Ends) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Ends) ProtoMessage() {}
-
-func (x *Ends) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Ends.ProtoReflect.Descriptor instead.
-func (*Ends) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *Ends) GetEnds() []*RequestEnd {
-	if x != nil {
-		return x.Ends
-	}
-	return nil
-}
-
-// RequestEnd is what the access log says of a request.
-type RequestEnd struct {
-	state                protoimpl.MessageState `protogen:"open.v1"`
-	Booking              string                 `protobuf:"bytes,1,opt,name=booking,proto3" json:"booking,omitempty"`
-	Decision             string                 `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
-	Picked               string                 `protobuf:"bytes,3,opt,name=picked,proto3" json:"picked,omitempty"`
-	Served               string                 `protobuf:"bytes,4,opt,name=served,proto3" json:"served,omitempty"`
-	Upstream             bool                   `protobuf:"varint,5,opt,name=upstream,proto3" json:"upstream,omitempty"`
-	Attempts             uint32                 `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	FirstByteNanoseconds int64                  `protobuf:"varint,7,opt,name=first_byte_nanoseconds,json=firstByteNanoseconds,proto3" json:"first_byte_nanoseconds,omitempty"`
-	LastByteNanoseconds  int64                  `protobuf:"varint,8,opt,name=last_byte_nanoseconds,json=lastByteNanoseconds,proto3" json:"last_byte_nanoseconds,omitempty"`
-	ResponseBytes        uint64                 `protobuf:"varint,9,opt,name=response_bytes,json=responseBytes,proto3" json:"response_bytes,omitempty"`
-	Status               uint32                 `protobuf:"varint,10,opt,name=status,proto3" json:"status,omitempty"`
-	Broken               bool                   `protobuf:"varint,11,opt,name=broken,proto3" json:"broken,omitempty"`
-	Left                 bool                   `protobuf:"varint,12,opt,name=left,proto3" json:"left,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
-}
-
-func (x *RequestEnd) Reset() {
-	*x = RequestEnd{}
-	mi := &file_bus_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RequestEnd) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RequestEnd) ProtoMessage() {}
-
-func (x *RequestEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RequestEnd.ProtoReflect.Descriptor instead.
-func (*RequestEnd) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *RequestEnd) GetBooking() string {
-	if x != nil {
-		return x.Booking
-	}
-	return ""
-}
-
-func (x *RequestEnd) GetDecision() string {
-	if x != nil {
-		return x.Decision
-	}
-	return ""
-}
-
-func (x *RequestEnd) GetPicked() string {
-	if x != nil {
-		return x.Picked
-	}
-	return ""
-}
-
-func (x *RequestEnd) GetServed() string {
-	if x != nil {
-		return x.Served
-	}
-	return ""
-}
-
-func (x *RequestEnd) GetUpstream() bool {
-	if x != nil {
-		return x.Upstream
-	}
-	return false
-}
-
-func (x *RequestEnd) GetAttempts() uint32 {
-	if x != nil {
-		return x.Attempts
-	}
-	return 0
-}
-
-func (x *RequestEnd) GetFirstByteNanoseconds() int64 {
-	if x != nil {
-		return x.FirstByteNanoseconds
-	}
-	return 0
-}
-
-func (x *RequestEnd) GetLastByteNanoseconds() int64 {
-	if x != nil {
-		return x.LastByteNanoseconds
-	}
-	return 0
-}
-
-func (x *RequestEnd) GetResponseBytes() uint64 {
-	if x != nil {
-		return x.ResponseBytes
-	}
-	return 0
-}
-
-func (x *RequestEnd) GetStatus() uint32 {
-	if x != nil {
-		return x.Status
-	}
-	return 0
-}
-
-func (x *RequestEnd) GetBroken() bool {
-	if x != nil {
-		return x.Broken
-	}
-	return false
-}
-
-func (x *RequestEnd) GetLeft() bool {
-	if x != nil {
-		return x.Left
-	}
-	return false
-}
-
 // Gone is an Envoy that closed its access log: requests of before have no other end.
 type Gone struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	Replica        string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`                                      // the replica that saw it
-	Source         string                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`                                        // the Envoy
-	AgoNanoseconds int64                  `protobuf:"varint,3,opt,name=ago_nanoseconds,json=agoNanoseconds,proto3" json:"ago_nanoseconds,omitempty"` // since it closed the log
+	Replica        string                 `protobuf:"bytes,1,opt,name=replica" json:"replica,omitempty"`                                      // the replica that saw it
+	Source         string                 `protobuf:"bytes,2,opt,name=source" json:"source,omitempty"`                                        // the Envoy
+	AgoNanoseconds int64                  `protobuf:"varint,3,opt,name=ago_nanoseconds,json=agoNanoseconds" json:"ago_nanoseconds,omitempty"` // since it closed the log
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Gone) Reset() {
 	*x = Gone{}
-	mi := &file_bus_proto_msgTypes[16]
+	mi := &file_bus_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +624,7 @@ func (x *Gone) String() string {
 func (*Gone) ProtoMessage() {}
 
 func (x *Gone) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[16]
+	mi := &file_bus_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +637,7 @@ func (x *Gone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gone.ProtoReflect.Descriptor instead.
 func (*Gone) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{16}
+	return file_bus_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Gone) GetReplica() string {
@@ -1496,15 +664,15 @@ func (x *Gone) GetAgoNanoseconds() int64 {
 // Plan is how many workers each pool should have.
 type Plan struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Pools         []*Pool                `protobuf:"bytes,1,rep,name=pools,proto3" json:"pools,omitempty"`
-	Term          uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"` // of the leader that published it
+	Pools         []*Pool                `protobuf:"bytes,1,rep,name=pools" json:"pools,omitempty"`
+	Term          uint64                 `protobuf:"varint,2,opt,name=term" json:"term,omitempty"` // of the leader that published it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_bus_proto_msgTypes[17]
+	mi := &file_bus_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +684,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[17]
+	mi := &file_bus_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +697,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{17}
+	return file_bus_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Plan) GetPools() []*Pool {
@@ -1549,20 +717,20 @@ func (x *Plan) GetTerm() uint64 {
 // Pool is the plan of one model's workers in one role.
 type Pool struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	Role          uint32                 `protobuf:"varint,2,opt,name=role,proto3" json:"role,omitempty"` // fleet.Role
-	Replicas      uint32                 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	Ready         uint32                 `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	Workers       []*PlannedWorker       `protobuf:"bytes,6,rep,name=workers,proto3" json:"workers,omitempty"`
-	Unknown       []string               `protobuf:"bytes,7,rep,name=unknown,proto3" json:"unknown,omitempty"` // figures that were not known
+	Model         string                 `protobuf:"bytes,1,opt,name=model" json:"model,omitempty"`
+	Role          uint32                 `protobuf:"varint,2,opt,name=role" json:"role,omitempty"` // fleet.Role
+	Replicas      uint32                 `protobuf:"varint,3,opt,name=replicas" json:"replicas,omitempty"`
+	Ready         uint32                 `protobuf:"varint,4,opt,name=ready" json:"ready,omitempty"`
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason" json:"reason,omitempty"`
+	Workers       []*PlannedWorker       `protobuf:"bytes,6,rep,name=workers" json:"workers,omitempty"`
+	Unknown       []string               `protobuf:"bytes,7,rep,name=unknown" json:"unknown,omitempty"` // figures that were not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_bus_proto_msgTypes[18]
+	mi := &file_bus_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1574,7 +742,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[18]
+	mi := &file_bus_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1587,7 +755,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{18}
+	return file_bus_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Pool) GetModel() string {
@@ -1642,16 +810,16 @@ func (x *Pool) GetUnknown() []string {
 // PlannedWorker is what a plan sets for one worker.
 type PlannedWorker struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Weight        uint32                 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"` // share of traffic, 1 to 1000
-	Drain         bool                   `protobuf:"varint,3,opt,name=drain,proto3" json:"drain,omitempty"`   // no new requests
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Weight        uint32                 `protobuf:"varint,2,opt,name=weight" json:"weight,omitempty"` // share of traffic, 1 to 1000
+	Drain         bool                   `protobuf:"varint,3,opt,name=drain" json:"drain,omitempty"`   // no new requests
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlannedWorker) Reset() {
 	*x = PlannedWorker{}
-	mi := &file_bus_proto_msgTypes[19]
+	mi := &file_bus_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +831,7 @@ func (x *PlannedWorker) String() string {
 func (*PlannedWorker) ProtoMessage() {}
 
 func (x *PlannedWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[19]
+	mi := &file_bus_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +844,7 @@ func (x *PlannedWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedWorker.ProtoReflect.Descriptor instead.
 func (*PlannedWorker) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{19}
+	return file_bus_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlannedWorker) GetName() string {
@@ -1703,16 +871,16 @@ func (x *PlannedWorker) GetDrain() bool {
 // Leader is the value of the lease of the leading planner.
 type Leader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"` // names the process; differs at each of its starts
-	Term          uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`    // greater than that of every leader before
-	Host          string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`     // the name of its machine, for people
+	Holder        string                 `protobuf:"bytes,1,opt,name=holder" json:"holder,omitempty"` // names the process; differs at each of its starts
+	Term          uint64                 `protobuf:"varint,2,opt,name=term" json:"term,omitempty"`    // greater than that of every leader before
+	Host          string                 `protobuf:"bytes,3,opt,name=host" json:"host,omitempty"`     // the name of its machine, for people
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Leader) Reset() {
 	*x = Leader{}
-	mi := &file_bus_proto_msgTypes[20]
+	mi := &file_bus_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1724,7 +892,7 @@ func (x *Leader) String() string {
 func (*Leader) ProtoMessage() {}
 
 func (x *Leader) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[20]
+	mi := &file_bus_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1737,7 +905,7 @@ func (x *Leader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leader.ProtoReflect.Descriptor instead.
 func (*Leader) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{20}
+	return file_bus_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Leader) GetHolder() string {
@@ -1765,15 +933,15 @@ func (x *Leader) GetHost() string {
 // made good by the next one.
 type Demand struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Replica       string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	Models        []*ModelDemand         `protobuf:"bytes,2,rep,name=models,proto3" json:"models,omitempty"`
+	Replica       string                 `protobuf:"bytes,1,opt,name=replica" json:"replica,omitempty"`
+	Models        []*ModelDemand         `protobuf:"bytes,2,rep,name=models" json:"models,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Demand) Reset() {
 	*x = Demand{}
-	mi := &file_bus_proto_msgTypes[21]
+	mi := &file_bus_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +953,7 @@ func (x *Demand) String() string {
 func (*Demand) ProtoMessage() {}
 
 func (x *Demand) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[21]
+	mi := &file_bus_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +966,7 @@ func (x *Demand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Demand.ProtoReflect.Descriptor instead.
 func (*Demand) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{21}
+	return file_bus_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Demand) GetReplica() string {
@@ -1818,29 +986,29 @@ func (x *Demand) GetModels() []*ModelDemand {
 // ModelDemand is the part of one model.
 type ModelDemand struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
-	Model            string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	Requests         uint64                 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`                                 // that arrived
-	PromptTokens     uint64                 `protobuf:"varint,3,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`     // of those
-	PromptSquares    float64                `protobuf:"fixed64,4,opt,name=prompt_squares,json=promptSquares,proto3" json:"prompt_squares,omitempty"` // sum of the squares of their tokens
-	CachedTokens     uint64                 `protobuf:"varint,5,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`     // of those, expected to be in a cache
-	Ended            uint64                 `protobuf:"varint,6,opt,name=ended,proto3" json:"ended,omitempty"`                                       // requests that ended with an answer
-	ResponseBytes    uint64                 `protobuf:"varint,7,opt,name=response_bytes,json=responseBytes,proto3" json:"response_bytes,omitempty"`  // of those
-	ResponseSquares  float64                `protobuf:"fixed64,8,opt,name=response_squares,json=responseSquares,proto3" json:"response_squares,omitempty"`
-	FirstNanoseconds uint64                 `protobuf:"varint,9,opt,name=first_nanoseconds,json=firstNanoseconds,proto3" json:"first_nanoseconds,omitempty"` // sum of the times to their first byte
-	Waiting          uint32                 `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`                                          // in the replica's queue, now
-	WaitingTokens    uint64                 `protobuf:"varint,11,opt,name=waiting_tokens,json=waitingTokens,proto3" json:"waiting_tokens,omitempty"`
-	PromptsBySize    []uint64               `protobuf:"varint,12,rep,packed,name=prompts_by_size,json=promptsBySize,proto3" json:"prompts_by_size,omitempty"` // with up to 2^i tokens, i from 0
+	Model            string                 `protobuf:"bytes,1,opt,name=model" json:"model,omitempty"`
+	Requests         uint64                 `protobuf:"varint,2,opt,name=requests" json:"requests,omitempty"`                                 // that arrived
+	PromptTokens     uint64                 `protobuf:"varint,3,opt,name=prompt_tokens,json=promptTokens" json:"prompt_tokens,omitempty"`     // of those
+	PromptSquares    float64                `protobuf:"fixed64,4,opt,name=prompt_squares,json=promptSquares" json:"prompt_squares,omitempty"` // sum of the squares of their tokens
+	CachedTokens     uint64                 `protobuf:"varint,5,opt,name=cached_tokens,json=cachedTokens" json:"cached_tokens,omitempty"`     // of those, expected to be in a cache
+	Ended            uint64                 `protobuf:"varint,6,opt,name=ended" json:"ended,omitempty"`                                       // requests that ended with an answer
+	ResponseBytes    uint64                 `protobuf:"varint,7,opt,name=response_bytes,json=responseBytes" json:"response_bytes,omitempty"`  // of those
+	ResponseSquares  float64                `protobuf:"fixed64,8,opt,name=response_squares,json=responseSquares" json:"response_squares,omitempty"`
+	FirstNanoseconds uint64                 `protobuf:"varint,9,opt,name=first_nanoseconds,json=firstNanoseconds" json:"first_nanoseconds,omitempty"` // sum of the times to their first byte
+	Waiting          uint32                 `protobuf:"varint,10,opt,name=waiting" json:"waiting,omitempty"`                                          // in the replica's queue, now
+	WaitingTokens    uint64                 `protobuf:"varint,11,opt,name=waiting_tokens,json=waitingTokens" json:"waiting_tokens,omitempty"`
+	PromptsBySize    []uint64               `protobuf:"varint,12,rep,packed,name=prompts_by_size,json=promptsBySize" json:"prompts_by_size,omitempty"` // with up to 2^i tokens, i from 0
 	// The learned time of a prefill: for no tokens, for each token, and from how many observations.
-	PrefillNanoseconds      uint64  `protobuf:"varint,13,opt,name=prefill_nanoseconds,json=prefillNanoseconds,proto3" json:"prefill_nanoseconds,omitempty"`
-	PrefillTokenNanoseconds float64 `protobuf:"fixed64,14,opt,name=prefill_token_nanoseconds,json=prefillTokenNanoseconds,proto3" json:"prefill_token_nanoseconds,omitempty"`
-	PrefillsObserved        uint64  `protobuf:"varint,15,opt,name=prefills_observed,json=prefillsObserved,proto3" json:"prefills_observed,omitempty"`
+	PrefillNanoseconds      uint64  `protobuf:"varint,13,opt,name=prefill_nanoseconds,json=prefillNanoseconds" json:"prefill_nanoseconds,omitempty"`
+	PrefillTokenNanoseconds float64 `protobuf:"fixed64,14,opt,name=prefill_token_nanoseconds,json=prefillTokenNanoseconds" json:"prefill_token_nanoseconds,omitempty"`
+	PrefillsObserved        uint64  `protobuf:"varint,15,opt,name=prefills_observed,json=prefillsObserved" json:"prefills_observed,omitempty"`
 	unknownFields           protoimpl.UnknownFields
 	sizeCache               protoimpl.SizeCache
 }
 
 func (x *ModelDemand) Reset() {
 	*x = ModelDemand{}
-	mi := &file_bus_proto_msgTypes[22]
+	mi := &file_bus_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1020,7 @@ func (x *ModelDemand) String() string {
 func (*ModelDemand) ProtoMessage() {}
 
 func (x *ModelDemand) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[22]
+	mi := &file_bus_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +1033,7 @@ func (x *ModelDemand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelDemand.ProtoReflect.Descriptor instead.
 func (*ModelDemand) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{22}
+	return file_bus_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ModelDemand) GetModel() string {
@@ -1976,15 +1144,15 @@ func (x *ModelDemand) GetPrefillsObserved() uint64 {
 // Slots are the engines that the agent of one node can run.
 type Slots struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Slots         []*Slot                `protobuf:"bytes,2,rep,name=slots,proto3" json:"slots,omitempty"` // in the order in which the agent starts them
+	Node          string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"`
+	Slots         []*Slot                `protobuf:"bytes,2,rep,name=slots" json:"slots,omitempty"` // in the order in which the agent starts them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_bus_proto_msgTypes[23]
+	mi := &file_bus_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +1164,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[23]
+	mi := &file_bus_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +1177,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{23}
+	return file_bus_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Slots) GetNode() string {
@@ -2029,17 +1197,17 @@ func (x *Slots) GetSlots() []*Slot {
 // Slot is one engine that can run or not.
 type Slot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // the worker's
-	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	Role          uint32                 `protobuf:"varint,3,opt,name=role,proto3" json:"role,omitempty"`       // fleet.Role
-	Running       bool                   `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"` // its process is there, or about to be
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"` // the worker's
+	Model         string                 `protobuf:"bytes,2,opt,name=model" json:"model,omitempty"`
+	Role          uint32                 `protobuf:"varint,3,opt,name=role" json:"role,omitempty"`       // fleet.Role
+	Running       bool                   `protobuf:"varint,4,opt,name=running" json:"running,omitempty"` // its process is there, or about to be
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Slot) Reset() {
 	*x = Slot{}
-	mi := &file_bus_proto_msgTypes[24]
+	mi := &file_bus_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2051,7 +1219,7 @@ func (x *Slot) String() string {
 func (*Slot) ProtoMessage() {}
 
 func (x *Slot) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[24]
+	mi := &file_bus_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2064,7 +1232,7 @@ func (x *Slot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slot.ProtoReflect.Descriptor instead.
 func (*Slot) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{24}
+	return file_bus_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Slot) GetName() string {
@@ -2098,19 +1266,19 @@ func (x *Slot) GetRunning() bool {
 // Assignment is which engines of one node should run.
 type Assignment struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
-	Term             uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"` // of the leader that published it
-	Node             string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Run              []string               `protobuf:"bytes,3,rep,name=run,proto3" json:"run,omitempty"`                                                    // workers
-	Busy             []string               `protobuf:"bytes,4,rep,name=busy,proto3" json:"busy,omitempty"`                                                  // workers that drain, and for which routers have booked requests
-	Free             []string               `protobuf:"bytes,5,rep,name=free,proto3" json:"free,omitempty"`                                                  // workers that drain, and for which no router has booked a request
-	DrainNanoseconds uint64                 `protobuf:"varint,6,opt,name=drain_nanoseconds,json=drainNanoseconds,proto3" json:"drain_nanoseconds,omitempty"` // how long a drain may take
+	Term             uint64                 `protobuf:"varint,1,opt,name=term" json:"term,omitempty"` // of the leader that published it
+	Node             string                 `protobuf:"bytes,2,opt,name=node" json:"node,omitempty"`
+	Run              []string               `protobuf:"bytes,3,rep,name=run" json:"run,omitempty"`                                                    // workers
+	Busy             []string               `protobuf:"bytes,4,rep,name=busy" json:"busy,omitempty"`                                                  // workers that drain, and for which routers have booked requests
+	Free             []string               `protobuf:"bytes,5,rep,name=free" json:"free,omitempty"`                                                  // workers that drain, and for which no router has booked a request
+	DrainNanoseconds uint64                 `protobuf:"varint,6,opt,name=drain_nanoseconds,json=drainNanoseconds" json:"drain_nanoseconds,omitempty"` // how long a drain may take
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_bus_proto_msgTypes[25]
+	mi := &file_bus_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +1290,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[25]
+	mi := &file_bus_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +1303,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{25}
+	return file_bus_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Assignment) GetTerm() uint64 {
@@ -2183,15 +1351,15 @@ func (x *Assignment) GetDrainNanoseconds() uint64 {
 // KVStores are the stores of KV blocks of one node that other nodes can fetch from. Without a store the node has none any more.
 type KVStores struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Stores        []*KVStore             `protobuf:"bytes,2,rep,name=stores,proto3" json:"stores,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"`
+	Stores        []*KVStore             `protobuf:"bytes,2,rep,name=stores" json:"stores,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KVStores) Reset() {
 	*x = KVStores{}
-	mi := &file_bus_proto_msgTypes[26]
+	mi := &file_bus_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +1371,7 @@ func (x *KVStores) String() string {
 func (*KVStores) ProtoMessage() {}
 
 func (x *KVStores) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[26]
+	mi := &file_bus_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +1384,7 @@ func (x *KVStores) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVStores.ProtoReflect.Descriptor instead.
 func (*KVStores) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{26}
+	return file_bus_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KVStores) GetNode() string {
@@ -2236,15 +1404,15 @@ func (x *KVStores) GetStores() []*KVStore {
 // KVStore is the store of one model.
 type KVStore struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // host:port at which other nodes fetch blocks
+	Model         string                 `protobuf:"bytes,1,opt,name=model" json:"model,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address" json:"address,omitempty"` // host:port at which other nodes fetch blocks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KVStore) Reset() {
 	*x = KVStore{}
-	mi := &file_bus_proto_msgTypes[27]
+	mi := &file_bus_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +1424,7 @@ func (x *KVStore) String() string {
 func (*KVStore) ProtoMessage() {}
 
 func (x *KVStore) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[27]
+	mi := &file_bus_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +1437,7 @@ func (x *KVStore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVStore.ProtoReflect.Descriptor instead.
 func (*KVStore) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{27}
+	return file_bus_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KVStore) GetModel() string {
@@ -2290,7 +1458,7 @@ var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
 	"\n" +
-	"\tbus.proto\x12\rstator.bus.v1\"\x84\x04\n" +
+	"\tbus.proto\x12\rstator.bus.v1\x1a\rbus_hot.proto\"\x84\x04\n" +
 	"\x06Worker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x12\n" +
@@ -2314,55 +1482,7 @@ const file_bus_proto_rawDesc = "" +
 	"\badapters\x18\x12 \x01(\tR\badapters\x12\x1a\n" +
 	"\btransfer\x18\x13 \x01(\rR\btransfer\x12\x1f\n" +
 	"\vtransfer_at\x18\x14 \x01(\tR\n" +
-	"transferAt\"\xdd\x03\n" +
-	"\x04Load\x12\x16\n" +
-	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
-	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x18\n" +
-	"\arunning\x18\x04 \x01(\rR\arunning\x12\x18\n" +
-	"\awaiting\x18\x05 \x01(\rR\awaiting\x12\x19\n" +
-	"\bkv_usage\x18\x06 \x01(\x01R\akvUsage\x12%\n" +
-	"\x0eprefix_queries\x18\a \x01(\x04R\rprefixQueries\x12\x1f\n" +
-	"\vprefix_hits\x18\b \x01(\x04R\n" +
-	"prefixHits\x12\x12\n" +
-	"\x04gaps\x18\t \x01(\x04R\x04gaps\x12'\n" +
-	"\x0fgap_nanoseconds\x18\n" +
-	" \x01(\x03R\x0egapNanoseconds\x12\x1f\n" +
-	"\vstep_tokens\x18\v \x01(\x01R\n" +
-	"stepTokens\x12-\n" +
-	"\x05tiers\x18\f \x03(\v2\x17.stator.bus.v1.TierLoadR\x05tiers\x12\x1d\n" +
-	"\n" +
-	"uses_store\x18\r \x01(\bR\tusesStore\x12!\n" +
-	"\fserves_store\x18\x0e \x01(\bR\vservesStore\x12-\n" +
-	"\x05peers\x18\x0f \x01(\v2\x17.stator.bus.v1.TierLoadR\x05peers\"v\n" +
-	"\bTierLoad\x12\x12\n" +
-	"\x04tier\x18\x01 \x01(\rR\x04tier\x12)\n" +
-	"\x10wait_nanoseconds\x18\x02 \x01(\x03R\x0fwaitNanoseconds\x12+\n" +
-	"\x11token_nanoseconds\x18\x03 \x01(\x03R\x10tokenNanoseconds\"8\n" +
-	"\x06Events\x12.\n" +
-	"\abatches\x18\x01 \x03(\v2\x14.stator.bus.v1.BatchR\abatches\"\xe7\x01\n" +
-	"\x05Batch\x12\x16\n" +
-	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
-	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
-	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x12\n" +
-	"\x04mark\x18\x05 \x01(\bR\x04mark\x12\x18\n" +
-	"\aseconds\x18\x06 \x01(\x01R\aseconds\x12\x18\n" +
-	"\aunknown\x18\a \x01(\rR\aunknown\x12,\n" +
-	"\x06events\x18\b \x03(\v2\x14.stator.bus.v1.EventR\x06events\x12\x14\n" +
-	"\x05state\x18\t \x01(\rR\x05state\"\xe3\x01\n" +
-	"\x05Event\x12\x12\n" +
-	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x12\n" +
-	"\x04tier\x18\x02 \x01(\rR\x04tier\x12\x1d\n" +
-	"\n" +
-	"has_parent\x18\x03 \x01(\bR\thasParent\x12\x16\n" +
-	"\x06parent\x18\x04 \x01(\x06R\x06parent\x12\x1d\n" +
-	"\n" +
-	"block_size\x18\x05 \x01(\rR\tblockSize\x12\x16\n" +
-	"\x06window\x18\x06 \x01(\rR\x06window\x12\x14\n" +
-	"\x05group\x18\a \x01(\rR\x05group\x12\x16\n" +
-	"\x06hashes\x18\b \x03(\x06R\x06hashes\x12\x16\n" +
-	"\x06blocks\x18\t \x03(\x06R\x06blocks\"7\n" +
+	"transferAt\"7\n" +
 	"\rReplayRequest\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\"r\n" +
@@ -2388,39 +1508,7 @@ const file_bus_proto_rawDesc = "" +
 	"\bcomplete\x18\x05 \x01(\bR\bcomplete\x12\x1d\n" +
 	"\n" +
 	"block_size\x18\x06 \x01(\rR\tblockSize\x12\x12\n" +
-	"\x04size\x18\a \x01(\x04R\x04size\"\x93\x01\n" +
-	"\bBookings\x12\x18\n" +
-	"\areplica\x18\x01 \x01(\tR\areplica\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x12\n" +
-	"\x04full\x18\x03 \x01(\bR\x04full\x12\x16\n" +
-	"\x06digest\x18\x04 \x01(\x04R\x06digest\x12/\n" +
-	"\x05ranks\x18\x05 \x03(\v2\x19.stator.bus.v1.RankAmountR\x05ranks\"\xe7\x01\n" +
-	"\n" +
-	"RankAmount\x12\x16\n" +
-	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
-	"\x04rank\x18\x03 \x01(\rR\x04rank\x12\x1a\n" +
-	"\brequests\x18\x04 \x01(\x03R\brequests\x12%\n" +
-	"\x0eprefill_tokens\x18\x05 \x01(\x03R\rprefillTokens\x12#\n" +
-	"\rdecode_blocks\x18\x06 \x01(\x03R\fdecodeBlocks\x12/\n" +
-	"\x13prefill_nanoseconds\x18\a \x01(\x03R\x12prefillNanoseconds\"5\n" +
-	"\x04Ends\x12-\n" +
-	"\x04ends\x18\x01 \x03(\v2\x19.stator.bus.v1.RequestEndR\x04ends\"\xff\x02\n" +
-	"\n" +
-	"RequestEnd\x12\x18\n" +
-	"\abooking\x18\x01 \x01(\tR\abooking\x12\x1a\n" +
-	"\bdecision\x18\x02 \x01(\tR\bdecision\x12\x16\n" +
-	"\x06picked\x18\x03 \x01(\tR\x06picked\x12\x16\n" +
-	"\x06served\x18\x04 \x01(\tR\x06served\x12\x1a\n" +
-	"\bupstream\x18\x05 \x01(\bR\bupstream\x12\x1a\n" +
-	"\battempts\x18\x06 \x01(\rR\battempts\x124\n" +
-	"\x16first_byte_nanoseconds\x18\a \x01(\x03R\x14firstByteNanoseconds\x122\n" +
-	"\x15last_byte_nanoseconds\x18\b \x01(\x03R\x13lastByteNanoseconds\x12%\n" +
-	"\x0eresponse_bytes\x18\t \x01(\x04R\rresponseBytes\x12\x16\n" +
-	"\x06status\x18\n" +
-	" \x01(\rR\x06status\x12\x16\n" +
-	"\x06broken\x18\v \x01(\bR\x06broken\x12\x12\n" +
-	"\x04left\x18\f \x01(\bR\x04left\"a\n" +
+	"\x04size\x18\a \x01(\x04R\x04size\"a\n" +
 	"\x04Gone\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12'\n" +
@@ -2485,7 +1573,7 @@ const file_bus_proto_rawDesc = "" +
 	"\x06stores\x18\x02 \x03(\v2\x16.stator.bus.v1.KVStoreR\x06stores\"9\n" +
 	"\aKVStore\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddressB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
+	"\aaddress\x18\x02 \x01(\tR\aaddressB3Z*github.com/stator-project/stator/bus/busv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_bus_proto_rawDescOnce sync.Once
@@ -2499,57 +1587,43 @@ func file_bus_proto_rawDescGZIP() []byte {
 	return file_bus_proto_rawDescData
 }
 
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_bus_proto_goTypes = []any{
 	(*Worker)(nil),          // 0: stator.bus.v1.Worker
-	(*Load)(nil),            // 1: stator.bus.v1.Load
-	(*TierLoad)(nil),        // 2: stator.bus.v1.TierLoad
-	(*Events)(nil),          // 3: stator.bus.v1.Events
-	(*Batch)(nil),           // 4: stator.bus.v1.Batch
-	(*Event)(nil),           // 5: stator.bus.v1.Event
-	(*ReplayRequest)(nil),   // 6: stator.bus.v1.ReplayRequest
-	(*ReplayReply)(nil),     // 7: stator.bus.v1.ReplayReply
-	(*Position)(nil),        // 8: stator.bus.v1.Position
-	(*SnapshotRequest)(nil), // 9: stator.bus.v1.SnapshotRequest
-	(*SnapshotReply)(nil),   // 10: stator.bus.v1.SnapshotReply
-	(*Snapshot)(nil),        // 11: stator.bus.v1.Snapshot
-	(*Bookings)(nil),        // 12: stator.bus.v1.Bookings
-	(*RankAmount)(nil),      // 13: stator.bus.v1.RankAmount
-	(*Ends)(nil),            // 14: stator.bus.v1.Ends
-	(*RequestEnd)(nil),      // 15: stator.bus.v1.RequestEnd
-	(*Gone)(nil),            // 16: stator.bus.v1.Gone
-	(*Plan)(nil),            // 17: stator.bus.v1.Plan
-	(*Pool)(nil),            // 18: stator.bus.v1.Pool
-	(*PlannedWorker)(nil),   // 19: stator.bus.v1.PlannedWorker
-	(*Leader)(nil),          // 20: stator.bus.v1.Leader
-	(*Demand)(nil),          // 21: stator.bus.v1.Demand
-	(*ModelDemand)(nil),     // 22: stator.bus.v1.ModelDemand
-	(*Slots)(nil),           // 23: stator.bus.v1.Slots
-	(*Slot)(nil),            // 24: stator.bus.v1.Slot
-	(*Assignment)(nil),      // 25: stator.bus.v1.Assignment
-	(*KVStores)(nil),        // 26: stator.bus.v1.KVStores
-	(*KVStore)(nil),         // 27: stator.bus.v1.KVStore
+	(*ReplayRequest)(nil),   // 1: stator.bus.v1.ReplayRequest
+	(*ReplayReply)(nil),     // 2: stator.bus.v1.ReplayReply
+	(*Position)(nil),        // 3: stator.bus.v1.Position
+	(*SnapshotRequest)(nil), // 4: stator.bus.v1.SnapshotRequest
+	(*SnapshotReply)(nil),   // 5: stator.bus.v1.SnapshotReply
+	(*Snapshot)(nil),        // 6: stator.bus.v1.Snapshot
+	(*Gone)(nil),            // 7: stator.bus.v1.Gone
+	(*Plan)(nil),            // 8: stator.bus.v1.Plan
+	(*Pool)(nil),            // 9: stator.bus.v1.Pool
+	(*PlannedWorker)(nil),   // 10: stator.bus.v1.PlannedWorker
+	(*Leader)(nil),          // 11: stator.bus.v1.Leader
+	(*Demand)(nil),          // 12: stator.bus.v1.Demand
+	(*ModelDemand)(nil),     // 13: stator.bus.v1.ModelDemand
+	(*Slots)(nil),           // 14: stator.bus.v1.Slots
+	(*Slot)(nil),            // 15: stator.bus.v1.Slot
+	(*Assignment)(nil),      // 16: stator.bus.v1.Assignment
+	(*KVStores)(nil),        // 17: stator.bus.v1.KVStores
+	(*KVStore)(nil),         // 18: stator.bus.v1.KVStore
+	(*Batch)(nil),           // 19: stator.bus.v1.Batch
 }
 var file_bus_proto_depIdxs = []int32{
-	2,  // 0: stator.bus.v1.Load.tiers:type_name -> stator.bus.v1.TierLoad
-	2,  // 1: stator.bus.v1.Load.peers:type_name -> stator.bus.v1.TierLoad
-	4,  // 2: stator.bus.v1.Events.batches:type_name -> stator.bus.v1.Batch
-	5,  // 3: stator.bus.v1.Batch.events:type_name -> stator.bus.v1.Event
-	4,  // 4: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
-	8,  // 5: stator.bus.v1.ReplayReply.position:type_name -> stator.bus.v1.Position
-	11, // 6: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
-	13, // 7: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
-	15, // 8: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
-	18, // 9: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
-	19, // 10: stator.bus.v1.Pool.workers:type_name -> stator.bus.v1.PlannedWorker
-	22, // 11: stator.bus.v1.Demand.models:type_name -> stator.bus.v1.ModelDemand
-	24, // 12: stator.bus.v1.Slots.slots:type_name -> stator.bus.v1.Slot
-	27, // 13: stator.bus.v1.KVStores.stores:type_name -> stator.bus.v1.KVStore
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	19, // 0: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
+	3,  // 1: stator.bus.v1.ReplayReply.position:type_name -> stator.bus.v1.Position
+	6,  // 2: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
+	9,  // 3: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
+	10, // 4: stator.bus.v1.Pool.workers:type_name -> stator.bus.v1.PlannedWorker
+	13, // 5: stator.bus.v1.Demand.models:type_name -> stator.bus.v1.ModelDemand
+	15, // 6: stator.bus.v1.Slots.slots:type_name -> stator.bus.v1.Slot
+	18, // 7: stator.bus.v1.KVStores.stores:type_name -> stator.bus.v1.KVStore
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }
@@ -2557,13 +1631,14 @@ func file_bus_proto_init() {
 	if File_bus_proto != nil {
 		return
 	}
+	file_bus_hot_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

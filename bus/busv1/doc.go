@@ -1,2 +1,2 @@
-// Package busv1 holds the messages of Stator's bus, generated from bus.proto by `make generate`.
+// Package busv1 holds the messages of Stator's bus, generated from its two proto files by `make generate`.
 package busv1
