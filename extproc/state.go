@@ -36,7 +36,7 @@ func (s *state) init(settings *config.Config, replica string, blockSize func(*fl
 		s.feed.RankGone(id)
 	}})
 	s.feed = feed.New(feed.Config{BlockSize: blockSize}, s.fleet, s.index)
-	s.drift = drift.New(drift.Config{Bound: settings.Index.DriftRatio, Tokens: int(settings.Index.DriftTokens)})
+	s.drift = drift.New(drift.Config{Tokens: int(settings.Index.DriftTokens)})
 	s.peers = peers.NewReceiver(replica, s.fleet)
 	s.memory = prompt.NewMemory(prompt.MemoryConfig{MaxBytes: settings.Prompts.MemoryBytes, Seed: rand.Uint64()})
 }

@@ -28,6 +28,9 @@ type LogFile struct {
 	line     []byte
 }
 
+// LogBytes is the size in bytes at which a planner's log is full.
+const LogBytes = 256 << 20
+
 // OpenLog opens a file of at most limit bytes. The forecasts of models begin with rates.
 func OpenLog(path string, limit int64, rates map[string][]float64) (*LogFile, error) {
 	l := &LogFile{path: path, limit: limit, rates: rates}

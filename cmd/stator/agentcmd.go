@@ -76,7 +76,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	}
 	a, err := workeragent.New(workeragent.Config{Launches: wanted, Scaled: p.cfg.Planner.ByAgents(), Node: *node, Site: site, State: state,
 		Bus: p.bus, Log: p.log, Metrics: p.reg,
-		IndexBytes: p.cfg.Index.AgentBytes, Store: reportedStore(stores), Hard: env.hard})
+		IndexBytes: p.cfg.Index.MaxBytes, Store: reportedStore(stores), Hard: env.hard})
 	if err != nil {
 		return err
 	}

@@ -135,7 +135,7 @@ func openPlannerFiles(cfg *config.Config, out *planner.Config) error {
 	}
 
 	if p.Log != "" {
-		log, err := planner.OpenLog(p.Log, p.LogBytes, rates)
+		log, err := planner.OpenLog(p.Log, planner.LogBytes, rates)
 		if err != nil {
 			return err
 		}

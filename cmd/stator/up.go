@@ -239,7 +239,7 @@ func (u *up) makeControl() (err error) {
 		return err
 	}
 	u.agent, err = workeragent.New(workeragent.Config{Launches: wanted, Scaled: u.cfg.Planner.ByAgents(), Site: site, Bus: u.bus,
-		Log: u.log, Metrics: u.reg, IndexBytes: u.cfg.Index.AgentBytes, Store: reportedStore(u.stores), Hard: u.env.hard})
+		Log: u.log, Metrics: u.reg, IndexBytes: u.cfg.Index.MaxBytes, Store: reportedStore(u.stores), Hard: u.env.hard})
 	return err
 }
 

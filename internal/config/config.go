@@ -220,10 +220,8 @@ type Busy struct {
 	// MaxNumBatchedTokens is the engines' setting max_num_batched_tokens, which prefillShare needs.
 	MaxNumBatchedTokens int64 `yaml:"maxNumBatchedTokens"`
 	// KVUsage bounds the share of a rank's KV cache that is in use, 0 to 1, by the engine's report or by the
-	// router's bookings. A rank above it is busy until both are below kvRelease. 0 is no bound.
+	// router's bookings. A rank above it is busy until both are below nine tenths of it. 0 is no bound.
 	KVUsage float64 `yaml:"kvUsage"`
-	// KVRelease is the share of the KV cache below which a rank that is busy by kvUsage is free again.
-	KVRelease float64 `yaml:"kvRelease" default:"0.9 × kvUsage"`
 	// Status is the HTTP status of a refusal because all ranks are busy: 429, 503 or 529.
 	Status int `yaml:"status"`
 }
@@ -232,7 +230,7 @@ type Busy struct {
 func (b *Busy) Route() serving.Busy {
 	return serving.Busy{
 		PrefillTokens: b.PrefillTokens, PrefillShare: b.PrefillShare, MaxNumBatchedTokens: b.MaxNumBatchedTokens,
-		KVUsage: b.KVUsage, KVRelease: b.KVRelease, Status: b.Status,
+		KVUsage: b.KVUsage, Status: b.Status,
 	}
 }
 
@@ -433,18 +431,13 @@ type Worker struct {
 
 // Index bounds the memory of the KV cache index, and sets when its content is checked.
 type Index struct {
-	// MaxBytes bounds the router's index. At the bound the blocks that were used least recently are dropped,
-	// which lowers the hit rate and never names a wrong worker.
+	// MaxBytes bounds the index of a router, and that of an agent. At the bound the blocks that were used least recently are
+	// dropped, which lowers the hit rate and never names a wrong worker. From the agent's index a router that starts late gets a
+	// snapshot, which then lacks blocks. Snapshots in transfer need at most as much again.
 	MaxBytes int64 `yaml:"maxBytes" reload:"restart"`
-	// AgentBytes bounds an agent's index of its engines' caches, from which a router that starts late gets a
-	// snapshot. At the bound that snapshot lacks blocks. Snapshots in transfer need at most as much again.
-	AgentBytes int64 `yaml:"agentBytes" reload:"restart"`
-	// DriftRatio is the largest difference between the cached tokens that decisions promised and the cached
-	// tokens that an engine reports, as a share of the prompt tokens. Beyond it the worker's cache state is
-	// rebuilt. A lower ratio finds smaller errors, and mistakes the delay between a decision and its execution
-	// for errors.
-	DriftRatio float64 `yaml:"driftRatio" reload:"restart"`
-	// DriftTokens is the number of prompt tokens that are compared at a time, at least 1000.
+	// DriftTokens is the number of prompt tokens, at least 1000, for which the cached tokens that decisions promised and the cached
+	// tokens that an engine reports are compared at a time. If they differ by more than a quarter of the prompt tokens, the worker's
+	// cache state is rebuilt.
 	DriftTokens int64 `yaml:"driftTokens" reload:"restart"`
 }
 
@@ -551,9 +544,8 @@ type Planner struct {
 	// begin. It needs a single model.
 	Warm string `yaml:"warm" file:"relative" default:"none" reload:"restart"`
 	// Log is a file to which every observation and its plan are appended as a line of JSON. "stator replay --plan" makes the plans again.
+	// A file of 256 MiB is renamed by appending ".1", and replaces the last file of that name.
 	Log string `yaml:"log" file:"relative" default:"none" reload:"restart"`
-	// LogBytes bounds the file, at least 65536. A full one is renamed by appending ".1", and replaces the last file of that name.
-	LogBytes int64 `yaml:"logBytes" reload:"restart"`
 	// Prometheus supplies demand instead of the routers on the bus: from the metrics of NVIDIA Dynamo's frontends.
 	Prometheus Prometheus `yaml:"prometheus"`
 }

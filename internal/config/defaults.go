@@ -96,7 +96,6 @@ const notSetText = "\x00"
 const notSetDuration Duration = -1
 
 func (b *Busy) setDefaults() {
-	b.KVRelease = notSet
 	b.Status = serving.DefaultBusyStatus
 }
 
@@ -152,7 +151,7 @@ func (p *Planner) setDefaults() {
 		Algorithm: plan.AlgorithmConfigured, Connector: ConnectorNone, Interval: Duration(plan.DefaultEvery),
 		TTFT: Duration(500 * time.Millisecond), ITL: Duration(50 * time.Millisecond), Quantile: 0.9,
 		Mode: plan.ModeBoth, Forecast: "auto", Headroom: plan.DefaultHeadroom, DownAfter: Duration(plan.DefaultDownAfter),
-		DrainTimeout: Duration(5 * time.Minute), LogBytes: 256 << 20,
+		DrainTimeout: Duration(5 * time.Minute),
 	}
 }
 
@@ -166,12 +165,7 @@ func (w *Worker) setDefaults() {
 }
 
 func (x *Index) setDefaults() {
-	*x = Index{
-		MaxBytes:    kvindex.DefaultMaxBytes,
-		AgentBytes:  kvindex.DefaultMaxBytes,
-		DriftRatio:  drift.DefaultBound,
-		DriftTokens: drift.DefaultTokens,
-	}
+	*x = Index{MaxBytes: kvindex.DefaultMaxBytes, DriftTokens: drift.DefaultTokens}
 }
 
 func (p *Prompts) setDefaults() { p.MemoryBytes = 64 << 20 }
@@ -225,9 +219,6 @@ func (m *Model) inherit() {
 
 // inherit fills fields that depend on other values of the file, after decoding.
 func (r *Router) inherit() {
-	if math.IsNaN(r.Busy.KVRelease) {
-		r.Busy.KVRelease = serving.DefaultKVRelease * r.Busy.KVUsage
-	}
 	for i := range r.Queue.Classes {
 		if r.Queue.Classes[i].Order == "" {
 			r.Queue.Classes[i].Order = r.Queue.Order

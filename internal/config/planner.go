@@ -51,7 +51,6 @@ func (v *validator) planner(p *Planner) {
 	v.is(p.MaxGPUs >= 0 && p.MaxGPUs <= maxGPUs, "planner.maxGPUs", "must lie between 0 and %d", maxGPUs)
 	v.is(p.MaxGPUs == 0 || p.MinGPUs <= p.MaxGPUs, "planner.minGPUs", "is more than maxGPUs, which is %d", p.MaxGPUs)
 	v.is(p.MaxWatts >= 0 && p.MaxWatts <= maxWatts, "planner.maxWatts", "must lie between 0 and %g", maxWatts)
-	v.is(p.LogBytes >= minLogBytes, "planner.logBytes", "must be at least %d", minLogBytes)
 	v.prometheus(&p.Prometheus)
 }
 

@@ -73,8 +73,6 @@ func (c *Config) Validate() error {
 	v.is(!c.FailsClosed() || !c.Gateway.FiltersAffinity(), "gateway.affinityFilter",
 		"has no effect with transfers of KV caches or gateway.tenantHeader: Envoy refuses requests without a decision")
 	v.is(c.Index.MaxBytes >= minIndexBytes, "index.maxBytes", "must be at least %d", minIndexBytes)
-	v.is(c.Index.AgentBytes >= minIndexBytes, "index.agentBytes", "must be at least %d", minIndexBytes)
-	v.is(c.Index.DriftRatio > 0 && c.Index.DriftRatio <= 1, "index.driftRatio", "must lie above 0 and not above 1")
 	v.is(c.Index.DriftTokens >= minDriftTokens, "index.driftTokens", "must be at least %d", minDriftTokens)
 	v.is(c.Prompts.MemoryBytes >= minMemoryBytes || c.Prompts.MemoryBytes == noMemory, "prompts.memoryBytes",
 		"must be at least %d, or %d for none", minMemoryBytes, noMemory)
@@ -263,7 +261,6 @@ func (v *validator) adapters(list []Adapter, path string, names map[string]strin
 // busy checks mistakes that only the file can have, and leaves the rest to the owner of the thresholds.
 func (v *validator) busy(b *Busy, path string) {
 	v.is(b.PrefillShare <= maxPrefillShare, path+".prefillShare", "must be at most %d", maxPrefillShare)
-	v.is(b.KVUsage == 0 || b.KVRelease > 0, path+".kvRelease", "must be more than 0, or a rank that is busy stays so")
 	v.is(b.Status != 0, path+".status", "is 0: use 429, 503 or 529")
 	owned := b.Route()
 	v.owned(owned.Validate(), path)

@@ -77,7 +77,7 @@ func configurationCases() []testCase {
 	}
 	for _, v := range []string{"bus: {url: nope}", `bus: {url: "http://x"}`, "bus: {cluster: A B}", "bus: {leaseTTL: 0s}",
 		"index: {maxBytes: 1}",
-		"prompts: {memoryBytes: 1}", "decisions: {hashEvery: 0}", "decisions: {logBytes: 1}", "index: {driftRatio: 5}"} {
+		"prompts: {memoryBytes: 1}", "decisions: {hashEvery: 0}", "decisions: {logBytes: 1}", "index: {driftTokens: 5}"} {
 		file(v, goodConfig+v+"\n", false)
 	}
 	return list

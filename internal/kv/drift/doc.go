@@ -23,7 +23,7 @@
 //	a request ends                               added to the requests of the next report
 //	a report                                     these requests are part of the window for certain
 //	a report, the window has Config.Tokens       judged; a new window begins
-//	the ratio exceeds Config.Bound               rebuild, unless the last was within Config.Rest
+//	the ratio exceeds 0.25                       rebuild, unless the last was within Config.Rest
 //	a report of another epoch, or with smaller   the window is discarded, and a new one begins
 //	  counters
 //

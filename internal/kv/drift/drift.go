@@ -2,6 +2,7 @@ package drift
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -9,27 +10,24 @@ import (
 
 // Config is read by New and not changed later.
 type Config struct {
-	// Bound is the largest difference of promised and found tokens, as a share of a window's prompt
-	// tokens; default 0.25. Lowering it finds smaller errors, and also reports the normal changes
-	// of a cache between a decision and its execution.
-	Bound float64
 	// Tokens is the number of prompt tokens that a window must have; default 1,000,000.
 	Tokens int
 	// Rest is the least time between two rebuilds of one worker; default 5 min.
 	Rest time.Duration
 }
 
+// bound is the largest difference of promised and found tokens, as a share of a window's prompt tokens. A
+// lower one would find smaller errors, and also report the normal changes of a cache between a decision and
+// its execution.
+const bound = 0.25
+
 // The defaults of Config.
 const (
-	DefaultBound  = 0.25
 	DefaultTokens = 1_000_000
 	defaultRest   = 5 * time.Minute
 )
 
 func (c Config) withDefaults() Config {
-	if c.Bound <= 0 {
-		c.Bound = DefaultBound
-	}
 	if c.Tokens <= 0 {
 		c.Tokens = DefaultTokens
 	}
@@ -155,7 +153,7 @@ func (d *Detector) Counted(c Counters, now time.Time) (rebuild bool) {
 	w.judge(int(c.Queries-w.queries), int(c.Hits-w.hits))
 	w.open(c, now)
 
-	drifts := w.Ratio > d.cfg.Bound || w.Ratio < -d.cfg.Bound
+	drifts := math.Abs(w.Ratio) > bound
 	if !drifts || !w.rebuilt.IsZero() && now.Sub(w.rebuilt) < d.cfg.Rest {
 		return false
 	}

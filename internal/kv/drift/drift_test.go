@@ -22,7 +22,7 @@ import (
 //	wait SECONDS | keep NAME | stats
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
-		detector := drift.New(drift.Config{Bound: 0.25, Tokens: 10_000, Rest: time.Minute})
+		detector := drift.New(drift.Config{Tokens: 10_000, Rest: time.Minute})
 		now, decided := time.Unix(1000, 0), time.Time{}
 		datadriven.RunTest(t, file, func(t *testing.T, td *datadriven.TestData) string {
 			name, args := "", map[string]int{"n": 1}

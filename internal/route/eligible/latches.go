@@ -1,7 +1,6 @@
 package eligible
 
 import (
-	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,8 +43,8 @@ func kvUsage(rank *fleet.Rank, booked *fleet.Amount, now time.Time) float64 {
 //
 //	usage                          free rank   busy rank
 //	above KVUsage                  busy        busy
-//	from KVRelease to KVUsage      free        busy
-//	below KVRelease                free        free
+//	between                        free        busy
+//	below KVRelease of KVUsage     free        free
 type latches struct {
 	mu   sync.Mutex                     // held to grow bits
 	bits atomic.Pointer[[]*atomic.Bool] // by RankID; the slice never changes once stored
@@ -54,7 +53,7 @@ type latches struct {
 // update sets the latch of a rank by its usage now, and returns whether the rank is busy.
 func (l *latches) update(b *serving.Busy, rank *fleet.Rank, booked *fleet.Amount, now time.Time) bool {
 	bit, used := l.of(rank.ID), kvUsage(rank, booked, now)
-	release := cmp.Or(b.KVRelease, serving.DefaultKVRelease*b.KVUsage)
+	release := serving.KVRelease * b.KVUsage
 	switch {
 	case used > b.KVUsage:
 		bit.Store(true)

@@ -19,15 +19,15 @@ type Busy struct {
 	PrefillShare        float64
 	MaxNumBatchedTokens int64
 	// KVUsage bounds the share of a rank's KV cache that is in use, 0 to 1. The larger of the engine's
-	// report and the booked blocks counts. A rank above it is busy until it is below KVRelease. 0 is no
-	// bound. KVRelease 0 means DefaultKVRelease times KVUsage.
-	KVUsage, KVRelease float64
+	// report and the booked blocks counts. A rank above it is busy until it is below KVRelease of it. 0 is no
+	// bound.
+	KVUsage float64
 	// Status is the HTTP status of a refusal for this reason: 429, 503 (default) or 529.
 	Status int
 }
 
-// DefaultKVRelease is the share of Busy.KVUsage below which a busy rank is free again.
-const DefaultKVRelease = 0.9
+// KVRelease is the share of Busy.KVUsage below which a busy rank is free again.
+const KVRelease = 0.9
 
 // DefaultBusyStatus is the status of a refusal because all ranks are busy.
 const DefaultBusyStatus = 503
@@ -50,8 +50,6 @@ func (b *Busy) Validate() error {
 
 	if !(b.KVUsage >= 0 && b.KVUsage <= 1) {
 		errs = append(errs, fmt.Errorf("kvUsage: is %v, and must lie between 0 and 1", b.KVUsage))
-	} else if !(b.KVRelease >= 0 && b.KVRelease <= b.KVUsage) {
-		errs = append(errs, fmt.Errorf("kvRelease: is %v, and must lie between 0 and kvUsage, which is %v", b.KVRelease, b.KVUsage))
 	}
 
 	switch b.Status {
