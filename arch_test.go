@@ -27,17 +27,18 @@ var allowed = map[string][]string{
 	// Pure packages, lowest first.
 	// The facts about kinds of engines name transfers of KV caches and paths of health.
 	"internal/engines": {"internal/fleet"},
-	// The table of routing hints names the header of each.
-	"internal/prompt/openai": {"internal/envoynames"},
+	// The table of routing hints names the header of each. The four readers of JSON share the form of strings.
+	"internal/prompt/openai":       {"internal/envoynames", "internal/jsonscan"},
+	"internal/prompt/chattemplate": {"internal/jsonscan"},
 	// The memory of a prompt's prefix holds block hashes beside the tokens they are made of.
 	"internal/prompt": {"internal/engines", "internal/kv/blockhash", "internal/prompt/openai", "internal/prompt/vllm", "internal/prompt/chattemplate",
 		"internal/prompt/tokenizer"},
 	"internal/prompt/vllm": {"internal/prompt/openai"},
-	"internal/kv/kvevent":  {"internal/kv/blockhash", "internal/fleet"},
+	"internal/kv/kvevent":  {"internal/kv/blockhash", "internal/fleet", "internal/jsonscan"},
 	// The index and the tokenizer load lines of large tables before they need them.
 	"internal/kv/recency":       {"internal/kv/blockhash"},
 	"internal/kv/kvindex":       {"internal/kv/blockhash", "internal/fleet", "internal/prefetch"},
-	"internal/prompt/tokenizer": {"internal/prefetch"},
+	"internal/prompt/tokenizer": {"internal/prefetch", "internal/jsonscan"},
 	"internal/kv/feed":          {"internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/kvindex", "internal/fleet"},
 	"internal/route/cost":       {"internal/fleet", "internal/perfmodel"},
 	"internal/route/pick":       {"internal/fleet", "internal/kv/blockhash", "internal/route/cost"},

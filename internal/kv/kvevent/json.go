@@ -1,13 +1,12 @@
 package kvevent
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/stator-project/stator/internal/jsonscan"
 )
 
 // jsonReader is a reader of JSON. It copies nothing but strings with escapes, which
@@ -158,84 +157,27 @@ func (r *jsonReader) text() ([]byte, error) {
 	if r.next() != '"' {
 		return nil, r.unexpected("a string")
 	}
-	end, escaped, err := stringEnd(r.raw)
-	if err != nil {
-		return nil, err
+	s, escaped, err := r.string()
+	if err != nil || !escaped {
+		return s, err
 	}
-	s := r.raw[1:end]
-	r.raw = r.raw[end+1:]
-	if !escaped {
-		return s, nil
-	}
-	return r.unescape(s)
-}
-
-// stringEnd is the place of the quote that ends the string at the beginning of raw.
-func stringEnd(raw []byte) (end int, escaped bool, err error) {
-	for at := 1; at < len(raw); at++ {
-		switch raw[at] {
-		case '"':
-			return at, escaped, nil
-		case '\\':
-			at, escaped = at+1, true
-		}
-	}
-	return 0, false, errCut
-}
-
-// unescape decodes a string into the scratch buffer.
-func (r *jsonReader) unescape(s []byte) ([]byte, error) {
 	from := len(r.scratch)
-	for len(s) > 0 {
-		n := bytes.IndexByte(s, '\\')
-		if n < 0 {
-			n = len(s)
-		}
-		r.scratch, s = append(r.scratch, s[:n]...), s[n:]
-		if len(s) == 0 {
-			break
-		}
-
-		if s[1] != 'u' {
-			at := strings.IndexByte(`"\/bfnrt`, s[1])
-			if at < 0 {
-				return nil, fmt.Errorf("an escape of %q", s[1])
-			}
-			r.scratch, s = append(r.scratch, "\"\\/\b\f\n\r\t"[at]), s[2:]
-			continue
-		}
-		c, n := unicodeEscape(s)
-		if n == 0 {
-			return nil, errors.New("an escape without four digits")
-		}
-		r.scratch, s = utf8.AppendRune(r.scratch, c), s[n:]
-	}
+	r.scratch = jsonscan.AppendText(r.scratch, s)
 	return r.scratch[from:len(r.scratch):len(r.scratch)], nil
 }
 
-// unicodeEscape reads \uXXXX, or two of them that are a surrogate pair. n is its length, 0
-// if s does not begin with one.
-func unicodeEscape(s []byte) (c rune, n int) {
-	unit := func(s []byte) rune {
-		if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
-			return -1
-		}
-		v, err := strconv.ParseUint(text(s[2:6]), 16, 16)
-		if err != nil {
-			return -1
-		}
-		return rune(v)
+// string reads the string that comes next, and does not decode its escapes.
+func (r *jsonReader) string() (s []byte, escaped bool, err error) {
+	s = r.raw[1:]
+	n, escaped, ok := jsonscan.TextLength(s)
+	switch {
+	case ok:
+		r.raw = s[n+1:]
+		return s[:n], escaped, nil
+	case n == len(s):
+		return nil, false, errCut
 	}
-	c = unit(s)
-	if c < 0 {
-		return 0, 0
-	}
-	if c >= 0xd800 && c < 0xdc00 {
-		if low := unit(s[6:]); low >= 0xdc00 && low < 0xe000 {
-			return (c-0xd800)<<10 | (low - 0xdc00) + 0x10000, 12
-		}
-	}
-	return c, 6 // half a pair becomes the replacement character
+	return nil, false, fmt.Errorf("a %q in a string", s[n])
 }
 
 func (r *jsonReader) bytes() ([]byte, error) { return nil, errors.New("bytes in JSON") }
@@ -247,11 +189,9 @@ func (r *jsonReader) skip() error {
 		case 0:
 			return errCut
 		case '"':
-			end, _, err := stringEnd(r.raw)
-			if err != nil {
+			if _, _, err := r.string(); err != nil {
 				return err
 			}
-			r.raw = r.raw[end+1:]
 		case '[', '{':
 			depth++
 			r.raw = r.raw[1:]

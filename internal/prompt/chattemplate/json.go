@@ -11,6 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+	"unsafe"
+
+	"github.com/stator-project/stator/internal/jsonscan"
 )
 
 // jsonStyle holds the keyword arguments of json.dumps.
@@ -388,33 +391,21 @@ func (p *jsonParser) string() string {
 		p.fail()
 		return ""
 	}
-	start, escaped := p.offset, false
-	for p.offset++; p.offset < len(p.src) && p.src[p.offset] != '"'; p.offset++ {
-		switch c := p.src[p.offset]; {
-		case c == '\\':
-			escaped = true
-			p.offset++
-		case c < ' ':
-			p.fail()
-			return ""
-		}
-	}
-
-	if p.offset >= len(p.src) {
+	p.offset++
+	n, escaped, ok := jsonscan.TextLength(p.src[p.offset:])
+	text := p.src[p.offset : p.offset+n]
+	p.offset += n
+	if !ok {
 		p.fail()
 		return ""
 	}
-
 	p.offset++
 	if !escaped {
-		return string(p.src[start+1 : p.offset-1])
+		return string(text)
 	}
 
-	s, ok := unescapeJSON(p.src[start+1 : p.offset-1])
-	if !ok {
-		p.fail()
-	}
-	return s
+	out := jsonscan.AppendText(make([]byte, 0, len(text)), text)
+	return unsafe.String(unsafe.SliceData(out), len(out))
 }
 
 // number reads a number. A number without point and exponent is an int of any size, others are floats.

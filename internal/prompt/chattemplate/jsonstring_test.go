@@ -28,11 +28,3 @@ func TestUnescapeAgreesWithEncodingJSON(t *testing.T) {
 		}
 	}
 }
-
-// TestUnescapeAllocatesOnce decodes a long string.
-func TestUnescapeAllocatesOnce(t *testing.T) {
-	src := []byte(strings.Repeat(`a\n\u00e9`, 1<<16))
-	if n := testing.AllocsPerRun(5, func() { unescapeJSON(src) }); n > 1 {
-		t.Errorf("%v allocations", n)
-	}
-}

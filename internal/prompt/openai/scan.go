@@ -1,9 +1,6 @@
 package openai
 
-import (
-	"encoding/binary"
-	"math/bits"
-)
+import "github.com/stator-project/stator/internal/jsonscan"
 
 // scanner reads a JSON text once, front to back. The first error is kept in err. After it every method does
 // nothing, so that callers check err only before they loop or use a result.
@@ -307,61 +304,19 @@ func (s *scanner) rawString() []byte {
 		return nil
 	}
 
-	s.at++
-	start := s.at
-	for {
-		s.at += plainLength(s.src[s.at:])
-		if s.at >= len(s.src) {
-			s.fail("unexpected end in a string")
-			return nil
-		}
-		switch c := s.src[s.at]; {
-		case c == '"':
-			s.at++
-			return s.src[start : s.at-1]
-		case c == '\\':
-			n := escapeLen(s.src[s.at:])
-			if n == 0 {
-				s.fail("invalid escape in a string")
-				return nil
-			}
-			s.at += n
-		default:
-			s.fail("control character in a string (escape it)")
-			return nil
-		}
+	start := s.at + 1
+	n, _, ok := jsonscan.TextLength(s.src[start:])
+	s.at = start + n
+	switch {
+	case ok:
+		s.at++
+		return s.src[start : s.at-1]
+	case s.at >= len(s.src):
+		s.fail("unexpected end in a string")
+	case s.src[s.at] == '\\':
+		s.fail("invalid escape in a string")
+	default:
+		s.fail("control character in a string (escape it)")
 	}
-}
-
-// plainLength counts the bytes of b before the first quote, backslash or control character. It examines
-// sixteen bytes at a time, because most of a body is plain text.
-func plainLength(b []byte) int {
-	i := 0
-	for ; i+16 <= len(b); i += 16 {
-		w := b[i : i+16 : i+16]
-		low, high := markSpecial(binary.LittleEndian.Uint64(w)), markSpecial(binary.LittleEndian.Uint64(w[8:]))
-		if low|high == 0 {
-			continue
-		}
-		if low != 0 {
-			return i + bits.TrailingZeros64(low)/8
-		}
-		return i + 8 + bits.TrailingZeros64(high)/8
-	}
-	for ; i < len(b); i++ {
-		if c := b[i]; c == '"' || c == '\\' || c < 0x20 {
-			return i
-		}
-	}
-	return i
-}
-
-// markSpecial sets the high bit of each byte of w that is a quote, a backslash or a control character. XOR
-// turns the bytes that equal a character to 0, and (x-1)&^x has the high bit of a byte set if the byte is 0.
-// In the same way (w-0x20)&^w finds bytes below 0x20. A borrow may also set bits above the first match, so
-// that only the lowest set bit is certain.
-func markSpecial(w uint64) uint64 {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	quote, slash := w^(ones*'"'), w^(ones*'\\')
-	return ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w) & highs
+	return nil
 }

@@ -1,10 +1,11 @@
 package tokenizer
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"unicode/utf8"
+
+	"github.com/stator-project/stator/internal/jsonscan"
 )
 
 // jsonReader reads the large parts of a tokenizer.json, which are the vocabulary and the merges, in one pass.
@@ -103,41 +104,17 @@ func (t *jsonReader) appendString(dst []byte) ([]byte, error) {
 	if err := t.expect('"'); err != nil {
 		return dst, err
 	}
-	start := t.at
-	for ; t.at < len(t.src); t.at++ {
-		switch c := t.src[t.at]; {
-		case c == '"':
-			t.at++
-			return append(dst, t.src[start:t.at-1]...), nil
-		case c == '\\':
-			return t.appendEscaped(dst, start)
-		case c < 0x20:
-			return dst, t.syntaxError()
-		}
-	}
-
-	return dst, t.syntaxError()
-}
-
-// appendEscaped does the work of appendString for a string with a backslash, which is rare. Start is the
-// position after the opening quote. encoding/json decodes the string.
-func (t *jsonReader) appendEscaped(dst []byte, start int) ([]byte, error) {
-	for ; t.at < len(t.src) && t.src[t.at] != '"'; t.at++ {
-		if t.src[t.at] == '\\' {
-			t.at++
-		}
-	}
-
-	if t.at >= len(t.src) {
+	n, escaped, ok := jsonscan.TextLength(t.src[t.at:])
+	text := t.src[t.at : t.at+n]
+	t.at += n
+	if !ok {
 		return dst, t.syntaxError()
 	}
-
 	t.at++
-	var s string
-	if err := json.Unmarshal(t.src[start-1:t.at], &s); err != nil {
-		return dst, t.syntaxError()
+	if escaped {
+		return jsonscan.AppendText(dst, text), nil
 	}
-	return append(dst, s...), nil
+	return append(dst, text...), nil
 }
 
 // readUint reads an integer from 0 to 2^31-1.
