@@ -29,11 +29,6 @@ const (
 	maxNamespace = 256
 )
 
-// Scales reports whether the planner starts and stops workers by agents.
-func (p *Planner) Scales() bool {
-	return p.Algorithm != plan.AlgorithmConfigured && p.Connector == ConnectorLocal && !p.Advisory
-}
-
 // ByAgents reports whether agents start and stop engines as plans ask for.
 func (p *Planner) ByAgents() bool { return p.Connector == ConnectorLocal && !p.Advisory }
 

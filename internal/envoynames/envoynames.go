@@ -8,7 +8,6 @@ const (
 	NamespaceLB             = "envoy.lb"
 	HeaderDestination       = "x-gateway-destination-endpoint"
 	HeaderDestinationServed = "x-gateway-destination-endpoint-served"
-	HeaderDestinationSubset = "x-gateway-destination-endpoint-subset"
 
 	// DestinationPrefix begins the names of all headers of the protocol.
 	DestinationPrefix = "x-gateway-destination-"

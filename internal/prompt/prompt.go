@@ -147,8 +147,5 @@ func (m *Model) ContextLength() int { return m.context }
 // Tokenizer returns the model's tokenizer.
 func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tokenizer }
 
-// HasTemplate reports whether the model has a chat template. Chats for a model without one are refused.
-func (m *Model) HasTemplate() bool { return m.template != nil }
-
 // ErrStopped is the error of a Prepare that Prompt.Done ended.
 var ErrStopped = errors.New("prepare the prompt: the request was cancelled")

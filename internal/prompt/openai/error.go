@@ -11,7 +11,6 @@ import (
 // Types of error, as OpenAI names them.
 const (
 	InvalidRequest = "invalid_request_error"
-	NotFound       = "not_found_error"
 	Overloaded     = "overloaded_error"
 	ServerError    = "server_error"
 )

@@ -42,11 +42,6 @@ func (t *Tokenizer) EncodeWithin(dst []uint32, text string, within Bounds) ([]ui
 	return dst, err
 }
 
-// EncodeBytes is Encode for a text in bytes. It does not keep or change text.
-func (t *Tokenizer) EncodeBytes(dst []uint32, text []byte) []uint32 {
-	return t.Encode(dst, unsafe.String(unsafe.SliceData(text), len(text)))
-}
-
 // encoders keeps encoders with their caches between calls, at most one for each processor. A sync.Pool would
 // drop them at every second garbage collection. The first free encoder is used first, because its cache is
 // the one that was used most.

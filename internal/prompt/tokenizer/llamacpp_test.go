@@ -103,7 +103,7 @@ func TestGGUFByteTokens(t *testing.T) {
 		}
 	}
 	// llama.cpp begins a text with token 11 if such a file names no token for that.
-	if !slices.Equal(tok.Before(), []uint32{11}) || !tok.Special(0) || tok.Special(1) {
+	if !slices.Equal(tok.Before(), []uint32{11}) || !tok.special[0] || tok.special[1] {
 		t.Errorf("before %d", tok.Before())
 	}
 	if one := loadGGUF(t, bpeFile("qwen2", merges...).encoded()).Tokenizer; len(one.Before()) != 0 || len(one.Encode(nil, "123")) != 3 {

@@ -57,9 +57,6 @@ func (t *Tokenizer) ID(token string) (id uint32, ok bool) {
 	return id, id != none
 }
 
-// Special reports whether id is a special token.
-func (t *Tokenizer) Special(id uint32) bool { return t.special[id] }
-
 // Before returns the special tokens that engines put before a text. A rendered chat has them already.
 // The caller must not change the slice.
 func (t *Tokenizer) Before() []uint32 { return t.before }

@@ -47,16 +47,12 @@ const (
 	// MeasuredColdTime is the additional time that the first prompts of a vLLM took in our own test of starved
 	// workers: each of three. Twelve Triton kernels that were compiled for a first request took 14 s in all,
 	// 1.2 s each (syv-ai/qwen38-27b-rtx3090, issue 155).
-	MeasuredColdTime    = 1500 * time.Millisecond
-	MeasuredColdPrompts = 3
+	MeasuredColdTime = 1500 * time.Millisecond
 	// MeasuredBesidePrefill and MeasuredBesideDecode are from two engines that share an A100 through MPS (Pebble,
 	// "NVIDIA MPS vs dedicated GPU allocation for LLM inference", Qwen3-4B): the time to the first token grew by
 	// 1.4 %, and the time for each further one by 19.5 %.
 	MeasuredBesidePrefill = 1.014
 	MeasuredBesideDecode  = 1.195
-	// MeasuredSlowFactor is the slowness of the outliers among equal GPUs, relative to the median (Sinha et
-	// al., "Not All GPUs Are Created Equal", SC 22, arXiv 2208.11035).
-	MeasuredSlowFactor = 1.5
 )
 
 // Validate reports everything that is wrong with the noise.
