@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/stator-project/stator/bus/busv1"
 	"github.com/stator-project/stator/internal/fleet"
@@ -217,6 +219,58 @@ func checkBatch(t *testing.T, data []byte) {
 	again, _, err := second.decode("n", first)
 	if err != nil || again.Worker != e.Worker || !bytes.Equal(EncodeBatch(&again), first) {
 		t.Fatalf("events do not survive a round trip: %v", err)
+	}
+}
+
+// TestUnknownFieldsAreFoundAtAnyDepth sets a field that this release does not have in each message, and in messages inside others.
+func TestUnknownFieldsAreFoundAtAnyDepth(t *testing.T) {
+	for _, m := range []proto.Message{
+		&busv1.Worker{}, &busv1.Load{}, &busv1.Batch{}, &busv1.ReplayRequest{}, &busv1.Position{}, &busv1.SnapshotRequest{},
+		&busv1.SnapshotReply{}, &busv1.Bookings{}, &busv1.Ends{}, &busv1.Gone{}, &busv1.Plan{}, &busv1.Leader{}, &busv1.Demand{},
+		&busv1.Slots{}, &busv1.Assignment{}, &busv1.KVStores{},
+		&busv1.Load{Tiers: []*busv1.TierLoad{{}, {}}}, &busv1.Load{Peers: &busv1.TierLoad{}}, &busv1.Batch{Events: []*busv1.Event{{}, {}}},
+		&busv1.SnapshotReply{Snapshot: &busv1.Snapshot{}}, &busv1.Bookings{Ranks: []*busv1.RankAmount{{}}},
+		&busv1.Ends{Ends: []*busv1.RequestEnd{{}, {}}}, &busv1.Plan{Pools: []*busv1.Pool{{}, {Workers: []*busv1.PlannedWorker{{}, {}}}}},
+		&busv1.Demand{Models: []*busv1.ModelDemand{{}, {}}}, &busv1.Slots{Slots: []*busv1.Slot{{}}}, &busv1.KVStores{Stores: []*busv1.KVStore{{}}},
+	} {
+		name := m.ProtoReflect().Descriptor().Name()
+		if hasUnknown(m) {
+			t.Errorf("%s %v has an unknown field", name, m)
+		}
+
+		innermost := m.ProtoReflect()
+		for inner := innermost; inner != nil; inner = lastInside(innermost) {
+			innermost = inner
+		}
+		innermost.SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 1000, protowire.VarintType), 1))
+		if !hasUnknown(m) {
+			t.Errorf("%s: the unknown field of %v in it is not found", name, innermost.Descriptor().Name())
+		}
+	}
+}
+
+// lastInside returns the last message in a field of m; nil if there is none.
+func lastInside(m protoreflect.Message) (last protoreflect.Message) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.Kind() != protoreflect.MessageKind:
+		case f.IsList():
+			last = v.List().Get(v.List().Len() - 1).Message()
+		default:
+			last = v.Message()
+		}
+		return true
+	})
+	return last
+}
+
+// TestAnyTextCanBeSent: a text that is not UTF-8, which a client can put into a request, arrives as it is.
+func TestAnyTextCanBeSent(t *testing.T) {
+	for _, m := range []proto.Message{&busv1.Demand{Replica: "\xff"}, &busv1.Ends{Ends: []*busv1.RequestEnd{{Booking: "\xff"}}}} {
+		got := m.ProtoReflect().New().Interface()
+		if err := decode(got, encode(m)); err != nil || !proto.Equal(got, m) {
+			t.Errorf("%v became %v, %v", m, got, err)
+		}
 	}
 }
 
