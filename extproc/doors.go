@@ -65,13 +65,13 @@ func (r *Router) newDoors(cfg Config) {
 	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
 }
 
-// drain lets streams end, and has Envoys connect elsewhere. The caller stops the gRPC server afterwards.
-func (d *doors) drain(most time.Duration) {
+// drain lets streams end until ctx ends, and has Envoys connect elsewhere. Then it stops the gRPC server.
+func (d *doors) drain(ctx context.Context) {
 	var refusing sync.WaitGroup
-	d.stream.Drain(func() {
+	d.stream.Drain(ctx, func() {
 		// It waits for all streams, the access log among them, until the server is stopped.
 		refusing.Go(d.grpc.GracefulStop)
-	}, most)
+	})
 	d.grpc.Stop()
 	refusing.Wait()
 }

@@ -208,8 +208,9 @@ type RunConfig struct {
 	// AwaitFleet delays Listen until the workers on the bus are in the fleet.
 	AwaitFleet bool
 	// DrainTime bounds how long Run goes on after ctx has ended, with requests that have no decision yet and with responses that pass
-	// through the router.
+	// through the router. It is over when Hard ends, which may be nil.
 	DrainTime time.Duration
+	Hard      context.Context
 }
 
 // Run follows the bus and the listed workers, and serves Envoy, until ctx ends or serving fails. It must
@@ -250,13 +251,13 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 		return err
 	}
 	return grpcserve.Run(ctx, r.doors.grpc, r.doors.accessLog.Listener(ln), func(ctx context.Context) error {
-		return r.runBesideServer(ctx, cfg.DrainTime)
+		return r.runBesideServer(ctx, &cfg)
 	})
 }
 
 // runBesideServer runs the parts that belong to the serving of Envoy, until ctx ends: the settling of prefills, the decision log, and the
 // watch for closed access logs. It closes the decision log after its last line.
-func (r *Router) runBesideServer(ctx context.Context, drainTime time.Duration) error {
+func (r *Router) runBesideServer(ctx context.Context, cfg *RunConfig) error {
 	var all sync.WaitGroup
 	all.Go(func() { r.settlePrefills(ctx) })
 	if r.doors.relayAt != nil {
@@ -270,7 +271,13 @@ func (r *Router) runBesideServer(ctx context.Context, drainTime time.Duration) e
 	}
 
 	err := r.doors.accessLog.Run(ctx)
-	r.doors.drain(drainTime) // before the server stops, which resets streams
+	hard := cfg.Hard
+	if hard == nil {
+		hard = context.Background()
+	}
+	drain, cancel := context.WithTimeout(hard, cfg.DrainTime)
+	defer cancel()
+	r.doors.drain(drain)
 	all.Wait()
 	return err
 }

@@ -67,7 +67,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	p.part(func(ctx context.Context) error {
 		return router.Run(ctx, extproc.RunConfig{
 			Listen: func() (net.Listener, error) { return p.doors.ForEnvoys(*at, "--listen-address", p.log) },
-			Bus:    p.bus, AwaitFleet: true, DrainTime: *drain,
+			Bus:    p.bus, AwaitFleet: true, DrainTime: *drain, Hard: env.hard,
 		})
 	})
 	p.part(func(ctx context.Context) error { return configfile.Watch(ctx, p.file, p.log, router.Reload) })

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"context"
 	"errors"
 	"io"
 	"runtime/debug"
@@ -134,23 +135,20 @@ const (
 //	after it, no response passes through   at once
 //	a response passes through              with the response
 //
-// refuse has Envoys open their next streams elsewhere. A stream that is still open after the time fails: then Envoy cuts the response off,
+// refuse has Envoys open their next streams elsewhere. A stream that is still open when ctx ends fails: then Envoy cuts the response off,
 // and the client sees that it is not whole.
-func (s *Server) Drain(refuse func(), most time.Duration) {
+func (s *Server) Drain(ctx context.Context, refuse func()) {
 	s.drain.Do(func() {
 		followed := s.followed.Load() > 0
 		refuse()
 		close(s.draining)
 
-		over := time.NewTimer(most)
-		defer over.Stop()
 		look := time.NewTicker(drainLook)
 		defer look.Stop()
-		for inTime := true; inTime && s.streams.Load() > 0; {
+		for s.streams.Load() > 0 && ctx.Err() == nil {
 			select {
 			case <-look.C:
-			case <-over.C:
-				inTime = false
+			case <-ctx.Done():
 			}
 		}
 

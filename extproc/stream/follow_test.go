@@ -308,7 +308,7 @@ func TestDrain(t *testing.T) {
 	w.idle(t)
 	refused := 0
 	for range 2 {
-		w.server.Drain(func() { refused++ }, time.Minute)
+		w.server.Drain(t.Context(), func() { refused++ })
 	}
 	if refused != 1 {
 		t.Errorf("new streams are refused %d times", refused)
