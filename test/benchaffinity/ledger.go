@@ -13,7 +13,7 @@ type ledger struct {
 	rows  []tally // guarded by mu; by phase
 }
 
-// tally is what the requests of a phase came to.
+// tally counts requests and tokens of a phase.
 type tally struct {
 	requests, failed, prompt, cached int
 }
@@ -55,7 +55,7 @@ func (l *ledger) add(other *ledger) {
 	}
 }
 
-// writeTo writes a line for each phase. The last column is the share divided by that of the first phase.
+// writeTo writes a line for each phase. The last column is the share divided by the first phase's share.
 func (l *ledger) writeTo(out io.Writer, round, arm string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,4 +1,4 @@
-// Command benchaffinity measures what a fleet loses while its router is away. Clients hold conversations of several turns
+// Command benchaffinity measures how many cached tokens a fleet loses while its router is away. Clients hold conversations of several turns
 // through a real Envoy with simulated engines. The router decides at first, then it is killed, and later it is started
 // again. For each of these phases the program prints the share of prompt tokens that engines had cached: without and with
 // the Wasm filter, in turns.

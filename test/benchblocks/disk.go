@@ -26,8 +26,8 @@ const (
 )
 
 // benchDisk stores blocks into a full tier, so that each evicts another one, and loads random ones. The bare loop writes and reads
-// random blocks of a file of the same size. Both files are on the disk entirely before the first round. Where a file lies on the disk
-// decides how fast it is, so the rounds are spread over pairs of new files.
+// random blocks of a file of the same size. Both files are on the disk entirely before the first round. The place of a file on the disk
+// decides its speed, so the rounds are spread over pairs of new files.
 func benchDisk(ctx context.Context, o options) (rows []row, err error) {
 	pairs := min(o.rounds, 5)
 	for _, size := range blockSizes {

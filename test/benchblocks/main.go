@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command benchblocks measures the tiers of KV blocks beside what the machine gives without them.
+// Command benchblocks measures the tiers of KV blocks beside the machine's throughput without them.
 //
 // Each section compares a tier with a bare loop that moves the same number of bytes: host memory with Go's copy() into an ordinary
 // slice, and the disk with pread and pwrite in as many goroutines, with O_DIRECT on both sides. Both run in every round, one after

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// measurement is how benchmarks are measured.
+// measurement has the settings by which benchmarks are measured.
 type measurement struct {
 	rounds   int
 	target   time.Duration
@@ -63,8 +63,8 @@ func (m *measurement) iterations(ctx context.Context, b binaries, name string) (
 	}
 }
 
-// cpuPerOp returns the CPU time of one operation in nanoseconds. The time of a run with one operation
-// is that of the set-up, and is subtracted.
+// cpuPerOp returns the CPU time of one operation in nanoseconds. A run with one operation takes
+// the time of the set-up, which is subtracted.
 func cpuPerOp(ctx context.Context, dir, binary, name string, n int) (float64, error) {
 	setUp, err := cpuTime(ctx, dir, binary, name, 1)
 	if err != nil {

@@ -2,13 +2,13 @@
 // over HTTP. It compares policies in interleaved rounds.
 //
 //	load       prompts
-//	prefixes   of 1,000 tokens, of which the first 900 are those of one of 200 prefixes
+//	prefixes   of 1,000 tokens, of which the first 900 are one of 200 prefixes
 //	shared     of 1,000 tokens, of which the first 200 are the same in all prompts
 //
 // All requests are chats whose answers are streamed, and each answer must have status 200, all its tokens and the end of the stream.
 // Each policy gets the same prompts in a round, on empty caches. Engines need the time of a mid-sized model on a GPU of a data centre
-// for each pass, divided by --speed, and write several tokens of a stream at once, so that a small machine carries them. Where the
-// processors are busy for 80 % of the time, times are those of the processors, and the output has a warning.
+// for each pass, divided by --speed, and write several tokens of a stream at once, so that a small machine carries them. If the
+// processors are busy for 80 % of the time, they determine the times, and the output has a warning.
 package main
 
 import (

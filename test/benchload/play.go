@@ -33,7 +33,7 @@ const (
 	cached  // share of a prompt that an engine had cached
 	busiest // requests of the busiest engine, divided by the mean
 	own     // share of all processors that the gateway, its engines and this program used
-	machine // share that all processes used, without those of a lower priority
+	machine // share that all processes used, except processes of a lower priority
 	columns
 )
 
@@ -87,7 +87,7 @@ func play(ctx context.Context, o *options, policy string, l load, bodies [][]byt
 	return r, err
 }
 
-// configuration returns that of a gateway. A policy may have a cost function behind a slash, and its scale behind an @.
+// configuration returns the configuration of a gateway. A policy may have a cost function behind a slash, and its scale behind an @.
 func configuration(o *options, policy string) string {
 	name, rest, _ := strings.Cut(policy, "/")
 	costName, scale, scaled := strings.Cut(rest, "@")

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// promptTokens is how many words a prompt has. Each is one token of the vocabulary builtin:sim.
+// promptTokens is the number of words in a prompt. Each is one token of the vocabulary builtin:sim.
 const promptTokens = 1000
 
-// shape is what prompts have in common: the first tokens of each are those of one of some prefixes.
+// shape describes the common beginnings of prompts: each prompt begins with one of some prefixes.
 type shape struct {
 	name             string
 	prefixes, prefix int

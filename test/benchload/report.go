@@ -12,7 +12,7 @@ import (
 // busyShare is the share of processor time above which figures depend on the processors.
 const busyShare = 0.8
 
-// titles and formats are those of the figures.
+// titles and formats belong to the figures.
 var (
 	titles = [columns]string{"REQUESTS/S", "TOKENS/S", "TTFT MEAN", "TTFT P50", "TTFT P99", "E2E MEAN", "CACHED", "BUSIEST/MEAN", "CPU",
 		"MACHINE"}

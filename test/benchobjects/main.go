@@ -1,7 +1,7 @@
 // Command benchobjects compares the object tier with a bare S3 client. Both write packs of 16 MiB and read runs of 1, 8 and 64
 // blocks of 256 KiB, in turns within one run, from SeaweedFS on loopback. The bare client keeps no index, and verifies nothing.
 //
-// Figures are medians over rounds. The ratio is that of the two throughputs of a round, so that a change of the machine's speed
+// Figures are medians over rounds. The ratio divides the two throughputs of one round, so that a change of the machine's speed
 // between rounds does not count.
 package main
 
@@ -59,7 +59,7 @@ type store interface {
 	close()
 }
 
-// result is what one round of a cell took.
+// result has the times of one round of a cell.
 type result struct {
 	wall, cpu time.Duration
 }
@@ -112,7 +112,7 @@ func cells(o options) []cell {
 }
 
 func measure(ctx context.Context, o options, stores [2]store, out, progress io.Writer) error {
-	// The first packs are what later cells read, and a warm-up.
+	// The first packs serve later cells, which read them, and are a warm-up.
 	for _, s := range stores {
 		if err := s.put(ctx, readPacks); err != nil {
 			return err

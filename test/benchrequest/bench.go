@@ -22,10 +22,10 @@ import (
 // setup is one way to serve requests.
 type setup struct {
 	name    string
-	warm    bool   // what is measured continues known turns
+	warm    bool   // the measured requests continue known turns
 	gateway string // where clients connect
 	envoy   int    // process id
-	extproc int    // process id; 0 where there is none
+	extproc int    // process id; 0 if there is none
 	admin   string // its admin port, for profiles
 	pool
 	witness
@@ -292,7 +292,7 @@ func (b *bench) startEnvoy(name string, boot []byte) (pid int, err error) {
 	return p.PID(), nil
 }
 
-// start runs one of our processes; what it has to complain about is shown.
+// start runs one of our processes, and shows its output except for information.
 func (b *bench) start(what, path string, args ...string) (pid int, err error) {
 	p, err := child.Start(child.Config{Path: path, Args: args, Line: func(line string) {
 		if !strings.Contains(line, "level=INFO") {
@@ -321,11 +321,11 @@ func (b *bench) watch(what string, wait func() error, stop func(context.Context)
 	})
 }
 
-// pool is how a configuration has its workers.
+// pool is one way to configure workers.
 type pool struct {
 	router   string   // members of the model's router, in YAML
 	workers  string   // lines of the model's workers, in YAML
-	prefills *workers // that compute the prompts; nil where the worker that answers does
+	prefills *workers // that compute the prompts; nil if the worker that answers does
 	single   bool     // one worker answers all requests
 }
 

@@ -15,12 +15,12 @@ import (
 	"github.com/stator-project/stator/test/lab/tracefiles"
 )
 
-// corpus is a ring of text, escaped as JSON wants it, so that bodies are made by copying:
-// the clients' work competes with what is measured.
+// corpus is a ring of text, escaped for JSON, so that bodies are made by copying: the clients' work
+// competes with the measured processes.
 type corpus struct {
 	name    string
 	escaped []byte
-	at      []uint32 // at[i] is where character i begins in escaped; the last entry is its end
+	at      []uint32 // at[i] is the offset of character i in escaped; the last entry is its end
 }
 
 func newCorpus(name, text string) *corpus {
@@ -64,8 +64,8 @@ func (c *corpus) append(dst []byte, from, n int) []byte {
 	return dst
 }
 
-// load reads the text of the sessions in dir, or in the usual folders where dir is empty. It generates
-// text where there is no such folder.
+// load reads the text of the sessions in dir, or in the usual folders if dir is empty. It generates
+// text if there is no such folder.
 func load(dir string) (*corpus, error) {
 	if dir == "" {
 		dir, _ = tracefiles.Find("", tracefiles.Sessions)
@@ -121,7 +121,7 @@ func addSession(text *strings.Builder, path string) error {
 	return lines.Err()
 }
 
-// generate makes text like that of coding agents: sentences, commands, paths, listings, code.
+// generate makes text like the text of coding agents: sentences, commands, paths, listings, code.
 func generate() string {
 	rng := rand.New(rand.NewPCG(3, 5))
 	words := strings.Fields(`the file test class module returns error value when import path function should check call

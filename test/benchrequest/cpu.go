@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/test/process"
 )
 
-// machine is where figures were taken: they mean nothing elsewhere.
+// machine describes the machine of the figures: they mean nothing elsewhere.
 type machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`

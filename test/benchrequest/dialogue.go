@@ -33,8 +33,8 @@ func (d dialogue) appendBody(dst []byte, text *corpus, turn int) []byte {
 	return append(dst, `,"temperature":0,"max_tokens":1}`...)
 }
 
-// appendKnown adds the messages that both turns have: instructions, a task, then commands
-// of the agent and what they printed, as long as agents' are.
+// appendKnown adds the messages that both turns have: instructions, a task, then commands of the agent and
+// their output, as long as agents' are.
 func (d dialogue) appendKnown(dst []byte, text *corpus, rng *rand.Rand, chars int) []byte {
 	name := fmt.Sprintf("You are agent %016x. ", d.seed)
 	system := min(800, chars/3)

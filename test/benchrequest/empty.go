@@ -30,8 +30,8 @@ type emptyHandler struct {
 	headers, bodies, entries atomic.Int64
 }
 
-// emptyOptions are those of package extproc, written out: they are the plain ones of grpc-go
-// with room for large bodies, and the yardstick must not move when extproc's improve.
+// emptyOptions returns the options of package extproc, written out. They are the defaults of
+// grpc-go with room for large bodies, and the yardstick must not move when extproc's improve.
 func emptyOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(65 << 20),

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// clients keep connections to one gateway open for as long as they are needed: opening them
-// is not what is measured.
+// clients keep connections to one gateway open for as long as they are needed: the time to open
+// them must not count.
 type clients struct {
 	address string
 	streams []*stream

@@ -10,7 +10,7 @@
 //	one leg, …     ours with one worker, cold and warm, with --legs
 //	two legs, …    the same with a prefill worker, which computes every prompt, before a decode worker, with --legs
 //
-// The empty handler is the yardstick: what is above it is the price of deciding. Everything
+// The empty handler is the yardstick: the time above it is the price of deciding. Everything
 // runs as processes of their own, as it would in earnest; clients and workers are in this one
 // and are not counted. A cell counts only if decisions were obeyed: each set-up has a witness
 // that must have seen exactly the requests that were sent.

@@ -43,10 +43,10 @@ type cell struct {
 	figures
 }
 
-// figures are what was measured of a set-up.
+// figures are the measurements of a set-up.
 type figures struct {
 	Envoy   float64 `json:"envoy_us"`    // CPU µs per request
-	ExtProc float64 `json:"ext_proc_us"` // the same; 0 where there is none
+	ExtProc float64 `json:"ext_proc_us"` // the same; 0 if there is none
 	Total   float64 `json:"total_us"`
 	Rate    float64 `json:"requests_per_s"`
 	P50     float64 `json:"p50_ms"`
@@ -86,7 +86,7 @@ type tally struct {
 	seen                 counts
 }
 
-// batch is how many requests are sent in a row.
+// batch returns the number of requests that are sent in a row.
 func (b *bench) batch(s *setup, chars int) int {
 	sum := batchChars
 	if s.single {
@@ -125,8 +125,8 @@ func (b *bench) cell(s *setup, text *corpus, round, chars, n int) (cell, error) 
 	return cell{Setup: s.name, Chars: chars, Round: round, Requests: n, figures: sum.figures(n)}, nil
 }
 
-// send sends k requests, adds to sum what they cost, and proves what became of them. Asking
-// the witness costs CPU too, so it is asked outside of what is counted.
+// send sends k requests, adds their cost to sum, and proves that decisions were obeyed. Asking the witness costs
+// CPU too, so it is asked outside of the counted time.
 func (b *bench) send(s *setup, c *clients, k int, body func([]byte, int) []byte, sum *tally) error {
 	ctx := b.broken
 	before, err := s.read(ctx)
@@ -191,7 +191,7 @@ func (b *bench) prove(ctx context.Context, s *setup, before counts, k int, sum *
 	return nil
 }
 
-// cpu reads what the set-up's processes have used. A set-up without a router has spent nothing there.
+// cpu reads the CPU time of the set-up's processes. A set-up without a router has spent nothing there.
 func (s *setup) cpu() (envoy, extproc time.Duration, err error) {
 	envoy, err = process.CPU(s.envoy)
 	if err != nil || s.extproc == 0 {

@@ -29,7 +29,7 @@ func plainBootstrap(cfg *config.Config) ([]byte, error) {
 	})
 }
 
-// nowhere is the address of routers where there are none.
+// nowhere is the address of routers if there are none.
 const nowhere = "unix:///nowhere"
 
 // duplexBootstrap is the same with all filters, asking extproc in mode FULL_DUPLEX_STREAMED.
@@ -81,7 +81,7 @@ func staticBootstrap(cfg *config.Config, extproc string, change func(*hcmv3.Http
 		if extproc == nowhere && c.GetName() == "stator-extproc" {
 			continue
 		}
-		if c.GetType() != clusterv3.Cluster_EDS { // those of routers and of requests without a decision: as they are
+		if c.GetType() != clusterv3.Cluster_EDS { // clusters of routers and of requests without a decision stay as they are
 			boot.StaticResources.Clusters = append(boot.StaticResources.Clusters, c)
 			continue
 		}

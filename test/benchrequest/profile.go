@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// profileSeconds is how long each profile lasts: at a hundred samples a second and core it
-// shows what takes a per cent.
+// profileSeconds is the duration of each profile: at a hundred samples a second and core it
+// shows functions that take a per cent.
 const profileSeconds = 15
 
 // profile loads every set-up that has an ext_proc process once more and writes its CPU

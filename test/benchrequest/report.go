@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/test/stats"
 )
 
-// report is a run: what was asked, where it ran, and what came out.
+// report is a run: its settings, its machine, and its results.
 type report struct {
 	Machine  machine `json:"machine"`
 	Text     string  `json:"text"`
@@ -43,7 +43,7 @@ type row struct {
 	Highest float64 `json:"total_over_empty_max"`
 }
 
-// goal is a bound on a ratio, and where it stands.
+// goal is a bound on a ratio, and the measured ratio.
 type goal struct {
 	Setup string  `json:"setup"`
 	Chars int     `json:"prompt_chars"`
@@ -51,7 +51,7 @@ type goal struct {
 	Stand float64 `json:"stands_at"`
 }
 
-// limit returns the goal for a set-up: what deciding may cost on top of asking. It is 0 where there is none.
+// limit returns the goal for a set-up: the largest ratio of its time to the empty handler's time. It is 0 if there is none.
 func limit(setup string, chars int) float64 {
 	const shortPrompt, longPrompt = 4000, 32000
 	switch {

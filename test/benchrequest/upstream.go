@@ -16,7 +16,7 @@ const answer = `{"id":"chatcmpl-0","object":"chat.completion","created":0,"model
 	`"message":{"role":"assistant","content":"Yes"},"finish_reason":"length"}],` +
 	`"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`
 
-// prefillAnswer is the response of a prefill worker: that of vLLM, without its log probabilities.
+// prefillAnswer is the response of a prefill worker with vLLM, without its log probabilities.
 const prefillAnswer = `{"id":"chatcmpl-0","object":"chat.completion","created":1795266334,"model":"sim","choices":[{"index":0,` +
 	`"message":{"role":"assistant","content":"Yes"},"finish_reason":"length"}],"usage":{"prompt_tokens":100,"total_tokens":101,` +
 	`"completion_tokens":1},"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2,3,4]],` +
@@ -38,7 +38,7 @@ func answerPrefill(body []byte) string {
 
 // workers are HTTP servers that read a request and answer it at once.
 type workers struct {
-	// answer returns the answer to a body; empty where the worker has none.
+	// answer returns the answer to a body; empty if the worker has none.
 	answer    func(body []byte) string
 	bodies    sync.Pool // of *bytes.Buffer
 	addresses []string

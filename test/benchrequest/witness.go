@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// counts are what a witness has seen since its process began.
+// counts are the counters of a witness since its process began.
 type counts map[string]float64
 
 func (c counts) since(before counts) counts {
@@ -109,7 +109,7 @@ func (emptyWitness) prove(seen counts, n int) error {
 	return nil
 }
 
-// plainWitness stands where no ext_proc is.
+// plainWitness is the witness of set-ups without ext_proc.
 type plainWitness struct{}
 
 func (plainWitness) read(context.Context) (counts, error) { return counts{}, nil }

@@ -67,7 +67,7 @@ type remembering struct {
 	last  *feed.Snapshot
 }
 
-// maxPast is how many batches an agent remembers.
+// maxPast is the number of batches that an agent remembers.
 const maxPast = 10_000
 
 // runAgents fills the caches, prints "ready", and publishes until the first line of in, or its end.
@@ -129,10 +129,10 @@ func (a *agents) serve(ctx context.Context, b *bus.Bus, e *remembering, blocks i
 	return nil
 }
 
-// markEvery is how often an agent publishes a mark of each rank.
+// markEvery is the interval at which an agent publishes a mark of each rank.
 const markEvery = time.Second
 
-// tick is how often an agent's engines publish.
+// tick is the interval at which an agent's engines publish.
 const tick = 5 * time.Millisecond
 
 // run publishes the batches of a node's engines, at their rate, until ctx ends.
@@ -175,7 +175,7 @@ func (n *node) publish(e *remembering) {
 		e.past = e.past[1:]
 		e.first++
 	}
-	_ = n.events.Add(data) // what the bus does not take is a gap, which routers count
+	_ = n.events.Add(data) // a batch that the bus does not take is a gap, which routers count
 }
 
 // mark publishes the number of the next batch.

@@ -13,7 +13,7 @@ import (
 const (
 	// chainBlocks is the length of the prompts that fill a cache, in blocks.
 	chainBlocks = 100
-	// changed is how many blocks a batch stores, and how many it removes.
+	// changed is the number of blocks that a batch stores, and as many it removes.
 	changed = 4
 )
 

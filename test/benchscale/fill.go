@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/test/process"
 )
 
-// filled is what a full index needs.
+// filled has the memory and time of a full index.
 type filled struct {
 	Pairs      int64         `json:"pairs"`
 	IndexBytes int64         `json:"index_bytes"`
@@ -36,7 +36,7 @@ func newKnowledge() *knowledge {
 	return k
 }
 
-// fill fills an index with the caches of the whole fleet, and prints what it needs.
+// fill fills an index with the caches of the whole fleet, and prints its memory and time.
 func fill(o *options, out io.Writer) error {
 	began, cpu := time.Now(), process.OwnCPU()
 	k := newKnowledge()

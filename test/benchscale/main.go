@@ -1,9 +1,9 @@
-// Command benchscale measures what a large fleet costs one router: its memory, its CPU time for each batch of KV
+// Command benchscale measures the costs of a large fleet for one router: its memory, its CPU time for each batch of KV
 // events, how old events are when they are applied, and how long a router that joins needs until all caches are
 // exact.
 //
 // The server of the bus, the agents and the routers are processes of their own, on loopback, and each one's CPU time
-// is counted apart. Bus, leases, discovery, recovery, feed and index are those of the product; the engines and the
+// is counted apart. Bus, leases, discovery, recovery, feed and index are the product's; the engines and the
 // storage of their agents are played. Every worker's cache is full and changes at the given rate: a batch stores four
 // blocks and removes four, with an event for each removal, as vLLM reports them.
 //
@@ -34,7 +34,7 @@ type options struct {
 	smoke                        bool
 }
 
-// workersPerNode is how many engines an agent has.
+// workersPerNode is the number of an agent's engines.
 const workersPerNode = 8
 
 func readOptions(args []string, usage io.Writer) (*options, error) {

@@ -79,7 +79,7 @@ func (r *results) runLive(ctx context.Context, o *options, errOut io.Writer) err
 	return r.measureJoins(ctx, o, url, errOut)
 }
 
-// settle is how long the fleet runs before figures are taken.
+// settle is the time for which the fleet runs before figures are taken.
 const settle = 2 * time.Second
 
 // measureLive measures the router while the fleet publishes.

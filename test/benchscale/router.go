@@ -22,7 +22,7 @@ import (
 	"github.com/stator-project/stator/test/process"
 )
 
-// figures are what a router has measured since the last figures, or since its start.
+// figures are a router's measurements since the last figures, or since its start.
 type figures struct {
 	Elapsed time.Duration `json:"elapsed"`
 	CPU     time.Duration `json:"cpu"`

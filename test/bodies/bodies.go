@@ -11,7 +11,7 @@ import (
 	"unicode/utf16"
 )
 
-// Paths are those of requests for which engines read such members, and one that no engine serves.
+// Paths are the paths at which engines read such members, and one that no engine serves.
 var Paths = []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/inference/v1/generate", "/v1/other"}
 
 // Transfers makes bodies with members of transfers.

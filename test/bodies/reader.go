@@ -21,7 +21,7 @@ type Reader struct {
 	lines *bufio.Scanner
 }
 
-// longestAnswer bounds what the program prints about one body, in bytes.
+// longestAnswer bounds the program's output about one body, in bytes.
 const longestAnswer = 1 << 20
 
 // StartReader starts a Python program.

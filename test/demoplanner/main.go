@@ -1,5 +1,5 @@
 // Command demoplanner shows the planner at work: it starts `stator up` with simulated engines, sends requests through Envoy whose rate has
-// a spike, prints what the planner does about it, and writes a page with plots.
+// a spike, prints the planner's actions, and writes a page with plots.
 //
 // The page is one file that loads nothing: demand, forecast, workers, and the time to the first token against its target.
 package main

@@ -46,7 +46,7 @@ func (o *options) rateAt(t time.Duration) float64 {
 	return o.low + (o.high-o.low)*min(max(min(up, down), 0), 1)
 }
 
-// duration is that of the whole demonstration.
+// duration returns the duration of the whole demonstration.
 func (o *options) duration() time.Duration { return o.before + 2*o.ramp + o.spike + o.rest }
 
 // play sends requests until the time is over, and samples the plan each second. It returns when all requests have ended.
@@ -135,7 +135,7 @@ func (d *demo) ask(ctx context.Context, number int) (first time.Time, err error)
 	return first, err
 }
 
-// printEvery is how many seconds a line of the table covers.
+// printEvery is the number of seconds in a line of the table.
 const printEvery = 3
 
 // sample reads the plan each second until ctx ends.

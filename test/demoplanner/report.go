@@ -25,7 +25,7 @@ type chart struct {
 	Times []tick // of the horizontal axis
 }
 
-// line is one curve of a chart. Its points are those of an SVG polyline.
+// line is one curve of a chart. Its points have the format of an SVG polyline.
 type line struct {
 	Name, Class, Points string
 	// At is the height of its name beside its end.

@@ -27,7 +27,7 @@ const (
 	batchedTokens = 8192
 )
 
-// result is what one policy made of the trace.
+// result is the result of the trace with one policy.
 type result struct {
 	policy    string
 	completed int
@@ -136,7 +136,7 @@ func bodyOf(r trace.MooncakeRow) []byte {
 	return fmt.Appendf(b, `],"max_tokens":%d}`, max(1, r.Output/tokenScale))
 }
 
-// account reads from the router where requests went, and how many did not go where they were picked.
+// account reads from the router the requests of each worker, and the number that went to another worker than the one picked.
 func (f *fleet) account(r *result) error {
 	resp, err := f.Client.Get(f.Admin + "/debug/decisions?format=json&n=4096")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/test/process"
 )
 
-// result is what one run has found.
+// result is the result of one run.
 type result struct {
 	version        string // of Dynamo
 	turns, later   int

@@ -44,10 +44,10 @@ func (b *bench) startGateway(ctx context.Context, workers []*worker) (*gateway, 
 	return g, err
 }
 
-// patience is how long processes may take until they are ready.
+// patience is the longest time until processes are ready.
 const patience = 2 * time.Minute
 
-// answer is what a client received of one turn.
+// answer is a client's answer to one turn.
 type answer struct {
 	decision       string // the id of the decision
 	prompt, cached int    // tokens, as Dynamo reports them
@@ -130,7 +130,7 @@ func (g *gateway) readDecisions() (map[string]*decisionlog.Decision, error) {
 	}
 }
 
-// examine runs the doctor, and returns what it prints.
+// examine runs the doctor, and returns its output.
 func (b *bench) examine(ctx context.Context, g *gateway) string {
 	b.progressf("stator doctor")
 	out, err := exec.CommandContext(ctx, b.stator, "doctor", "--config", g.File,

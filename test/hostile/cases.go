@@ -21,9 +21,9 @@ type testCase struct {
 	// want are the statuses that are right; param is the member of the error, "*" for any.
 	want  []int
 	param string
-	// accepted is what call must return: nil, or an error.
+	// accepted means that call must return nil; otherwise it must return an error.
 	accepted bool
-	// cpu and bytes bound what the router, or this process, spends on the case.
+	// cpu and bytes bound the CPU time and memory of the router, or of this process, for the case.
 	cpu   time.Duration
 	bytes int64
 }
@@ -34,8 +34,8 @@ type class struct {
 	cases []testCase
 }
 
-// The bounds of cases that set none: a part for each case, and a part for each MiB of its body. What the router does
-// anyway, such as looking for changes of bookings, comes on top for each second that a case lasts.
+// The bounds of cases that set none: a part for each case, and a part for each MiB of its body. Work that the router
+// does anyway, such as looking for changes of bookings, comes on top for each second that a case lasts.
 const (
 	cpuOfCase, cpuOfMiB     = 100 * time.Millisecond, 100 * time.Millisecond
 	cpuOfSecond             = 50 * time.Millisecond

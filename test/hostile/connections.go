@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// patience is how long a connection case waits for the gateway.
+// patience is the time for which a connection case waits for the gateway.
 const patience = 5 * time.Second
 
 // raw sends bytes over a connection and returns the first answer. A connection that the gateway closes, and one on

@@ -49,8 +49,8 @@ func chatWith(name, value string) string {
 	return fmt.Sprintf(`{"model":"sim","messages":[{"role":"user","content":"hi"}],"max_tokens":1,%q:%s}`, name, value)
 }
 
-// chatCases: a member of the wrong kind is refused by its name. What the prompt and the route do not depend on is
-// the engine's to check.
+// chatCases: a member of the wrong kind is refused by its name. The engine checks members on which neither the
+// prompt nor the route depends.
 func chatCases() []testCase {
 	var list []testCase
 	for _, m := range chatMembers {

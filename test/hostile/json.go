@@ -38,7 +38,7 @@ var broken = []struct{ name, value string }{
 	{"an array that is not closed", `[1`},
 }
 
-// places are where a value stands in a chat.
+// places are positions of a value in a chat.
 var places = []struct{ name, before, after string }{
 	{"an unknown member", `{"model":"sim","messages":[{"role":"user","content":"hi"}],"max_tokens":1,"other":`, `}`},
 	{"a message's unknown member", `{"model":"sim","messages":[{"role":"user","content":"hi","other":`, `}],"max_tokens":1}`},

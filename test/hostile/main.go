@@ -1,4 +1,4 @@
-// Command hostile sends a real gateway what a malicious or unlucky client would send, and compares each answer
+// Command hostile sends a real gateway requests of malicious or unlucky clients, and compares each answer
 // with the expectation of its case: the status, the member "param" of the error, and how much CPU time and memory
 // the router may spend on it.
 //

@@ -28,7 +28,7 @@ func limitMemory() error {
 	return nil
 }
 
-// state is what the router holds when it has nothing to do.
+// state has the router's resources when it has nothing to do.
 type state struct {
 	rss                          int64 // bytes
 	bookings, queued, goroutines float64
@@ -39,11 +39,11 @@ const (
 	rssSlack = 20 << 20
 	// goroutineSlack is for connections of Envoy that come and go.
 	goroutineSlack = 8
-	// settleTime is how long the Go runtime may take to give memory back.
+	// settleTime is the longest time in which the Go runtime gives memory back.
 	settleTime = 60 * time.Second
 )
 
-// problems lists what is left that was not there before.
+// problems lists resources that are held now and were not before.
 func (a state) problems(before state) (list []string) {
 	if a.rss > before.rss+rssSlack {
 		list = append(list, fmt.Sprintf("RSS has grown by %.0f MB", megabytes(a.rss-before.rss)))
@@ -90,7 +90,7 @@ func (s *stack) left(ctx context.Context, before state) (state, error) {
 	}
 }
 
-// state reads what the router holds after a garbage collection.
+// state reads the router's resources after a garbage collection.
 func (s *stack) state(ctx context.Context) (now state, err error) {
 	if _, err := s.page(ctx, "/debug/pprof/heap?gc=1"); err != nil {
 		return now, err
@@ -130,13 +130,13 @@ func (s *stack) page(ctx context.Context, path string) ([]byte, error) {
 	return io.ReadAll(resp.Body)
 }
 
-// used is what a case has spent.
+// used has the time and memory of a case.
 type used struct {
 	cpu, wall time.Duration
 	bytes     int64
 }
 
-// ofRouter measures what the router spends while f runs.
+// ofRouter measures the router's time and memory while f runs.
 func (s *stack) ofRouter(ctx context.Context, f func() error) (used, error) {
 	m, err := s.metrics(ctx)
 	if err != nil {

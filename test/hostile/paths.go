@@ -15,7 +15,7 @@ var engineControls = []string{
 	"/slots", "/props", "/lora-adapters", "/apply-template", "/completion", "/infill", "/kv_cache_events", "/invocations", "/generate",
 }
 
-// pathCases: methods and paths. What is not listed is not found, in OpenAI's shape.
+// pathCases: methods and paths. A path that is not listed is not found, in OpenAI's shape.
 func pathCases() []testCase {
 	var list []testCase
 	request := func(name, method, path string, status int) testCase {

@@ -53,7 +53,7 @@ func (r *classResult) add(spent used, problem error) {
 	r.mostBytes = max(r.mostBytes, spent.bytes)
 }
 
-// playCase plays one case, and returns what it spent and which expectation was not met.
+// playCase plays one case, and returns its time and memory, and the expectation that was not met.
 func (s *stack) playCase(ctx context.Context, c *testCase) (used, error) {
 	if c.call != nil {
 		c.bounded(0)
@@ -86,7 +86,7 @@ func (s *stack) playCase(ctx context.Context, c *testCase) (used, error) {
 	return spent, c.within(spent)
 }
 
-// within compares what a case has spent with its bounds.
+// within compares the time and memory of a case with its bounds.
 func (c *testCase) within(spent used) error {
 	most := c.cpu + time.Duration(spent.wall.Seconds()*float64(cpuOfSecond))
 	if spent.cpu > most {
@@ -98,7 +98,7 @@ func (c *testCase) within(spent used) error {
 	return nil
 }
 
-// answer is what a client received. A status of 0 is a connection that was closed without one.
+// answer is an answer as a client received it. A status of 0 is a connection that was closed without an answer.
 type answer struct {
 	status int
 	body   []byte
@@ -109,7 +109,7 @@ type answer struct {
 // client never reuses a connection for another case, so that one case cannot disturb the next.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}, Timeout: 30 * time.Second}
 
-// mostAnswer bounds what is read of an answer.
+// mostAnswer bounds the part of an answer that is read, in bytes.
 const mostAnswer = 4 << 20
 
 func (s *stack) request(ctx context.Context, c *testCase, body []byte) (answer, error) {

@@ -108,7 +108,7 @@ func (s *stack) note(line string) {
 	}
 }
 
-// noteWriter keeps what is written to it as lines of the log.
+// noteWriter keeps written text as lines of the log.
 type noteWriter struct{ s *stack }
 
 func (w noteWriter) Write(p []byte) (int, error) {

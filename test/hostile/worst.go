@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/test/process"
 )
 
-// worstClients is how many of the worst bodies are sent at once.
+// worstClients is the number of the worst bodies that are sent at once.
 const worstClients = 48
 
 // worstShapes are bodies that cost a router the most memory for their bytes.

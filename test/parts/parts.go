@@ -50,9 +50,9 @@ func (p *Parts) RunRouter(file, admin string) (*child.Process, error) {
 	return p.Run("extproc", "--config", file, "--listen-address", p.Socket("extproc"), "--admin-address", admin)
 }
 
-// Edge is how an Envoy and its control plane are started.
+// Edge has the settings of an Envoy and its control plane.
 type Edge struct {
-	// Config is the path of the configuration, and Envoy that of Envoy; empty for the one that stator finds.
+	// Config is the path of the configuration, and Envoy the path of Envoy; empty for the Envoy that stator finds.
 	Config, Envoy string
 	// Flags are further flags of the control plane.
 	Flags []string

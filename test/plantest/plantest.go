@@ -33,7 +33,7 @@ type World struct {
 }
 
 // New returns a world without models. Its engines have a measured profile, in a folder of the tree. Rules are algorithms by name,
-// besides those of package plan.
+// besides the algorithms of package plan.
 func New(t testing.TB, profile fs.FS, rules map[string]plan.Rule) *World {
 	t.Helper()
 	p, err := perfmodel.LoadProfile(profile)

@@ -13,14 +13,14 @@ import (
 
 // Child is a running program whose output goes to a file. Create it with [StartChild].
 type Child struct {
-	// Name is what errors call it, and Log the path of its output.
+	// Name is its name in errors, and Log the path of its output.
 	Name, Log string
 
 	cmd   *exec.Cmd
 	ended chan struct{}
 }
 
-// StartChild starts a program, with more variables than those of this process. Its output is added to a log.
+// StartChild starts a program with this process's variables and env. Its output is added to a log.
 func StartChild(name, log string, env []string, program string, args ...string) (*Child, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/test/loopback"
 )
 
-// GatewayConfig is how a gateway is started.
+// GatewayConfig has the settings of a gateway.
 type GatewayConfig struct {
 	// Stator is the program, and Envoy the path of Envoy; empty for the one that stator finds.
 	Stator, Envoy string
@@ -24,7 +24,7 @@ type GatewayConfig struct {
 	Folder string
 	// LogLevel is the lowest level of the log; empty is the program's default.
 	LogLevel string
-	// Env are more variables than those of this process.
+	// Env are variables beside the variables of this process.
 	Env []string
 	// Patience bounds the time until the gateway serves; default a minute.
 	Patience time.Duration
@@ -44,7 +44,7 @@ type Gateway struct {
 	remove string // a folder that is removed at the end
 }
 
-// idleConnections is how many connections for later requests a gateway's client keeps.
+// idleConnections is the number of connections that a gateway's client keeps for later requests.
 const idleConnections = 512
 
 // StartGateway starts a gateway, and returns when it is ready.
@@ -103,13 +103,13 @@ func StartGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 	return g, nil
 }
 
-// Rank is what the gateway knows of a rank.
+// Rank is the gateway's report of a rank.
 type Rank struct {
 	Worker, Address, Model, State string
 	Cache                         string `json:"cache_state"`
 }
 
-// Ranks returns what the gateway knows of all ranks.
+// Ranks returns the gateway's reports of all ranks.
 func (g *Gateway) Ranks(ctx context.Context) ([]Rank, error) {
 	text, err := g.Get(ctx, g.Admin+"/debug/fleet?format=json")
 	if err != nil {
@@ -120,7 +120,8 @@ func (g *Gateway) Ranks(ctx context.Context) ([]Rank, error) {
 	return page.Ranks, err
 }
 
-// Exact returns an error unless all ranks are ready, and the cache states of those of some models are exact; of all without a name.
+// Exact returns an error unless all ranks are ready, and the cache states of the ranks of these models are exact. Without a model,
+// all cache states must be exact.
 func (g *Gateway) Exact(ctx context.Context, models ...string) error {
 	ranks, err := g.Ranks(ctx)
 	if err != nil {

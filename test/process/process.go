@@ -1,5 +1,5 @@
-// Package process is what the test programs and benchmarks share as processes: how they start and end, and what a process
-// has used of the machine. The figures of other processes need Linux.
+// Package process starts and ends processes for the test programs and benchmarks, and reads their use of the machine. The
+// figures of other processes need Linux.
 package process
 
 import (
@@ -30,8 +30,8 @@ func Main(name string, run func(ctx context.Context, args []string, out, progres
 	}
 }
 
-// OwnCPU returns the CPU time of this process so far, user and system time together, or 0 where it cannot be read. What
-// other processes do on the machine changes it less than the clock.
+// OwnCPU returns the CPU time of this process so far, user and system time together, or 0 if it cannot be read. Other
+// processes on the machine change it less than the clock.
 func OwnCPU() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -114,7 +114,7 @@ func TreeCPU(root int) (time.Duration, error) {
 	return sum, nil
 }
 
-// MachineCPU returns the CPU time so far of all processes of the machine, without those of a lower priority (nice).
+// MachineCPU returns the CPU time so far of all processes of the machine, except processes of a lower priority (nice).
 func MachineCPU() (time.Duration, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 	adapterPatience              = 2 * time.Minute
 )
 
-// adapted is what requests for one model or adapter met.
+// adapted has the figures of the requests for one model or adapter.
 type adapted struct {
 	name     string
 	requests int

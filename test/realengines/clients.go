@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// clientCase is what a client's library did.
+// clientCase is the result of one call of a client's library.
 type clientCase struct {
 	Library, What, Problem string
 }
 
-// runClients has clients' libraries send requests. Those of OpenAI and Anthropic are in the virtual environment of vLLM. LangChain
+// runClients lets clients' libraries send requests. OpenAI's and Anthropic's are in the virtual environment of vLLM. LangChain
 // and LiteLLM have one of their own, because they need an older openai.
 func runClients(ctx context.Context, b *bench, g *gateway) ([]clientCase, error) {
 	cases, err := runScript(ctx, filepath.Join(filepath.Dir(b.vllm), "python"), "clients.py", g.URL, modelName)
@@ -218,7 +218,7 @@ func printClients(p *page, cases []clientCase, pass, shut []pathCase) {
 	}
 }
 
-// lastPart returns the end of what a program wrote.
+// lastPart returns the end of a program's output.
 func lastPart(out []byte) []byte {
 	out = bytes.TrimSpace(out)
 	return out[max(0, len(out)-2000):]

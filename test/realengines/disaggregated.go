@@ -69,7 +69,7 @@ type disaggregated struct {
 	rounds          []*legRound
 }
 
-// round sends requests, and keeps what they met.
+// round sends requests, and keeps their results.
 func (d *disaggregated) round(ctx context.Context, what string, list []*legRequest, more map[string]any) (*legRound, error) {
 	d.b.progressf("disaggregated: %s", what)
 	r, err := runRound(ctx, d.g, d.decode, what, list, more, 1)
@@ -150,7 +150,7 @@ func (d *disaggregated) frozen(ctx context.Context) error {
 	return d.g.awaitWorker(ctx, computing, "ready")
 }
 
-// frozenTime is how long the prefill engine is frozen: less than vLLM keeps the blocks of a prompt.
+// frozenTime is the time for which the prefill engine is frozen. It is less than vLLM keeps the blocks of a prompt.
 const frozenTime = 12 * time.Second
 
 // blocked sends requests whose prefill engine names a side channel at which nothing listens, as with a wrong

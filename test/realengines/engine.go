@@ -22,14 +22,14 @@ import (
 // blockSize is the engines' block size in tokens. vLLM's attention for processors takes multiples of 32.
 const blockSize = 32
 
-// contextLength is that of the model that model.py makes, in tokens.
+// contextLength is the context length of the model that model.py makes, in tokens.
 const contextLength = 32768
 
-// blockBytes is what one block of the model that model.py makes takes in an engine: keys and values of 32 tokens in 2
-// layers with 2 heads of 32 numbers of 2 bytes.
+// blockBytes is the size of one block of that model in an engine: keys and values of 32 tokens in 2 layers with 2 heads of 32
+// numbers of 2 bytes.
 const blockBytes = 2 * blockSize * 2 * 2 * 32 * 2
 
-// startTime is how long an engine may take to start. Three processes import torch, which takes a minute of CPU time.
+// startTime is the longest time in which an engine may start. Three processes import torch, which takes a minute of CPU time.
 const startTime = 15 * time.Minute
 
 // engine is one running vLLM.
@@ -37,18 +37,18 @@ type engine struct {
 	name, address  string
 	events, replay string
 	log            string
-	front          string // the address that the gateway has, where it is not that of the engine
+	front          string // the address that the gateway has, if it is not the engine's own
 	transfer       int    // the port from which other engines fetch blocks; 0 for none
 	worker         string // more settings of the worker in the gateway's configuration, as YAML
 
 	program string
 	args    []string
-	env     []string // beside those of all engines
+	env     []string // beside the variables of all engines
 	cmd     *exec.Cmd
 	ended   chan struct{}
 }
 
-// engineConfig is what the engines of one set-up have in common.
+// engineConfig has the common settings of the engines of one set-up.
 type engineConfig struct {
 	vllm, model string
 	folder      string // for logs

@@ -11,7 +11,7 @@ import (
 // smallCache is the number of blocks of an engine whose conversations do not fit: 12,288 tokens.
 const smallCache = 384
 
-// eviction is what was promised and served while conversations evicted each other.
+// eviction counts the tokens that were promised and served while conversations evicted each other.
 type eviction struct {
 	concurrent       int
 	requests, equal  int
@@ -67,7 +67,7 @@ type turn struct {
 	more         []uint32
 }
 
-// player sends turns. Those of one conversation follow each other: a turn holds its conversation's lock.
+// player sends turns. The turns of one conversation follow each other: a turn holds its conversation's lock.
 type player struct {
 	g       *gateway
 	prompts [][]uint32

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// failingConversations is how many conversations are cached before an engine fails, and failingTurns how many turns
-	// of them are sent after it, one each turnPause.
+	// failingConversations is the number of conversations that are cached before an engine fails. failingTurns
+	// of their turns are sent after it, one each turnPause.
 	failingConversations, failingTurns = 8, 60
 	turnPause                          = 100 * time.Millisecond
-	// patience is how long the clients of a frozen engine wait, and freezeTime how long it is frozen.
+	// patience is the time for which the clients of a frozen engine wait, and freezeTime the time for which it is frozen.
 	patience   = 4 * time.Second
 	freezeTime = 30 * time.Second
 	// settled is after how long no request may go to a dead engine any more.
 	settled = 2 * time.Second
 )
 
-// failure is what requests met while an engine was dead or frozen.
+// failure has the results of requests while an engine was dead or frozen.
 type failure struct {
 	what       string
 	had        int // requests that the engine served before
@@ -55,7 +55,7 @@ func (c *conversationList) grow(i, n int) []uint32 {
 // The clients have so much patience; 0 waits without a bound.
 func runFailure(ctx context.Context, b *bench, g *gateway, what string, fail, heal func() error, wait time.Duration) (*failure, error) {
 	f := &failure{what: what}
-	source := rand.NewPCG(b.seed, xxh3.HashString(what)) // other prompts than those of the failure before
+	source := rand.NewPCG(b.seed, xxh3.HashString(what)) // other prompts than for the failure before
 	c := &conversationList{rand.New(source), make([][]uint32, failingConversations)}
 	if err := f.begin(ctx, g, c); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (f *failure) begin(ctx context.Context, g *gateway, c *conversationList) er
 	return nil
 }
 
-// turns sends turns of the conversations, some at once where they last. It returns the decisions.
+// turns sends turns of the conversations, and several at once if they take long. It returns the decisions.
 func (f *failure) turns(ctx context.Context, g *gateway, c *conversationList, wait time.Duration) (ids []string, err error) {
 	var mu sync.Mutex
 	var senders sync.WaitGroup

@@ -76,7 +76,7 @@ func (f *front) onArrival(before func()) {
 	f.before = before
 }
 
-// arrive runs what is set for one request.
+// arrive calls the function that is set for one request.
 func (f *front) arrive(r *http.Request) {
 	if r.Method != http.MethodPost {
 		return

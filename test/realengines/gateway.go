@@ -25,7 +25,7 @@ type gateway struct {
 	decisions string // file of the decision log
 }
 
-// gatewayConfig is what a gateway is started with.
+// gatewayConfig has the settings of a gateway.
 type gatewayConfig struct {
 	stator, envoy, model, folder string
 	block                        int    // the block size in tokens
@@ -85,12 +85,12 @@ func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	return b.String()
 }
 
-// answer is what a client received, and what the engine reports in it.
+// answer is an answer as a client received it, with the engine's report in it.
 type answer struct {
 	status   int
 	decision string // the id of the decision
 	usage    usage
-	ids      []uint32 // the prompt's token ids, where they were asked for
+	ids      []uint32 // the prompt's token ids, if the request asked for them
 	text     string   // the body of an error
 	took     time.Duration
 }
@@ -112,7 +112,7 @@ type part struct {
 	} `json:"choices"`
 }
 
-// send sends a request with more fields than those of the body, and reads the answer to its end.
+// send sends a request with the fields of a body, and defaults for the others, and reads the answer to its end.
 func (g *gateway) send(ctx context.Context, path string, body map[string]any) (answer, error) {
 	full := map[string]any{"model": modelName, "max_tokens": 4, "temperature": 0}
 	for k, v := range body {

@@ -17,7 +17,7 @@ import (
 	"github.com/stator-project/stator/test/bodies"
 )
 
-// hostileBodies is how many bodies are sent while the router answers, and while it does not.
+// hostileBodies is the number of bodies that are sent while the router answers, and again while it does not.
 const hostileBodies = 400
 
 // stranger is in every value of a client's transfer, and in none of the gateway's.
@@ -34,7 +34,7 @@ type hostileRun struct {
 	arrived [][]byte // bodies that the engines got; guarded by mu
 }
 
-// hostileRound is what one state of the router led to.
+// hostileRound has the results for one state of the router.
 type hostileRound struct {
 	router   string
 	statuses map[int]int
@@ -140,7 +140,7 @@ func (h *hostileRun) round(ctx context.Context, g *gateway, router, python strin
 	return nil
 }
 
-// hostileWait is how long a client waits. A fault in a body may be in the length of its answer.
+// hostileWait is the time for which a client waits. A fault in a body may be in the length of its answer.
 const hostileWait = 20 * time.Second
 
 // statusWithin is statusOf for a client that leaves after hostileWait. Its status is 0.

@@ -17,14 +17,14 @@ import (
 	"github.com/stator-project/stator/test/process"
 )
 
-// engineKills is how often the engines of the llama.cpp section are killed.
+// engineKills is the number of kills of engines in the llama.cpp section.
 const engineKills = 10
 
-// kills is what became of engines that were killed.
+// kills has the results for engines that were killed.
 type kills struct {
 	killed, back int
 	longest      time.Duration // until a killed engine was ready again
-	addresses    []string      // of all engines, for what is left at the end
+	addresses    []string      // of all engines, for the search at the end
 	shared       []string      // the files of /dev/shm before
 	left         []string      // processes, ports and files that are left at the end
 }
@@ -84,7 +84,7 @@ func (k *kills) awaitBack(ctx context.Context, g *gateway, worker string, killed
 	return false
 }
 
-// look finds what is left of the engines after the gateway's end.
+// look finds processes, ports and files of the engines that are left after the gateway's end.
 func (k *kills) look() {
 	for _, address := range slices.Compact(slices.Sorted(slices.Values(k.addresses))) {
 		for _, pid := range processesOf(address) {
@@ -103,8 +103,8 @@ func (k *kills) look() {
 	}
 }
 
-// processesOf returns the llama.cpp processes of the port of an address. Their arguments name it, and so do those of the program
-// that holds such a process, which is none of Python.
+// processesOf returns the llama.cpp processes of the port of an address. Their arguments name it. The arguments of the program
+// that holds such a process name it too, but that one is no program of Python.
 func processesOf(address string) (pids []int) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {

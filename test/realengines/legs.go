@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// legTokens is how many tokens the answers of split requests have.
+// legTokens is the number of tokens in the answers of split requests.
 const legTokens = 8
 
 // legRequest is a request whose prompt one engine may compute and another one decode.
 type legRequest struct {
 	path   string
 	body   map[string]any
-	prompt int        // tokens, where the prompt has token ids; else 0
+	prompt int        // tokens, if the prompt has token ids; else 0
 	want   completion // the answer of one engine alone
 }
 
@@ -57,9 +57,9 @@ func legRequests(w *writer, streams ...bool) []*legRequest {
 // completion is the answer to a request, unary or streamed.
 type completion struct {
 	status   int
-	id       string // the answer's own, without the endpoint's prefix; empty where it has none of the request
+	id       string // the answer's own, without the endpoint's prefix; empty if it is not the request's
 	ids      []uint32
-	logprobs []float64 // of the tokens, where they were asked for
+	logprobs []float64 // of the tokens, if the request asked for them
 	text     string
 	usage    int    // prompt tokens found in a cache, by the engine's usage
 	cached   string // the header with the prompt tokens that an engine had in its cache
@@ -195,7 +195,7 @@ func (r *legRequest) complete(ctx context.Context, url string, more map[string]a
 	return c, c.read()
 }
 
-// legRound is what some requests through the gateway met, one after another.
+// legRound has the results of some requests through the gateway, one after another.
 type legRound struct {
 	what     string
 	requests []*legRequest
@@ -216,7 +216,7 @@ func (r *legRound) good() (good, equal int) {
 	return good, equal
 }
 
-// longest is how long the slowest answer took.
+// longest returns the time of the slowest answer.
 func (r *legRound) longest() time.Duration {
 	var longest time.Duration
 	for _, a := range r.answers {

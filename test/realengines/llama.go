@@ -15,7 +15,7 @@ const (
 	llamaBlock                     = 16 // of predictions; llama.cpp reuses single tokens
 )
 
-// llama is what was expected of two llama.cpp servers, which publish no events, and what they report.
+// llama counts the tokens that were expected of two llama.cpp servers, which publish no events, and the tokens that they report.
 type llama struct {
 	requests, prompts int // sent, and with equal prompt tokens
 	near              int // requests whose cached tokens are at most one block from those expected

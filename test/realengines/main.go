@@ -1,7 +1,7 @@
-// Command realengines plays a gateway in front of real vLLM, and compares what the router expects with what the
-// engines report. `make test-vllm` runs it and writes docs/results/real-engines.md.
+// Command realengines plays a gateway in front of real vLLM, and compares the router's expectations with the
+// engines' reports. `make test-vllm` runs it and writes docs/results/real-engines.md.
 //
-//	section    engines                        what it shows
+//	section    engines                        result
 //	llama      two llama.cpp                  prompt tokens are as expected, and conversations stay
 //	truth      two vLLM with room for everything   prompt tokens, cached tokens and token ids are as expected
 //	start      the same, one of them slow     an engine that is slow at first gets its share later
@@ -9,14 +9,14 @@
 //	models     the same, and one for vectors  requests for each of two models go to its engines
 //	failures   the same, one of them ended    a dead or frozen engine gets few requests
 //	load       two with eight slots           kv beside other policies in closed loops of `vllm bench serve`
-//	eviction   two with small caches          what is promised of caches that overflow is served
+//	eviction   two with small caches          promises about caches that overflow are kept
 //	adapters   two for LoRA adapters          adapters are found, loaded, and kept apart
 //	disaggregated  two with NixlConnector  one computes prompts, the other one decodes
 //	hostile    the same                       bodies that ask engines for transfers reach none
 //	p2p        two with OffloadingConnector   the same with both legs at once, and prefixes are fetched
 //	store      with StatorConnector           blocks come from all tiers; failed loads, other weights and a stopped store are harmless
 //
-// Counts and equalities are facts wherever it runs. Times are those of a tiny model on processors, and compare rows
+// Counts and equalities are facts wherever it runs. Times were taken with a tiny model on processors, and compare rows
 // of one run only. It ends with an error if a bar is not met.
 package main
 
@@ -37,7 +37,7 @@ import (
 
 func main() { process.Main("realengines", run) }
 
-// section is a part of the report, and what it runs.
+// section is a part of the report, and the function that makes it.
 type section struct {
 	name   string
 	blocks int // of an engine's cache; 0 for a section that starts its own engines
@@ -65,7 +65,7 @@ var sections = []section{
 // largeCache is the number of blocks of an engine that evicts nothing here: 131,072 tokens.
 const largeCache = 4096
 
-// largeBatch is how many requests such an engine runs at once.
+// largeBatch is the number of requests that such an engine runs at once.
 const largeBatch = 16
 
 // bench is one run.

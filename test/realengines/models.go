@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/test/loopback"
 )
 
-// vectorsName is the name of the embedding model, and poolingName that of the engine that serves it.
+// vectorsName is the name of the embedding model, and poolingName the name of the engine that serves it.
 const (
 	vectorsName, poolingName = "tiny-vectors", "c"
 	modelRounds              = 20
@@ -62,12 +62,12 @@ var absent = []sideBySide{
 	{"absent", chats, `{"model":"absent","messages":[{"role":"user","content":"hi"}]}`},
 }
 
-// modelCase is what the requests of one model and path met.
+// modelCase has the results of the requests for one model and path.
 type modelCase struct {
 	model, path string
 	requests    int
 	picks       map[string]int
-	equal       int // answers that are equal to those of the engine itself; of the embedding model only
+	equal       int // answers that are equal to the engine's own; of the embedding model only
 }
 
 // right counts the requests that were sent to an engine of their model.
@@ -124,8 +124,8 @@ func modelRequests(seed uint64) (list []modelRequest, all []*modelCase) {
 	return list, all
 }
 
-// runModels sends requests for both models one after another, and compares the answers of the embedding model with those of
-// its engine.
+// runModels sends requests for both models one after another, and compares the answers of the embedding model with its
+// engine's own.
 func runModels(ctx context.Context, b *bench, g *gateway, pooling *engine) ([]*modelCase, error) {
 	list, all := modelRequests(b.seed)
 	var ids []string

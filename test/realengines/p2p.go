@@ -23,7 +23,7 @@ const (
 	pullPause                = 100 * time.Millisecond
 )
 
-// hostTierBytes is the memory of the tier on the host: that of the engine's cache.
+// hostTierBytes is the memory of the tier on the host. It is as large as the engine's cache.
 const hostTierBytes = 1024 * blockBytes
 
 // startP2P starts an engine with OffloadingConnector and a tier from which other engines fetch blocks.
@@ -339,7 +339,7 @@ func (p *pulls) lost(ctx context.Context, b *bench, engines []*engine, w *writer
 	return wantFrom(ctx, engines[0], p.direct)
 }
 
-// fetchPatience is how long askToFetch waits for an answer.
+// fetchPatience is the time for which askToFetch waits for an answer.
 const fetchPatience = frozenTime + 30*time.Second
 
 // askToFetch sends a request to an engine that is to fetch the prompt from a port of this machine. An answer that does not come in

@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/decisionlog"
 )
 
-// record is what the decision log has about one request.
+// record has the lines of the decision log about one request.
 type record struct {
 	decision *decisionlog.Decision
 	end      *decisionlog.End

@@ -83,7 +83,7 @@ func (p *page) finish(b *bench, begun time.Time) {
 		time.Since(begun).Round(time.Second), process.LoadAverage())
 }
 
-// merge returns an earlier report whose sections are replaced by those of a new one of the same titles. Sections that the
+// merge returns an earlier report whose sections are replaced by a new report's sections of the same titles. Sections that the
 // earlier one lacks come last.
 func merge(earlier, now string) string {
 	title := func(section string) string {

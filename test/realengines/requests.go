@@ -10,7 +10,7 @@ import (
 
 // request is one request of the truth run.
 type request struct {
-	kind string // what is special about it
+	kind string // names the property that is tested
 	path string
 	body map[string]any
 }
@@ -119,7 +119,7 @@ func (w *writer) dialogues(n, turns int) {
 	}
 }
 
-// agents adds prompts of one message each that grow by what was done: each is the one before with more at its end.
+// agents adds prompts of one message each, as an agent's context grows: each is the one before with more at its end.
 func (w *writer) agents(n, steps int) {
 	for range n {
 		task := w.text(300)

@@ -19,7 +19,7 @@ const (
 	coldAnswerLen = 1
 )
 
-// slowStart is where the cold prompts went, one after another, to idle engines that are equally fast.
+// slowStart counts the cold prompts by engine. They are sent one after another, to idle engines that are equally fast.
 type slowStart struct {
 	what  string
 	picks map[string]int

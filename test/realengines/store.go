@@ -31,11 +31,11 @@ type storeRun struct {
 	changed  []*completion // the answers to the same prompts with another first token
 }
 
-// storeRound is what the requests met after something was done to caches and tiers.
+// storeRound has the results of the requests after a change of caches and tiers.
 type storeRound struct {
 	what     string
 	answers  []*completion
-	workers  []string // that were picked, where the gateway was asked
+	workers  []string // that were picked, if the requests went through the gateway
 	promised int      // tokens that the decisions expected in caches
 	counts   storeCounts
 }

@@ -60,13 +60,13 @@ func (c *equalCount) add(q *legRequest, got *completion) {
 
 func (c equalCount) String() string { return fmt.Sprintf("%d of %d", c.equal, c.all) }
 
-// weightSwap is what engines with other weights under the same name answered.
+// weightSwap compares the answers of engines with other weights under the same name.
 type weightSwap struct {
 	beside, later equalCount // while the store had a session, and after a restart with the same disk
-	hits, differ  int        // tokens that these engines have loaded, and answers that are not those of the old weights
+	hits, differ  int        // tokens that these engines have loaded, and answers that differ from the old weights' answers
 }
 
-// storeArguments are those of an engine with the connector, which uses the store at a path.
+// storeArguments returns the configuration of an engine with the connector, which uses the store at a path.
 func storeArguments(cfg engineConfig, socket string) engineConfig {
 	cfg.extra = append(cfg.extra, "--kv-transfer-config", `{"kv_connector": "StatorConnector", "kv_role": "kv_both", `+
 		`"kv_connector_module_path": "stator_connector.connector", "kv_load_failure_policy": "recompute"}`)
@@ -228,7 +228,7 @@ func (f *faultRun) failedLoads() (n int, err error) {
 }
 
 // round empties the cache of the engine behind the proxy, and sends all requests at once, of which some clients leave. Then it
-// checks what has become of the blocks.
+// checks the blocks.
 func (f *faultRun) round(ctx context.Context) error {
 	if err := f.faulty.forget(ctx); err != nil {
 		return err
@@ -273,8 +273,8 @@ func (f *faultRun) round(ctx context.Context) error {
 	return f.check(ctx)
 }
 
-// check sends all requests again. The tiers are emptied before, so the engine behind the proxy saves what is in its cache, and the second
-// engine loads it.
+// check sends all requests again. The tiers are emptied before, so the engine behind the proxy saves the blocks of its cache, and the
+// second engine loads them.
 func (f *faultRun) check(ctx context.Context) error {
 	time.Sleep(pausedFor)
 	if err := (&storeRun{g: f.g}).forget(ctx, "host", "disk"); err != nil {

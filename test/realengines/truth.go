@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// truth compares what the router expected of each request with what the engine reports about it.
+// truth compares the router's expectation of each request with the engine's report.
 type truth struct {
 	sent, refused    int
 	prompts, cached  int // requests whose figure is equal, of compared
@@ -104,7 +104,7 @@ func (t *truth) differ(format string, args ...any) {
 	t.differences = append(t.differences, fmt.Sprintf(format, args...))
 }
 
-// tokenize compares the token ids that the engine reports of chats with those of `stator tokenize`.
+// tokenize compares the token ids that the engine reports of chats with the output of `stator tokenize`.
 func (t *truth) tokenize(ctx context.Context, b *bench, list []request, answers []answer) error {
 	var input bytes.Buffer
 	var chosen []int

@@ -10,7 +10,7 @@ type shape struct{ input, output int }
 
 var shapes = []shape{{1000, 200}, {3000, 150}, {128, 1024}, {8000, 1000}, {30000, 300}}
 
-// spread is how far lengths may be from their mean, as a share of it.
+// spread is the largest distance of lengths from their mean, as a share of it.
 type spread struct {
 	name  string
 	share float64
@@ -18,7 +18,7 @@ type spread struct {
 
 var spreads = []spread{{"equal", 0}, {"spread", 0.5}}
 
-// sharing is what prompts have in common.
+// sharing describes the common beginnings of prompts.
 type sharing struct {
 	name     string
 	share    float64 // of the mean prompt that is a shared prefix
@@ -33,7 +33,7 @@ var sharings = []sharing{
 	{"sessions", 0, 1, true},
 }
 
-// arrival is how requests arrive. In a closed loop, load is a share of the fleet's slots; otherwise it is a share of
+// arrival is a process of arrivals. In a closed loop, load is a share of the fleet's slots; otherwise it is a share of
 // the requests per second that the fleet can serve.
 type arrival struct {
 	kind string
@@ -59,8 +59,7 @@ func (a arrival) name() string {
 	return fmt.Sprintf("%s %.0f %%", a.kind, 100*a.load)
 }
 
-// condition is what is special about some engines: flags, and the factors by which passes of engines take longer all the time.
-// Slow may be nil.
+// condition makes some engines differ: by flags, and by factors by which their passes take longer all the time. Slow may be nil.
 type condition struct {
 	name  string
 	flags string
@@ -139,11 +138,11 @@ func (c *cell) decoders() int {
 	return c.engines
 }
 
-// requestBlocks is how many blocks a request of the mean lengths has at its end.
+// requestBlocks returns the number of blocks of a request of the mean lengths at its end.
 func (c *cell) requestBlocks() int { return (c.shape.input+c.shape.output)/blockTokens + 1 }
 
-// blocks is the size of an engine's cache. What a load needs of it are the blocks of all requests that can run at once,
-// and those of the shared prefixes.
+// blocks returns the size of an engine's cache. A load needs the blocks of all requests that can run at once, and of the shared
+// prefixes.
 func (c *cell) blocks() int {
 	if !c.tight {
 		return ampleBlocks
@@ -153,12 +152,12 @@ func (c *cell) blocks() int {
 	return max(4*c.requestBlocks(), min(running+shared, ampleBlocks)/4)
 }
 
-// slots is how many requests can run at once in the fleet.
+// slots returns the number of requests that can run at once in the fleet.
 func (c *cell) slots() int {
 	return c.decoders() * max(1, min(c.seqs, c.blocks()/c.requestBlocks()))
 }
 
-// concurrency is how many requests a closed loop runs at a time.
+// concurrency returns the number of requests that a closed loop runs at a time.
 func (c *cell) concurrency() int { return max(1, int(c.arrival.load*float64(c.slots()))) }
 
 const (
@@ -168,7 +167,7 @@ const (
 	promptTokensEach = 16
 )
 
-// requests is how many requests are played: enough for a steady state, as far as a run stays short.
+// requests returns the number of requests of a run: enough for a steady state, as far as a run stays short.
 func (c *cell) requests() int {
 	running := c.slots()
 	if c.arrival.kind == closedLoop {
@@ -185,8 +184,8 @@ func (c *cell) requests() int {
 // warmup is the share of an open loop's time whose requests are not measured.
 const warmup = 0.2
 
-// flags returns the flags of `stator replay` for the cell, without policy and seed. perSecond is how many requests a
-// second the fleet can serve; a closed loop does not need it.
+// flags returns the flags of `stator replay` for the cell, without policy and seed. perSecond is the rate of requests that the
+// fleet can serve; a closed loop does not need it.
 func (c *cell) flags(perSecond float64) string {
 	if c.fixed != "" {
 		return c.fixed
@@ -212,7 +211,7 @@ func (c *cell) flags(perSecond float64) string {
 	return strings.Join(append(f, c.fleetFlags()), " ")
 }
 
-// fleetFlags are those of engines and routers.
+// fleetFlags returns the flags of engines and routers.
 func (c *cell) fleetFlags() string {
 	f := []string{fmt.Sprintf("--workers %d --blocks %d", c.decoders(), c.blocks())}
 	if c.seqs != maxSeqs {

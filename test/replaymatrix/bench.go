@@ -16,7 +16,7 @@ import (
 type row struct {
 	Router  string `json:"router"`
 	Setting string `json:"setting"`
-	// Best is set for the setting that the search chose, where it is not the default.
+	// Best is set for the setting that the search chose, if it is not the default.
 	Best bool `json:"best"`
 	figures
 	Seeds []figures `json:"seeds"`
@@ -50,7 +50,7 @@ type bench struct {
 	capacities *capacities
 }
 
-// playAgain replaces kv's rows by those of the router of today, on the same seeds. Rivals do not change with it.
+// playAgain replaces kv's rows by the results of today's router, on the same seeds. Rivals do not change with it.
 func playAgain(list []outcome, jobs int) error {
 	errs := make([]error, len(list))
 	places := make(chan struct{}, max(1, jobs))
@@ -173,7 +173,7 @@ func (b *bench) search(out *outcome, r *contestant) (best int, err error) {
 	return slices.IndexFunc(tried, func(r row) bool { return r.Setting == least.Setting }), nil
 }
 
-// badness is what the search makes least: the mean time of a request. A run of which requests failed is worse than others.
+// badness is the figure that the search makes least: the mean time of a request. Failed requests make it larger.
 func (r *row) badness() float64 { return r.E2E * (1 + r.Errors) }
 
 // row plays a setting on so many seeds.

@@ -20,7 +20,7 @@ type contestant struct {
 // setting is one configuration of a router.
 type setting struct {
 	name string
-	// flags are those of `stator replay` that make it; empty also where no flags do.
+	// flags are the flags of `stator replay` that make it; empty also if no flags do.
 	flags string
 	// change does what flags cannot. It may be nil.
 	change func(*sim.Config)
@@ -74,7 +74,7 @@ func llmd() []setting {
 	}
 }
 
-// smg returns SMG's default, lower thresholds, those of its policy where flags do not set them, and its matches by KV events.
+// smg returns SMG's default, lower thresholds, the thresholds that its policy has without flags, and its matches by KV events.
 func smg() []setting {
 	of := func(name string, policy rivals.SMG) setting {
 		return setting{name, "", chosenBy(-1, func() pick.Policy { fresh := policy; return &fresh })}

@@ -2,8 +2,8 @@
 // of docs/results/benchmarks.md.
 //
 // Every router plays the same arrivals, noise and seeds. kv has its defaults. Each rival has its documented default, and the best of
-// some settings in each cell, by a search on a seed that the tables do not have. The cells are those of design.go. They
-// are split into two halves: A may be looked at while the router is changed, and B is for the end.
+// some settings in each cell, by a search on a seed that the tables do not have. The cells are in design.go. They are split into two
+// halves: A may be looked at while the router is changed, and B is for the end.
 package main
 
 import (
@@ -95,7 +95,7 @@ func (o *options) run() error {
 	return errors.Join(failed, o.report(summarize(list), conditions))
 }
 
-// reportRows reports what an earlier run wrote.
+// reportRows reports the rows of an earlier run.
 func (o *options) reportRows() error {
 	list, err := readOutcomes(o.rows)
 	if err != nil {
@@ -112,7 +112,7 @@ func (o *options) reportRows() error {
 	return o.report(summarize(list), fmt.Sprintf("%d cells, %d rounds each.", len(list), len(list[0].Rows[0].Seeds)))
 }
 
-// report writes what the flags ask for.
+// report writes the outputs that the flags ask for.
 func (o *options) report(s *summary, conditions string) error {
 	if !o.markdown {
 		s.writeCells(os.Stdout)
@@ -129,20 +129,20 @@ func (o *options) report(s *summary, conditions string) error {
 	return os.WriteFile(o.page, page.Bytes(), 0o644)
 }
 
-// loadAverage is that of the last minute.
+// loadAverage returns the load average of the last minute.
 func loadAverage() string {
 	data, _ := os.ReadFile("/proc/loadavg")
 	one, _, _ := strings.Cut(string(data), " ")
 	return one
 }
 
-// smoke is what a short run plays.
+// smoke has the cells of a short run.
 var smoke = []cell{{
 	title: "smoke",
 	fixed: "--format generate --requests 200 --concurrency 50 --isl 1000 --osl 50 --prefix-share 0.5 --prefixes 10 --workers 2",
 }}
 
-// quickEvery is how many small cells there are for one that a quick run has.
+// quickEvery is the ratio of all small cells to the cells of a quick run.
 const quickEvery = 8
 
 // cells returns the cells that the flags name.

@@ -17,7 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/tracefile"
 )
 
-// figures are what one run, or several runs of equal settings, reached. Times are in milliseconds.
+// figures are the results of one run, or of several runs of equal settings. Times are in milliseconds.
 type figures struct {
 	Throughput float64 `json:"output_tokens_per_s"`
 	TTFT       float64 `json:"ttft_mean_ms"`
@@ -105,7 +105,7 @@ func parse(flags string) (*replayed, error) {
 	return &replayed{cfg, traces.Generated, options}, err
 }
 
-// play plays a run of these flags, which are those of `stator replay`. Prompts are those of sessions where inSessions is set.
+// play plays a run of these flags of `stator replay`. Prompts belong to sessions if inSessions is set.
 func play(flags string, inSessions bool, change func(*sim.Config)) (*sim.Result, error) {
 	r, err := parse(flags)
 	if err != nil {

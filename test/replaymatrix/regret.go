@@ -20,7 +20,7 @@ var metrics = []metric{
 	{"E2E mean", func(f *figures) float64 { return f.E2E }, false},
 }
 
-// worse is by how much a figure is worse than another one, as a share of the other; negative where it is better.
+// worse is by how much a figure is worse than another one, as a share of the other; negative if it is better.
 func (m *metric) worse(a, b *figures) float64 {
 	x, y := m.of(a), m.of(b)
 	switch {
@@ -107,7 +107,7 @@ func (s *summary) shareNear(of func(*regret) float64) (share float64, worst int)
 }
 
 // ratio is the geometric mean over cells of kv's figure divided by a rival's. Best means the row of the rival's best setting, or
-// that of its default where the search chose it.
+// of its default if the search chose the default.
 func (s *summary) ratio(router string, best bool, of func(*figures) float64) float64 {
 	sum, cells := 0.0, 0
 	for i := range s.outcomes {

@@ -34,7 +34,7 @@ type pageCell struct {
 	worst         float64
 }
 
-// page is what the template shows.
+// page has the data of the template.
 type page struct {
 	Conditions     string
 	Metrics        []string
@@ -83,7 +83,7 @@ func heatOf(v float64, rival *row) heat {
 
 func percent(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) }
 
-// command is how to play kv's row of an outcome again.
+// command returns the command line that plays kv's row of an outcome again.
 func (o *outcome) command() string {
 	if o.Sessions {
 		return "no flags of stator replay make its sessions; the others are: " + o.Flags
@@ -133,7 +133,7 @@ func (s *summary) ratios() (list []line) {
 	return list
 }
 
-// worstCells is how many cells the table of the worst ones has.
+// worstCells is the number of cells in the table of the worst ones.
 const worstCells = 10
 
 // writeMarkdown prints the tables of docs/results/benchmarks.md.

@@ -10,19 +10,19 @@ import (
 const (
 	// turns is the number of prompts of a session.
 	turns = 5
-	// firstShare and turnShare are how long the first prompt is, and how much each further turn adds to it, as shares of the mean
+	// firstShare is the length of the first prompt, and turnShare the length that each further turn adds, as shares of the mean
 	// prompt. Their mean over all turns is 1.
 	firstShare, turnShare = 0.4, 0.3
 )
 
-// session is a user's conversation. A prompt is all of the conversation so far, so its tokens begin with those of the prompt before.
+// session is a user's conversation. A prompt is all of the conversation so far, so its tokens begin with the tokens of the prompt before.
 type session struct {
 	id     uint64
 	turn   int
 	factor float64 // by which its prompts differ from the mean
 }
 
-// sessions replaces the prompts of arrivals by those of sessions. So many users have one each, and begin another one after the
+// sessions replaces the prompts of arrivals by prompts of sessions. So many users have one each, and begin another one after the
 // last turn. They take turns in an order that changes a little, so that between two prompts of a user there are about
 // as many of others as there are users. The run begins with users at all turns.
 func sessions(next trace.Source, g *trace.Generated, users int) trace.Source {

@@ -58,7 +58,7 @@ func (s *store) close() error {
 	return s.file.Close()
 }
 
-// readOutcomes reads what a store has written.
+// readOutcomes reads the outcomes that a store has written.
 func readOutcomes(path string) ([]outcome, error) {
 	file, err := os.Open(path)
 	if err != nil {

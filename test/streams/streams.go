@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Answer is what a client received.
+// Answer has the times and the usage of an answer, as a client received it.
 type Answer struct {
 	First, Whole           time.Duration // until the first event and until the end
-	Prompt, Cached, Tokens int           // the usage: tokens of the prompt, those of them that were cached, and tokens of the answer
+	Prompt, Cached, Tokens int           // the usage: tokens of the prompt, cached tokens among them, and tokens of the answer
 }
 
 // Send posts a body that asks for a stream with its usage, and reads the answer. An answer with another status than 200 is an error.

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// vocabulary is what was learned: tokens by id, and the pairs of ids in the order of joining.
+// vocabulary has the learned tokens by id, and the pairs of ids in the order of joining.
 type vocabulary struct {
 	tokens []string
 	merges [][2]int

@@ -152,7 +152,7 @@ func (s *Server) MakeBucket(ctx context.Context, name string) error {
 	}
 }
 
-// output keeps the beginning of what a process prints.
+// output keeps the beginning of a process's output.
 type output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -32,11 +32,11 @@ func main() { process.Main("weights", run) }
 
 const (
 	model = "sim"
-	// bound is how long the slowest change may take.
+	// bound is the longest time of the slowest change.
 	bound = 200 * time.Millisecond
 	// apart is the time between two changes: the pace of a cluster's updates, and some more.
 	apart = 1100 * time.Millisecond
-	// patience is how long a change is awaited.
+	// patience is the time for which a change is awaited.
 	patience = 10 * time.Second
 )
 

@@ -35,7 +35,7 @@ type row struct {
 	light []sim.Result // at a quarter of that rate, by seed
 }
 
-// plan is what a comparison is about.
+// plan has the workload, the number of GPUs and the candidates of a comparison.
 type plan struct {
 	workload
 	gpus    int
@@ -118,7 +118,7 @@ const searchSeed = 1001
 // lightLoad is the share of the first mode's rate at which a fleet has little to do.
 const lightLoad = 0.25
 
-// playEqual plays the best fleets at a share of the rate that the first one serves. into returns where a row's results go.
+// playEqual plays the best fleets at a share of the rate that the first one serves. into returns the place of a row's results.
 func (b *bench) playEqual(c *comparison, share float64, into func(w *row) []sim.Result) error {
 	rate := share * stats.Mean(c.rows[0].rates)
 	if rate == 0 {
@@ -186,12 +186,12 @@ func (c *comparison) meanOutput() float64 {
 	return sum / max(1, n)
 }
 
-// ratio is the rate of a row divided by that of the first one.
+// ratio is the rate of a row divided by the first row's rate.
 func (c *comparison) ratio(i int) float64 {
 	return stats.Mean(c.rows[i].rates) / max(1e-9, stats.Mean(c.rows[0].rates))
 }
 
-// shown is how many candidates of a grid are printed.
+// shown is the number of candidates of a grid that are printed.
 const shown = 6
 
 // gridText lists the best candidates of all modes.

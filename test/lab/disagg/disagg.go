@@ -100,7 +100,7 @@ func (b *bench) bounds(w io.Writer) error {
 	return nil
 }
 
-// load reads the profile and Mooncake's trace, or generates conversations where it is not at hand.
+// load reads the profile and Mooncake's trace, or generates conversations if the trace is not at hand.
 func (b *bench) load(w io.Writer, traces string) (err error) {
 	b.one, err = profile.Load()
 	if err != nil {

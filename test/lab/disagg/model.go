@@ -9,7 +9,7 @@ import (
 // The parameters of engines and transfers, with their sources. They were committed before the first comparison, and are
 // not changed to make a result better.
 
-// Llama-3.1-8B in FP8 on an H200, as the profile. Sizes are those of the model's configuration on Hugging Face.
+// Llama-3.1-8B in FP8 on an H200, as the profile. Sizes come from the model's configuration on Hugging Face.
 const (
 	layers       = 32
 	hidden       = 4096
@@ -26,7 +26,7 @@ const (
 	memoryBandwidth = 4.8e12
 	// allReduceLatency is the time of vLLM's custom all-reduce of half a megabyte on two H100 (vllm-project/vllm#24111).
 	allReduceLatency = 7 * time.Microsecond
-	// allReduceBandwidth is what NCCL's maintainer names as the target of an H100 node (NVIDIA/nccl#1442), in bytes/s.
+	// allReduceBandwidth is the target of an H100 node by NCCL's maintainer (NVIDIA/nccl#1442), in bytes/s.
 	allReduceBandwidth = 370e9
 	allReduces         = 2 * layers // of a pass: after attention and after the feed-forward network
 	activationBytes    = 2 * hidden // of a token in one all-reduce, with 16 bits
@@ -34,12 +34,12 @@ const (
 
 // Transfers of KV caches between GPUs.
 const (
-	// transferBase is how long vLLM's NixlConnector took to launch one transfer (vllm-project/vllm#23780).
+	// transferBase is the time in which vLLM's NixlConnector launched one transfer (vllm-project/vllm#23780).
 	transferBase = 3 * time.Millisecond
-	// nodeBandwidth is what UCX, which NIXL uses, moved between two H20 by NVLink 4, in messages of 1 MB
+	// nodeBandwidth is the throughput of UCX, which NIXL uses, between two H20 by NVLink 4, in messages of 1 MB
 	// (openucx/ucx#10936), in bytes/s. A plain copy reaches 380e9 (NVIDIA/nccl#1264).
 	nodeBandwidth = 80e9
-	// networkBandwidth is what nixlbench moved with UCX over one port of 400 Gb/s, 85 % of its line rate
+	// networkBandwidth is the throughput of nixlbench with UCX over one port of 400 Gb/s, 85 % of its line rate
 	// (ai-dynamo/nixl#1647). Each GPU has one port, as in NVIDIA's HGX nodes.
 	networkBandwidth = 42.6e9
 )
@@ -57,7 +57,7 @@ const (
 // blockTokens is the size of a block. vLLM's default is 16; larger ones make the simulation faster.
 const blockTokens = 64
 
-// physics is what a simulation assumes beyond the parameters, to show how far a result depends on them.
+// physics has assumptions of a simulation beyond the parameters, to show how far a result depends on them.
 type physics struct {
 	prefill, decode, transfer float64 // factors of the speed of engines and transfers
 	overlap                   bool    // a pass lasts as long as the longer one of its parts, not as both
@@ -89,7 +89,7 @@ func (p parallel) Prefill(w perfmodel.Prefill) time.Duration {
 		return 0
 	}
 
-	// The line through the two shortest prompts ends at what a pass takes without tokens.
+	// The line through the two shortest prompts ends at the time of a pass without tokens.
 	short := p.one.Prefill(perfmodel.Prefill{Requests: 1, Input: 100})
 	longer := p.one.Prefill(perfmodel.Prefill{Requests: 1, Input: 1117})
 	empty := short - (longer-short)*100/(1117-100)

@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/trace"
 )
 
-// setting is what a run depends on, besides its rate.
+// setting has the parameters of a run, besides its rate.
 type setting struct {
 	workload
 	mode
@@ -86,10 +86,10 @@ func (s sla) isMet(o *sim.Outcome) bool {
 	return o.Output < 2 || (o.End-o.First)/time.Duration(o.Output-1) <= s.itl
 }
 
-// Rates of a search are powers of precise, so that the result does not depend on where the search begins.
+// Rates of a search are powers of precise, so that the result does not depend on the rate at which the search begins.
 const (
 	precise = 1.03
-	// stride is how many powers a search skips until it has found a rate that is too high.
+	// stride is the number of powers that a search skips until it has found a rate that is too high.
 	stride = 8
 	// lowest is the rate for each GPU below which a fleet counts as one that does not meet the SLA at all.
 	lowest = 0.05

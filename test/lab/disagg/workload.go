@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// sla is what a request must meet: the time to its first token, and the mean time between its tokens.
+// sla has the bounds that a request must meet: the time to its first token, and the mean time between its tokens.
 type sla struct {
 	ttft, itl time.Duration
 }
@@ -31,10 +31,10 @@ type workload struct {
 	searched, played int
 }
 
-// The lengths are those of the published claim for disaggregation in Dynamo's documentation: 3,000 and 150 tokens. The first
-// SLA is that of the end-to-end test of Dynamo's planner with the profile's model (components/src/dynamo/planner/tests/manual),
+// The lengths come from the published claim for disaggregation in Dynamo's documentation: 3,000 and 150 tokens. The first
+// SLA comes from the end-to-end test of Dynamo's planner with the profile's model (components/src/dynamo/planner/tests/manual),
 // the second one the planner's default. Mooncake's prompts have 12,000 tokens on average, of which few are computed in 500 ms.
-// Their TTFT is that of MLPerf Inference 5.0 for Llama 3.1 405B, whose prompts are nearly as long. Mooncake's own 30 s (Qin et
+// Their TTFT comes from MLPerf Inference 5.0 for Llama 3.1 405B, whose prompts are nearly as long. Mooncake's own 30 s (Qin et
 // al., arXiv 2407.00079) would need much longer runs: a queue of 30 s takes minutes to grow.
 var workloads = []workload{
 	{"3,000/150", sla{200 * time.Millisecond, 10 * time.Millisecond}, false, 3000, 150, 6, 150, 300},
@@ -42,7 +42,7 @@ var workloads = []workload{
 	{"Mooncake", sla{6 * time.Second, 50 * time.Millisecond}, true, 0, 0, 2, 150, 300},
 }
 
-// printParameters prints what the simulation assumes.
+// printParameters prints the assumptions of the simulation.
 func printParameters(w io.Writer) {
 	fmt.Fprintf(w, "Llama-3.1-8B FP8 on H200 GPUs: vLLM's times from Dynamo's profiler at TP 1, a model for other sizes; "+
 		"%d bytes of KV cache for a token; blocks of %d tokens, %d sequences and %d tokens in a pass by default.\n",

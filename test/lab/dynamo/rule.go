@@ -18,9 +18,9 @@ const (
 	AlgorithmHybrid     = "dynamo-hybrid"
 )
 
-// Rule returns Dynamo's planner as a rule of package plan. The name of the model's algorithm selects what it scales by, and the pools
-// determine its mode. The configuration has Dynamo's defaults, with the targets of the model, the GPUs and bounds of its pools and the
-// budget; change, which may be nil, changes it.
+// Rule returns Dynamo's planner as a rule of package plan. The name of the model's algorithm selects the metric that it scales by.
+// The pools determine its mode. The configuration has Dynamo's defaults, with the targets of the model, the GPUs and bounds of its pools
+// and the budget; change, which may be nil, changes it.
 func Rule(change func(*Config)) plan.Rule {
 	return func(before any, o *plan.Observation, d *plan.Demand, situations []plan.Situation) (wants []plan.Want, after any) {
 		m, _ := before.(memory) // the first plan has none

@@ -1,7 +1,7 @@
 // Package forecasts compares the models of internal/plan/forecast on series of arrivals. It prints the tables of docs/results/forecasts.md.
 //
 // Each series is the requests per second of steps of 5 s. A model predicts the step that is 30 s ahead, and the one 120 s ahead: about
-// what a worker needs to become ready. A series whose trace is not on this machine is left out, and the output names it.
+// the time in which a worker becomes ready. A series whose trace is not on this machine is left out, and the output names it.
 package forecasts
 
 import (
@@ -32,7 +32,7 @@ func Run(_ context.Context, args []string, out, _ io.Writer) error {
 	return run(out, *traces, *only, *seed, *quick)
 }
 
-// step is the time of one value, and horizons are how many steps ahead the models predict.
+// step is the time of one value, and horizons are the distances of predictions, in steps.
 const step = 5 * time.Second
 
 var horizons = []int{6, 24}
@@ -60,7 +60,7 @@ var contenders = []contender{
 	{label: "auto", name: "auto", seasonal: true},
 }
 
-// score is how good the forecasts of one model were.
+// score has the errors of one model's forecasts.
 type score struct {
 	contender string
 	// absolute is the mean absolute error of the mean, and pinball the mean pinball loss of the 0.9 quantile: both as shares of the
@@ -101,7 +101,7 @@ func run(w io.Writer, traces, only string, seed uint64, quick bool) error {
 	return nil
 }
 
-// best returns the score with the least pinball loss: that of the quantile that plans use.
+// best returns the score with the least pinball loss at the quantile that plans use.
 func best(scores []score) score {
 	return slices.MinFunc(scores, func(a, b score) int { return cmp.Compare(a.pinball, b.pinball) })
 }

@@ -85,7 +85,7 @@ func compareFronts(our, rival front) (r row, ok bool) {
 	return r, true
 }
 
-// playAside plays what was chosen on the requests that were set aside.
+// playAside plays the chosen candidates on the requests that were set aside.
 func (b *bench) playAside(c *comparison) error {
 	for i := range c.rows {
 		r := &c.rows[i]
@@ -101,7 +101,7 @@ func (b *bench) playAside(c *comparison) error {
 	return nil
 }
 
-// printGrids prints what is compared.
+// printGrids prints the candidates.
 func printGrids(w io.Writer) {
 	for _, x := range contenders {
 		fmt.Fprintf(w, "- %s: %s\n", x.name, x.about)
@@ -154,7 +154,7 @@ type claim struct {
 	holds func(r *row) bool
 }
 
-// fewerThanReactive is what remains of the misses of the reactive algorithm.
+// fewerThanReactive is the share of the reactive algorithm's misses that may remain.
 const fewerThanReactive = 0.2
 
 var claims = []claim{

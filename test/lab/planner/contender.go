@@ -175,7 +175,7 @@ func (w *workload) batch() float64 {
 	return e.Running(w.typical, w.sla.ITL, 0)
 }
 
-// factors tighten the latencies that Dynamo's planner is given, which is how its users make it spare fewer GPUs.
+// factors tighten the latencies that Dynamo's planner is given. Its users tighten them so that it spares fewer GPUs.
 var factors = []float64{1, 0.8, 0.65, 0.5}
 
 // dynamo returns the settings of one of Dynamo's algorithms, whose configuration is changed.

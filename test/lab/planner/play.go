@@ -27,7 +27,7 @@ type bench struct {
 	arrivals map[string][]trace.Arrival // by path: traces that were read
 }
 
-// point is what a candidate reached.
+// point is the result of a candidate.
 type point struct {
 	candidate
 	hours  float64 // GPU hours
@@ -73,8 +73,8 @@ func (b *bench) play(w *workload, next trace.Source, c *candidate, startUp time.
 	return point{*c, hours, float64(*r.SLAMisses) / float64(max(1, measured))}, nil
 }
 
-// warmUp is how long after the first arrival requests are played and not counted. All begin with the same fleet, which planners have not
-// chosen, and those that start engines cannot change it sooner than in a start-up.
+// warmUp is the time after the first arrival in which requests are played and not counted. All begin with the same fleet, which
+// planners have not chosen, and planners that start engines cannot change it sooner than in a start-up.
 const warmUp = 3 * time.Minute
 
 // playAll plays all candidates of a contender. There is one result for each, in their order.

@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/sim"
 )
 
-// minute is what happened in a minute of a run.
+// minute counts the events in a minute of a run.
 type minute struct {
 	requests, misses int
 	late             int       // misses of the time to first token

@@ -16,7 +16,7 @@ import (
 )
 
 // The parameters of workloads and engines, with their sources. Most were committed after first looks at results, and before changes of
-// our algorithm: see docs/results/benchmarks.md for what was changed when. None is changed to make a result better.
+// our algorithm: see docs/results/benchmarks.md for the dates of the changes. None is changed to make a result better.
 
 // errAbsent is the error of a workload whose trace is not on this machine.
 var errAbsent = errors.New("the trace is not at hand")
@@ -31,7 +31,7 @@ type machine struct {
 	longest int // context of the model, in tokens
 }
 
-// blockTokens is the size of a block: that of Mooncake's trace. vLLM's default is 16; larger ones make the simulation faster.
+// blockTokens is the size of a block in Mooncake's trace. vLLM's default is 16; larger ones make the simulation faster.
 const blockTokens = 512
 
 // maxTokens is vLLM's default of max_num_batched_tokens for a server.
@@ -42,7 +42,7 @@ func llama8B(profile *perfmodel.Profile) machine {
 	return machine{"Llama-3.1-8B FP8", profile, profile.KVTokens(), 131072, 1024, 131072}
 }
 
-// The larger models have no published profile. Their times are those of a roofline of the GPU's data sheet, and their sizes those of
+// The larger models have no published profile. Their times come from a roofline of the GPU's data sheet, and their sizes from
 // their configurations on Hugging Face. They are large enough that the traces need several engines at their own speed.
 func llama70B() machine {
 	w := perfmodel.Weights{Parameters: 70.6e9, Active: 70.6e9, Bytes: 1, KVBytes: 327680, Layers: 80, Hidden: 8192, Attention: 8192}
@@ -104,12 +104,12 @@ type workload struct {
 //	sinusoid   the published scenario of Dynamo's planner: 5 to 45 requests/s in 600 s, 3,000 and 300 tokens, TTFT 200 ms and
 //	           ITL 10 ms (components/src/dynamo/planner/tests/manual, and the trace rr-5-45_i3000o300)
 //	Azure      the first half of Azure's conversation trace of 2023 at its own speed. ITL 50 ms is the default of Dynamo's planner,
-//	           TTFT 2 s that of MLPerf Inference 4.0 for Llama 2 70B
+//	           and TTFT 2 s of MLPerf Inference 4.0 for Llama 2 70B
 //	a day      the whole trace three times, thinned and repeated by a curve of a day, from 0.4 to 1.6 times the requests: in three hours
 //	           the traffic of a night and a noon. The swing of 0.6 is our choice: a night has a quarter of the requests of a noon
 //	Mooncake   the first half of Mooncake's conversation trace at its own speed. TTFT 6 s and ITL 50 ms as in package disagg
 //
-// What is set aside: a sinusoid of another period and seed, the second halves of the traces, and days with another seed and a swing of 0.4.
+// Set aside are a sinusoid of another period and seed, the second halves of the traces, and days with another seed and a swing of 0.4.
 func workloads(profile *perfmodel.Profile) []workload {
 	chat := sim.SLA{TTFT: 2 * time.Second, ITL: 50 * time.Millisecond}
 	chats := capacity.Shape{Prompt: 1155, Answer: 211, PromptSpread: 1, AnswerSpread: 1}
@@ -173,7 +173,7 @@ func mooncake(b *bench) ([]trace.Arrival, error) {
 	})
 }
 
-// dayTimes is how many times a day plays its trace.
+// dayTimes is the number of times that a day plays its trace.
 const dayTimes = 3
 
 // day returns a trace that is repeated with a curve of a day.

@@ -26,7 +26,7 @@ func (s *spec) row(list []sim.Result, first ...string) string {
 // worstP99 is by how much the 99th percentile may be worse.
 const worstP99 = 0.05
 
-// differenceRow prints paired differences, and whether the first list is at least as good as the second: where
+// differenceRow prints paired differences, and whether the first list is at least as good as the second. If
 // an interval has both signs, neither is better.
 func differenceRow(level string, a, b []sim.Result) string {
 	ofReuse := interval(a, b, "reuse")
@@ -55,7 +55,7 @@ func (s spread) String() string {
 	return fmt.Sprintf("%+.1f %% [%+.1f, %+.1f]", 100*s.mean, 100*s.low, 100*s.high)
 }
 
-// resamples is how many bootstrap samples an interval has.
+// resamples is the number of bootstrap samples of an interval.
 const resamples = 10_000
 
 // interval returns the mean of paired differences and its 95 % interval by the bootstrap over seeds.

@@ -54,7 +54,7 @@ type golden struct {
 	generated bool   // the trace is generated, and Dynamo's figures do not apply
 }
 
-// generatedRows is how many rows of a generated trace are played.
+// generatedRows is the number of rows of a generated trace that are played.
 const generatedRows = 3000
 
 // open finds the trace, or generates one that takes its place.

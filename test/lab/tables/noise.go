@@ -139,7 +139,7 @@ func (b *noise) situation(s situation) error {
 	return b.slowStart(s, seeds, chosen, plain)
 }
 
-// slowStart prints what the slow first prompts of one engine cost. plain is the runs of each policy without them.
+// slowStart prints the cost of slow first prompts on one engine. plain has the runs of each policy without them.
 func (b *noise) slowStart(s situation, seeds int, chosen []string, plain [][]sim.Result) error {
 	level := b.Levels[slowLevel]
 	fmt.Fprintf(b.out, "Three prompts of engine 1 take 1.5 s longer (%s):\n\n", level.Name)
@@ -188,7 +188,7 @@ func (b *noise) search(s situation, p contender) (best string, err error) {
 	return choose(tried), nil
 }
 
-// trial is what a setting reached, summed over the conditions.
+// trial is the result of a setting, summed over the conditions.
 type trial struct {
 	setting     string
 	ttft, reuse float64

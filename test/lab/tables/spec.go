@@ -15,7 +15,7 @@ import (
 //go:embed *.yaml
 var files embed.FS
 
-// spec is a comparison: situations, in which contenders are played, and the figures that are shown. Flags are those of
+// spec is a comparison: situations, in which contenders are played, and the figures that are shown. Flags are flags of
 // `stator replay`.
 type spec struct {
 	Situations []situation `yaml:"situations"`
@@ -32,7 +32,7 @@ type situation struct {
 	Name  string `yaml:"name"`
 	Trace string `yaml:"trace"`
 	Flags string `yaml:"flags"`
-	// Times is how many times as many seeds it has: traces of 400 requests have too few for one seed's p99.
+	// Times multiplies the number of seeds: traces of 400 requests have too few for one seed's p99.
 	Times int `yaml:"times"`
 	// Theirs are flags of the contender alone, and Ours has our own contender play it, too.
 	Theirs string `yaml:"theirs"`
@@ -55,7 +55,7 @@ type contender struct {
 	Settings []string `yaml:"settings"`
 }
 
-// column is a figure of a run, and its format as of fmt. Width is that of a table in plain text.
+// column is a figure of a run, and its format as of fmt. Width is its width in a table in plain text.
 type column struct {
 	Title  string `yaml:"title"`
 	Figure figure `yaml:"figure"`

@@ -80,8 +80,8 @@ func (s *spec) playContenders(p *player, flags string) ([]sim.Result, error) {
 	return results, nil
 }
 
-// printRouters prints a situation: reuse, times to first token with their difference from the first router,
-// times of whole requests with the most loaded worker, and failures where there were any.
+// printRouters prints a situation: reuse, times to first token with their difference from the first router, times of whole
+// requests with the most loaded worker, and failures if there were any.
 func printRouters(w io.Writer, name string, results []sim.Result) {
 	line := func(title string, cell func(i int, r *sim.Result) string) {
 		fmt.Fprintf(w, "| %s |", title)

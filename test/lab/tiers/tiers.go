@@ -1,4 +1,4 @@
-// Package tiers compares simulated engines with and without caches behind that of the GPU, on conversations of several turns. It
+// Package tiers compares simulated engines with and without caches behind the GPU's, on conversations of several turns. It
 // prints the tables of docs/results/benchmarks.md.
 package tiers
 

@@ -30,7 +30,7 @@ const gpu = "H200"
 //	hostBandwidth   54 GB/s were measured from the host to a GPU by PCIe of the fifth generation with vLLM's offloading (the
 //	                repository gahow/agentic-kvc), of 64 GB/s of the standard
 //	disk            data sheet of Micron's 7450 PRO of 3.84 TB: sequential reads of 6.8 GB/s and writes of 5.3 GB/s, latency 80 µs
-//	loadLatency     of one load: vLLM's scheduler sees that it has ended in the pass that follows, and those of this model last 15 ms
+//	loadLatency     of one load: vLLM's scheduler sees that it has ended in the pass that follows. A pass of this model lasts 15 ms
 const (
 	hostBytes      = 256e9
 	hostBandwidth  = 54e9
@@ -46,21 +46,22 @@ const (
 // conversations are users who each have a conversation of several turns. A prompt is all of the conversation so far.
 type conversations struct {
 	users, turns int
-	// first is the tokens of the first prompt, question those that each further turn adds, answer those of an answer.
+	// Numbers of tokens: of the first prompt, of the question that each further turn adds, and of an answer.
 	first, question, answer int
 	// pause is the mean time from an answer to the next question. Answers are assumed to take 20 ms a token.
 	pause time.Duration
 }
 
-// shape is the conversations of the published claim (80 users with 10 turns each). It does not give lengths and pauses: these are
-// those of chats with a document of two pages, and of a user who reads and writes for half a minute.
+// shape is the conversations of the published claim (80 users with 10 turns each). It does not give lengths and pauses. We
+// chose them as in chats with a document of two pages, and of a user who reads and writes for half a minute.
 var shape = conversations{users: 80, turns: 10, first: 2048, question: 256, answer: 256, pause: 30 * time.Second}
 
-// best is where a cache behind the GPU's saves most: few users with long documents, who come back when others have evicted them.
+// best has the conversations for which a cache behind the GPU's saves most: few users with long documents, who come back
+// when others have evicted them.
 var best = conversations{users: 16, turns: 10, first: 32768, question: 64, answer: 64, pause: 120 * time.Second}
 
 // shapes are the kinds of conversations that are compared. Those with longer pauses were added after the first comparison: without
-// tiers the engine cannot serve the others, so that their times are those of a queue.
+// tiers the engine cannot serve the others, so their times would measure a queue.
 var shapes = []struct {
 	name string
 	conversations

@@ -54,7 +54,7 @@ const Sessions = "agent/miniswe"
 // cannot be fetched.
 const Dialogues = "agent/taubench"
 
-// Folder is where `make traces` puts the traces.
+// Folder is the folder into which `make traces` puts the traces.
 const Folder = "traces"
 
 // folders are searched in this order, relative to the root of the checkout.
@@ -63,8 +63,8 @@ var folders = []string{Folder, "../shared/traces"}
 // Hint is a sentence on how to get the public traces.
 const Hint = "`make traces` fetches the public traces into traces/."
 
-// Find returns the path of a trace: in the given folder, or where folder is empty in the folders that are
-// usually searched. ok is false where it is in none of them.
+// Find returns the path of a trace: in the given folder, or if folder is empty in the folders that are usually searched. ok
+// is false if none of them has it.
 func Find(folder, path string) (found string, ok bool) {
 	search := folders
 	if folder != "" {

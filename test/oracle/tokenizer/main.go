@@ -131,7 +131,7 @@ func benchmark(t *tokenizer.Tokenizer, model string, load time.Duration, times i
 	cold, warm := time.Duration(1<<62), time.Duration(1<<62)
 	for range times {
 		t.Forget()
-		t.Encode(nil, "x") // the encoder itself is not what is measured
+		t.Encode(nil, "x") // makes the encoder, whose time must not count
 		cold = min(cold, pass())
 		warm = min(warm, pass())
 	}

@@ -24,7 +24,7 @@ import (
 type AIBrix struct {
 	Imbalance int     // AIBRIX_PREFIX_CACHE_POD_RUNNING_REQUEST_IMBALANCE_ABS_COUNT
 	Factor    float64 // AIBRIX_PREFIX_CACHE_STANDARD_DEVIATION_FACTOR
-	// Capacity is how many blocks the index of all workers has.
+	// Capacity is the number of blocks in the index of all workers.
 	Capacity int
 	// Events matches by KV events instead, as AIBrix does with AIBRIX_PREFIX_CACHE_KV_EVENT_SYNC_ENABLED.
 	Events bool
@@ -109,7 +109,7 @@ func (p *AIBrix) held(blocks []blockhash.Sequence) []int {
 }
 
 // bestMatch returns the candidate with the highest percent, and of equal ones the one with the fewest requests, of those whose
-// requests are not too many; -1 where there is none.
+// requests are not too many; -1 if there is none.
 func (p *AIBrix) bestMatch(cs []pick.Candidate, rng *rand.Rand) int {
 	bound := p.bound(cs)
 	best, ties := -1, 0
@@ -138,7 +138,7 @@ func (p *AIBrix) bestMatch(cs []pick.Candidate, rng *rand.Rand) int {
 	return best
 }
 
-// bound is how many requests a candidate may have: the mean and so many standard deviations of a sample.
+// bound returns the most requests that a candidate may have: the mean and some standard deviations of a sample.
 func (p *AIBrix) bound(cs []pick.Candidate) float64 {
 	mean, squares := 0.0, 0.0
 	for i := range cs {

@@ -2,7 +2,7 @@
 // of those routers, which each file names with a commit.
 //
 // A policy sees only what its router would see: the requests that this router itself has sent (Load.Own), the engines' last
-// reports, and its own index of prompts. Blocks of prompts are those of the engines, of 64 tokens in the simulator; routers that
+// reports, and its own index of prompts. Blocks of prompts are as long as the engines', 64 tokens in the simulator; routers that
 // compare characters or shorter blocks match at most one block more.
 //
 // Policies that keep an index assume that Choose is called once for each request, as in a simulation, and from one goroutine.

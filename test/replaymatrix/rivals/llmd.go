@@ -34,11 +34,11 @@ type LLMD struct {
 	matched []int // blocks of the prompt, by worker
 }
 
-// LLMDScrape is how often metrics are read: --refresh-metrics-interval.
+// LLMDScrape is the interval at which metrics are read: --refresh-metrics-interval.
 const LLMDScrape = 50 * time.Millisecond
 
 // NewLLMD returns the picker that runs without a configuration: loadDefaultConfig in pkg/epp/config/loader/defaults.go has
-// the weights 3, 2 and 2, and the approximate index. That index tunes itself: its blocks are those of the engine, of at
+// the weights 3, 2 and 2, and the approximate index. That index tunes itself: its blocks are as long as the engine's, at
 // least 64 tokens, and for each worker it keeps as many as the engine's cache has. Prompts are matched up to 131,072 tokens,
 // which no prompt here exceeds.
 func NewLLMD() *LLMD { return &LLMD{Prefix: 3, Queue: 2, Usage: 2} }
@@ -50,7 +50,7 @@ func NewLLMDPrecise() *LLMD { return &LLMD{Prefix: 2, Queue: 1, Usage: 1, Precis
 func NewLLMDLoadAware() *LLMD { return &LLMD{Prefix: 1, Load: 1} }
 
 // NewLLMDActive returns a picker with active-request-scorer, which counts the requests that the router itself has sent. No sample
-// of the repository has these weights; they are those of the precise sample.
+// of the repository has these weights; they come from the precise sample.
 func NewLLMDActive() *LLMD { return &LLMD{Prefix: 2, Active: 2} }
 
 // queueThreshold is QueueThresholdDefault of the load-aware scorer.
@@ -135,7 +135,7 @@ func (p *LLMD) match(cs []pick.Candidate, blocks []blockhash.Sequence) {
 	}
 }
 
-// matchedOf is how many blocks of the prompt a candidate has.
+// matchedOf returns the number of the prompt's blocks that a candidate has.
 func (p *LLMD) matchedOf(c *pick.Candidate) int {
 	if p.Precise {
 		return c.Facts.Overlap[fleet.Device]

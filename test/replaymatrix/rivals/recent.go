@@ -17,7 +17,7 @@ func newRecent(capacity int) *recent {
 	return &recent{capacity: max(1, capacity), at: map[blockhash.Sequence]*list.Element{}}
 }
 
-// add adds a block. Where the set is full, it returns the block that leaves it.
+// add adds a block. If the set is full, it returns the block that leaves it.
 func (r *recent) add(block blockhash.Sequence) (evicted blockhash.Sequence, isFull bool) {
 	if e, ok := r.at[block]; ok {
 		r.order.MoveToFront(e)

@@ -12,7 +12,7 @@ import (
 // SMG is the policy cache_aware of SMG, the former router of SGLang.
 //
 // Source: lightseekorg/smg, commit 73da68ca9472bbc0ff5f63d31a8a21fbb8696359, model_gateway/src/policies/cache_aware.rs and
-// crates/kv_index/src/token_tree.rs. Defaults are those of the flags in model_gateway/src/main.rs.
+// crates/kv_index/src/token_tree.rs. Defaults come from the flags in model_gateway/src/main.rs.
 //
 //	imbalanced: most − least > abs, and most > rel · least      the worker with the least load
 //	matched share of the prompt > threshold                     a worker to which the matched prefix was sent
@@ -25,7 +25,7 @@ type SMG struct {
 	Abs       int     // --balance-abs-threshold
 	Rel       float64 // --balance-rel-threshold
 	// Events makes balanced requests go to the worker whose cache has most of the prompt, by KV events, as with workers that
-	// speak gRPC and publish events. Where no worker has a block of it, the least load decides.
+	// speak gRPC and publish events. If no worker has a block of it, the least load decides.
 	Events bool
 
 	numbers   numbers
@@ -138,7 +138,7 @@ func (p *SMG) insert(blocks []blockhash.Sequence, worker int) {
 	}
 }
 
-// sampleTouches is how many touches there are for one that changes the owner that a match returns.
+// sampleTouches is the number of touches for one that changes the owner that a match returns.
 const sampleTouches = 16
 
 // touch counts a use of a prefix by one of its owners.
