@@ -14,7 +14,7 @@ var dialect = []struct {
 	documents, comments float64
 }{
 	{"name the thing", regexp.MustCompile(`\b(is|are|was|were) (what|how|where|which)\b`), 2, 2},
-	{"name the thing", regexp.MustCompile(`\b[Ww]hat (is|are|was|were|has|have|it|they|a|an|the)\b`), 2, 3.5},
+	{"name the thing", regexp.MustCompile(`\b[Ww]hat (is|are|was|were|has|have|it|they|a|an|the)\b`), 2, 2},
 	{"write if or when", regexp.MustCompile(`\b[Ww]here (there|none|no|it|they|a|an|the|its)\b`), 2, 2},
 	{"repeat the noun", regexp.MustCompile(`\b([Tt]hose|[Tt]hat) of\b`), 2, 2},
 }

@@ -13,7 +13,7 @@ import (
 // pressureFile is the file in which Envoy reads how full it is of connections: a number from 0 to 1.
 const pressureFile = "connections"
 
-// pressureInterval is how often the connections are counted.
+// pressureInterval is the interval at which the connections are counted.
 const pressureInterval = time.Second
 
 // PressureFile returns the path of the file, for Envoy's bootstrap, if Config.Dir is dir.

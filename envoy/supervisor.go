@@ -40,7 +40,7 @@ type Supervisor struct {
 	cancel   func()    // guarded by mu; ends the restarts
 }
 
-// maxFailures is how many times in a row Envoy may end before it is ready: the first failure may come
+// maxFailures is the number of times in a row that Envoy may end before it is ready: the first failure may come
 // from a port that is still in use, the third shows that the configuration or the binary is wrong.
 const maxFailures = 3
 

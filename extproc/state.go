@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// state is what decisions are made from, and the part that makes them.
+// state has the data for decisions, and the router that makes them.
 type state struct {
 	log    *slog.Logger
 	fleet  *fleet.Fleet

@@ -28,7 +28,7 @@ type control struct {
 }
 
 // newControl returns a control plane with the workers of a configuration. members logs the changes of the fleet, and followed registers
-// the metrics of what it follows; nil for none.
+// the metrics of the members that it follows; nil for none.
 func newControl(cfg *config.Config, s xds.Settings, log, members *slog.Logger, reg, followed prometheus.Registerer) (*control, error) {
 	workers, err := cfg.FleetWorkers()
 	if err != nil {

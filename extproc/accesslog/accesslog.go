@@ -18,7 +18,7 @@
 //	engines      nothing: an engine reports that it is idle    no
 //
 // While it is not known whether an Envoy has a log, ends of streams wait for lateEntries, so that an entry comes first.
-// Token counts of responses are not read: no part of the router learns from those of the access log either.
+// Token counts of responses are not read: no part of the router learns from the counts of the access log either.
 //
 // # Several routers
 //
@@ -105,7 +105,7 @@ func NewServer(cfg Config) *Server {
 	return s
 }
 
-// Register serves s on a gRPC server whose codec is that of package messages.
+// Register serves s on a gRPC server that has the codec of package messages.
 func Register(g *grpc.Server, s *Server) {
 	g.RegisterService(&grpc.ServiceDesc{
 		ServiceName: alsv3.AccessLogService_ServiceDesc.ServiceName,

@@ -221,7 +221,7 @@ func (s *Server) counted(source string, by endSource) {
 		"that `stator envoy snippet` prints", "envoy", source, "source", by)
 }
 
-// seen returns what an entry of the access log would have about a followed request. A worker of the list that is not the
+// seen returns the entry that the access log would have for a followed request. A worker of the list that is not the
 // first one was tried after a failure.
 func seen(e *exchange.Ending) messages.Entry {
 	list := strings.Split(e.Picked, ",")

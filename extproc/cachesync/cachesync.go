@@ -15,8 +15,8 @@ import (
 
 // Transport connects a router to the agents of its workers. *bus.Bus implements it.
 type Transport interface {
-	// SubscribeEvents calls apply for every message of every rank until ctx ends: for those of one rank one
-	// after the other, and for those of different ranks also at the same time. Messages may be lost. A
+	// SubscribeEvents calls apply for every message of every rank until ctx ends. Messages of one rank come
+	// one after the other, and messages of different ranks also at the same time. Messages may be lost. A
 	// message is valid during its call.
 	SubscribeEvents(ctx context.Context, apply func(*feed.Message)) error
 

@@ -9,9 +9,10 @@ import (
 	"github.com/stator-project/stator/internal/route/handoff"
 )
 
-// readEnvelope reads what the router needs of a body before its decision: the members by which engines fetch KV caches from each other,
-// which clients must not set, and the model of a body that is not parsed. A body that cannot be searched is refused, so no engine
-// reads members in it that were not found here, even if the router's parser accepts the body. Clean is nil for a body without such members.
+// readEnvelope reads the members of a body that the router needs before its decision: the members by which engines fetch KV caches from
+// each other, which clients must not set, and the model of a body that is not parsed. A body that cannot be searched is refused, so no
+// engine reads members in it that were not found here, even if the router's parser accepts the body. Clean is nil for a body without such
+// members.
 func (x *Exchange) readEnvelope(body []byte, known bool) (clean []byte, a *Answer) {
 	switch {
 	case x.unread || len(body) == 0:

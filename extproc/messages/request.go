@@ -79,7 +79,7 @@ type RequestHead struct {
 	Hints []envoynames.Header
 }
 
-// ResponseHead holds what the router needs of a response's headers.
+// ResponseHead holds the values of a response's headers that the router needs.
 type ResponseHead struct {
 	// Status is the HTTP status, and EventStream means that the body is a stream of events. Served is the address of the worker
 	// that answered; empty if the filter does not send it.

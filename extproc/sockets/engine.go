@@ -9,9 +9,9 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// The engine of a worker without an agent is asked for what an agent would read of it and publish:
+// The engine of a worker without an agent is asked for the values that an agent would read of it and publish:
 //
-//	what                         how often    where it goes
+//	value                        how often    destination
 //	load                         500 ms       Config.Load
 //	capacity of the KV cache     with it      the fleet, unless it is configured
 //	context length, adapters     2 s          the fleet
@@ -27,7 +27,7 @@ const (
 	modelsSeldom = 30 * time.Second
 )
 
-// followEngine keeps what a worker's engine reports of itself up to date until ctx ends: its context length, adapters and
+// followEngine keeps the reports of a worker's engine up to date until ctx ends: its context length, adapters and
 // capacity in the fleet, and its load. An engine that is not ready is not asked. One that reports nothing is as ready as
 // before.
 func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
@@ -64,7 +64,7 @@ func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
 }
 
 // readModels reads an engine's context length and adapters into the fleet. It returns false for an engine that lists
-// neither. After an error the fleet keeps what was read before.
+// neither. After an error the fleet keeps the earlier values.
 func (c Config) readModels(ctx context.Context, probe *engineprobe.Probe, w *fleet.Worker) bool {
 	models, err := probe.Models(ctx)
 	if err != nil {

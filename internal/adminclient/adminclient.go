@@ -22,7 +22,7 @@ type Config struct {
 	Address string
 	// TokenFile has the token of the port; empty for none.
 	TokenFile string
-	// CAFile is the CA of the port's certificate; empty for those of the system.
+	// CAFile is the CA of the port's certificate; empty for the system's CAs.
 	CAFile string
 }
 

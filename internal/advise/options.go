@@ -16,14 +16,14 @@ type Options struct {
 	// GPUs is the number of GPUs, of GPUKind, which is one of perfmodel.GPUs.
 	GPUs    int
 	GPUKind string
-	// Engine is one of propose.Engines, and DType the type of the weights: auto is that of the model's files.
+	// Engine is one of propose.Engines, and DType the type of the weights: auto is the type in the model's files.
 	Engine, DType string
 	// Profile is a folder with measurements of an engine with ProfileGPUs GPUs.
 	Profile     string
 	ProfileGPUs int
 
 	Targets capacity.Targets
-	// ISL and OSL are the mean tokens of a prompt and of an answer. Spread is how far lengths may be from them, as a share.
+	// ISL and OSL are the mean tokens of a prompt and of an answer. Spread is the largest distance of lengths from them, as a share.
 	ISL, OSL, Spread float64
 	// Cached is the share of prompts that is found in caches. CachedGiven means that it counts although a trace has another.
 	Cached      float64

@@ -33,7 +33,7 @@ func Read(path string) (*config.Config, error) {
 	return cfg, nil
 }
 
-// watchEvery is how often the file is read. Polling works with every file system and every way of
+// watchEvery is the interval at which the file is read. Polling works with every file system and every way of
 // replacing a file.
 const watchEvery = time.Second
 

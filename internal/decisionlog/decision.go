@@ -52,7 +52,7 @@ type Decision struct {
 	FirstHash *Hash `json:"first_hash,omitempty"`
 	LastHash  *Hash `json:"last_hash,omitempty"`
 
-	// What the client asked for. MaxTokens is 0 if the client set no bound.
+	// The client's settings. MaxTokens is 0 if the client set no bound.
 	Stream       bool   `json:"stream"`
 	IncludeUsage bool   `json:"include_usage"`
 	MaxTokens    int    `json:"max_tokens,omitempty"`
@@ -99,8 +99,8 @@ type Candidate struct {
 	Overlap Overlap `json:"overlap_blocks"`
 	// EvictingBlocks are further blocks on the device. The prompts that wait there will evict them before this one is computed.
 	EvictingBlocks int `json:"evicting_blocks,omitempty"`
-	// NodeBlocks and PeerBlocks follow the blocks of Overlap in host memory from which the rank can load: that of its node, where other
-	// engines have reported them, and that of other nodes.
+	// NodeBlocks and PeerBlocks follow the blocks of Overlap in host memory from which the rank can load: NodeBlocks are in the memory
+	// of its node, if other engines have reported them, and PeerBlocks in the memory of other nodes.
 	NodeBlocks int `json:"node_blocks,omitempty"`
 	PeerBlocks int `json:"peer_blocks,omitempty"`
 

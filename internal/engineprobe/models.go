@@ -17,7 +17,7 @@ const maxAnswer = 4 << 20
 //	          {"id": "poet", "parent": "qwen", "max_model_len": null}]}
 type Models struct {
 	// MaxModelLen is the most tokens of a prompt and its answer that the engine accepts; 0 if it does not report
-	// that. It is that of the first model: the adapters behind it have none.
+	// that. It belongs to the first model: the adapters behind it have none.
 	MaxModelLen int
 	// Adapters are the models that have a parent. They are unknown if no model has the member "parent": such an
 	// engine does not list adapters.

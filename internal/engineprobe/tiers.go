@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/metric"
 )
 
-// Tier counts what an engine moves between its cache and one of its native tiers, since the engine started.
+// Tier counts an engine's transfers between its cache and one of its native tiers, since the engine started.
 type Tier struct {
 	// Name is the type of the tier as vLLM has it: host is host memory, and fs, obj or p2p are behind it.
 	Name string
@@ -65,7 +65,8 @@ func readTiers(page metric.Samples) (tiers []Tier) {
 	return tiers
 }
 
-// typeOfTier returns the type of a tier from vLLM's label. A label of another form is cut to what a metric may have.
+// typeOfTier returns the type of a tier from vLLM's label. A label of another form is cut to the characters and the length of a
+// metric's label.
 func typeOfTier(label string) string {
 	if _, name, found := strings.Cut(label, ":"); found {
 		label = name

@@ -4,7 +4,7 @@
 // the options that the doctor advises. Each kind has a file. A new kind of an existing dialect and of an ordinary command line
 // is a file here and its place in the list of engines.go: other packages ask [Kind] and have no list of their own.
 //
-// Where a fact is code, as the decoder of a dialect is, a typed constant of the kind selects it, and the package that has the
+// If a fact is code, as the decoder of a dialect is, a typed constant of the kind selects it, and the package that has the
 // code tests that it accepts every kind. Files and leases name kinds: [Named] reports an unknown name, and [Of] takes it for
 // [Exec]. Code names a kind by its variable, such as [VLLM], so that the compiler finds a wrong word.
 //

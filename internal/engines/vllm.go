@@ -65,7 +65,7 @@ var vllmMetrics = Metrics{
 	Marker: "vllm:num_requests_running",
 }
 
-// vllmRemedies are the remedies for vLLM, and for kinds whose options are those of vLLM or not known.
+// vllmRemedies are the remedies for vLLM, and for kinds whose options are vLLM's or not known.
 var vllmRemedies = Remedies{
 	Caching: "start it with --enable-prefix-caching",
 	Events: "start it with --kv-events-config " +

@@ -203,7 +203,7 @@ func raisePorts(all []Socket) error {
 	return nil
 }
 
-// rankEndpoint returns the endpoint of a rank from that of rank 0, as vLLM derives it: the port is raised by
+// rankEndpoint returns the endpoint of a rank from the endpoint of rank 0, as vLLM derives it: the port is raised by
 // the rank, and the path of a Unix socket gets _dp and the rank at its end. An empty endpoint stays empty.
 func rankEndpoint(endpoint string, rank int) (string, error) {
 	if rank == 0 || endpoint == "" {

@@ -18,8 +18,8 @@ import (
 // call, once: a second client would take events away, and there is no replay. Lost events show as a
 // hole in the numbers of the events.
 
-// decoders are the dialects that engines speak. The dialect Dynamo is not among them: it is that of the event plane, whose endpoints
-// no configuration names. A socket of an engine without events may be that of a program beside it, which has to speak vLLM's.
+// decoders are the dialects that engines speak. The dialect Dynamo is not among them: the event plane speaks it, whose endpoints
+// no configuration names. A socket of an engine without events may belong to a program beside it, which has to speak vLLM's dialect.
 var decoders = map[engines.Dialect]kvevent.Dialect{
 	engines.NoEvents: kvevent.VLLM, engines.VLLMEvents: kvevent.VLLM, engines.SGLangEvents: kvevent.SGLang,
 	engines.TRTLLMEvents: kvevent.TRTLLM,

@@ -167,7 +167,7 @@ func (s *Source) persist(ctx context.Context, try func() error) error {
 }
 
 // catchUp delivers every message that the engine has and reports that nothing is missing. A consumer
-// may have dropped what it had accepted: then those messages are replayed too.
+// may have dropped messages that it had accepted: then they are replayed too.
 func (s *Source) catchUp(ctx context.Context) error {
 	if err := s.resync(ctx); err != nil {
 		return err

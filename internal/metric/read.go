@@ -93,7 +93,7 @@ func (s Sample) has(pairs []string) bool {
 	return true
 }
 
-// Label returns the value of a label on a sample of that name, or "" where no sample has it.
+// Label returns the value of a label on a sample of that name, or "" if no sample has it.
 func (s Samples) Label(name, label string) string {
 	for _, sample := range s {
 		if value, ok := sample.Labels[label]; ok && sample.Name == name {

@@ -1,6 +1,6 @@
 // Package models holds the model folders that come with the program.
 //
-// The folder sim is what simulated engines serve: a vocabulary of our own making (see test/trainvocabulary)
+// The folder sim is the model of simulated engines: a vocabulary of our own making (see test/trainvocabulary)
 // and a ChatML template, laid out as Hugging Face lays out a model. There are no weights.
 //
 // The files are embedded and safe for concurrent use.

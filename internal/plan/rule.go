@@ -1,11 +1,11 @@
 package plan
 
-// Rule is an algorithm of the caller's own for one model. It returns what each pool should have, in the order of the pools, and what it
-// remembers until the next plan. Its argument before is what it remembered at the last plan; nil at the first one, and after the name of
+// Rule is an algorithm of the caller's own for one model. It returns the wanted workers of each pool, in the order of the pools, and its
+// state until the next plan. Its argument before is the state of the last plan; nil at the first one, and after the name of
 // the model's algorithm has changed. d is nil if the model has no known demand.
 //
-// A Rule must be pure, and must not change its arguments: plans are made again from the same state. It is called for every plan, those
-// between two regular ones included. Bounds of pools, budgets and drains are applied to what it returns.
+// A Rule must be pure, and must not change its arguments: plans are made again from the same state. It is called for every plan, plans
+// between two regular ones included. Bounds of pools, budgets and drains are applied to its result.
 type Rule func(before any, o *Observation, d *Demand, pools []Situation) (wants []Want, after any)
 
 // Situation is a pool as a [Rule] sees it.

@@ -5,5 +5,5 @@
 // this, hence assembly.
 package prefetch
 
-// Most is how many cache lines one call of Lines takes.
+// Most is the largest number of cache lines that one call of Lines takes.
 const Most = 16

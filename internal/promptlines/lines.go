@@ -93,7 +93,7 @@ func readLine(r *bufio.Reader, dst []byte) (line []byte, tooLong bool, err error
 type stoppable struct {
 	done  <-chan struct{}
 	parts chan part
-	rest  part // what the caller has not read yet
+	rest  part // the part that the caller has not read yet
 }
 
 // part is the result of one Read of the source.

@@ -152,7 +152,7 @@ func Table(runs []Run) string {
 	return b.String()
 }
 
-// columnWidth returns the width of a run's column: its name's, and at least that of its figures.
+// columnWidth returns the width of a run's column: its name's, and at least its figures' width.
 func columnWidth(i int, runs []Run) int {
 	least := runWidth
 	if i == 0 {

@@ -7,13 +7,13 @@
 //
 // The packages below it have one step each, and none of them imports this one:
 //
-//	request    what was asked, after it was read
+//	request    the request, after it was read
 //	serving    how requests for a model are routed: the configuration
 //	eligible   which ranks may take it
-//	score      what it would cost on each of them, by a function of package cost
+//	score      its cost on each of them, by a function of package cost
 //	pick       which one takes it, and the bookings
-//	predict    what the index of caches should expect then
-//	learned    what the ends of requests show about workers
+//	predict    the blocks that the index of caches should expect then
+//	learned    figures about workers, from the ends of requests
 //	queue      who goes first while all ranks are busy
 //	decision   the result
 //

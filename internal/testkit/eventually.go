@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// patience is how long Eventually waits. It is long, because test machines are slow at times, and a
+// patience is the time for which Eventually waits. It is long, because test machines are slow at times, and a
 // test that passes does not wait for it.
 const patience = 60 * time.Second
 

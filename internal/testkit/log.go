@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Log collects what a program under test logs. It is safe for concurrent use, and its zero value is
+// Log collects the log of a program under test. It is safe for concurrent use, and its zero value is
 // empty and ready.
 type Log struct {
 	mu   sync.Mutex

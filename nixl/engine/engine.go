@@ -237,7 +237,7 @@ func (e *Engine) Notify(name string, data []byte) error {
 	return e.agent.Notify(name, data)
 }
 
-// Notifications returns what has arrived. Only UCX has notifications.
+// Notifications returns the notifications that have arrived. Only UCX has notifications.
 func (e *Engine) Notifications() ([]serve.Notification, error) {
 	if e.backends["UCX"] == nil {
 		return nil, nil

@@ -29,7 +29,7 @@ type Config struct {
 	URL string
 	// TokenFile is a file with a bearer token, which is read again at every request; empty for none.
 	TokenFile string
-	// CAFile has the certificates that may have signed the server's, in PEM; empty for those of the system.
+	// CAFile has the certificates that may have signed the server's, in PEM; empty for the system's.
 	CAFile string
 	// Namespace is Dynamo's namespace of the metrics; empty for any.
 	Namespace string
@@ -135,7 +135,7 @@ func lengths(n int, mean float64) plan.Lengths {
 	return plan.Lengths{Count: n, Sum: float64(n) * mean, Squares: float64(n) * mean * mean}
 }
 
-// seconds returns a duration; 0 for what is not known.
+// seconds returns a duration; 0 for an unknown one.
 func seconds(v float64) time.Duration {
 	if !(v > 0 && v < 1e6) {
 		return 0
@@ -148,7 +148,7 @@ func (s *Source) increase(ctx context.Context, metric string, span time.Duration
 	return s.query(ctx, fmt.Sprintf("sum by (model) (increase(%s%s[%ds]))", metric, s.selector(), int(span.Seconds())))
 }
 
-// mean returns the mean of what a histogram observed, by model.
+// mean returns the mean of a histogram's observations, by model.
 func (s *Source) mean(ctx context.Context, metric string, span time.Duration) (map[string]float64, error) {
 	part := func(of string) string {
 		return fmt.Sprintf("sum by (model) (increase(%s_%s%s[%ds]))", metric, of, s.selector(), int(span.Seconds()))

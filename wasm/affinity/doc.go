@@ -1,7 +1,7 @@
 // Package affinity computes a key from the beginning of the prompt in a request body, so that all turns of one
 // conversation have the same key. The Wasm filter in package filter sends requests by it while no router decides.
 //
-// # What is part of the key
+// # Parts of the key
 //
 //	body                     read
 //	chat completions         model; messages up to and with the first that is not of the role system or developer

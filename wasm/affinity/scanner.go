@@ -241,7 +241,7 @@ func (s *Scanner) next() {
 	}
 }
 
-// text reads the bytes of a string up to its end or that of the piece, and returns their number. Most of a body is the
+// text reads the bytes of a string up to its end or the piece's end, and returns their number. Most of a body is the
 // text of messages that do not count, so it searches instead of looking at each byte: in Envoy this is four times as fast,
 // copies included. No byte is searched twice, whatever the text.
 func (s *Scanner) text(piece []byte) int {
@@ -355,7 +355,7 @@ func (s *Scanner) beginValue(mark byte) {
 	s.count(mark)
 }
 
-// count adds bytes to the hash of what the scanner is in, if that is part of the key.
+// count adds bytes to the hash of the value that the scanner is in, if that is part of the key.
 func (s *Scanner) count(text ...byte) {
 	f := s.field
 	if s.depth == 0 || f == nothing || s.skipDepth > 0 || s.chosen[f] {

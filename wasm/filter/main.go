@@ -45,7 +45,7 @@ func (r *request) OnHttpRequestHeaders(_ int, endOfStream bool) types.Action {
 	return types.ActionPause
 }
 
-// OnHttpRequestBody reads what has arrived. bodySize is the size of all that Envoy has buffered since the first pause.
+// OnHttpRequestBody reads the bytes that have arrived. bodySize is the size of all that Envoy has buffered since the first pause.
 func (r *request) OnHttpRequestBody(bodySize int, endOfStream bool) types.Action {
 	if r.done {
 		return types.ActionContinue

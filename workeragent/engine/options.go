@@ -66,7 +66,7 @@ func (l Launch) hasBootstrap(kind *engines.Kind) bool {
 	return kind.Transfer == fleet.TransferBootstrap && l.Role != fleet.Aggregated
 }
 
-// publishEvents sets where the engine publishes its KV events.
+// publishEvents sets the endpoints of the engine's KV events.
 func (l Launch) publishEvents(kind *engines.Kind, port int, c *Command) {
 	switch kind.Dialect {
 	case engines.NoEvents:

@@ -79,8 +79,8 @@ func (t *tally) add(o tally) {
 // WorkerStats are the totals of a worker's windows.
 type WorkerStats struct {
 	Worker string
-	// Promised and Found are tokens of all windows: promised by decisions, less what the engine may
-	// not count, and found by the engine for all its clients.
+	// Promised and Found are tokens of all windows: promised by decisions, less the tokens that the engine may not count, and found by
+	// the engine for all its clients.
 	Promised, Found uint64
 	// Ratio is the drift of the last window as a share of its prompt tokens: above 0 if more was
 	// promised than can have been found, below 0 if more was found than promised.

@@ -16,7 +16,7 @@
 //
 // Each observer knows a part of that:
 //
-//	observer              what it knows                               what it cannot know
+//	observer              knows                                       cannot know
 //	--------------------  ------------------------------------------  -------------------------------------
 //	a batch's number      whether a batch before it is missing        whether one after it is missing; which
 //	                                                                  process sent it

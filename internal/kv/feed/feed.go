@@ -108,7 +108,7 @@ const (
 
 func (r *rank) currentState() State { return State(r.state.Load()) }
 
-// settle sets the rank's state from what is known of it. r.mu is held.
+// settle sets the rank's state from its gap, its doubt and its tail. r.mu is held.
 func (r *rank) settle() {
 	state := None
 	switch {

@@ -16,7 +16,7 @@ const (
 	Missing
 )
 
-// Result is the outcome of a message, and what the caller has to do.
+// Result is the outcome of a message, and the caller's next step.
 type Result struct {
 	Verdict Verdict
 	// Resume is the number from which the caller has to replay. It is set with Missing only.

@@ -13,8 +13,8 @@ import "time"
 type Part struct {
 	// Blocks is their number.
 	Blocks int
-	// Wait is how long the tier is busy with earlier loads, and Latency how long the first block takes on an idle one, without its
-	// transfer. Block is the time that each block takes.
+	// Wait is the time for which the tier is busy with earlier loads. Latency is the time of the first block on an idle tier, without
+	// its transfer. Block is the time that each block takes.
 	Wait, Latency, Block time.Duration
 }
 
@@ -26,7 +26,7 @@ func (p *Part) Time(n int) time.Duration {
 	return p.Wait + p.Latency + time.Duration(n)*p.Block
 }
 
-// Cut returns how many of the first blocks of all parts should be loaded, and how long that takes; 0 where it is faster to compute
+// Cut returns how many of the first blocks of all parts should be loaded, and how long that takes; 0 if it is faster to compute
 // all. saved returns how much computing time a prompt saves whose first n blocks of these parts need not be computed, which must not
 // fall with n.
 //

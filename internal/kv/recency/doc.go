@@ -7,7 +7,7 @@
 // A [Stack] has the blocks of one rank in the order of their last use, as far as the rank's decisions show it. The number
 // of blocks above one is its stack distance (Mattson et al., "Evaluation techniques for storage hierarchies", 1970): a
 // cache with least-recently-used eviction still holds the block exactly if the distance is less than the cache's size.
-// The prompts that wait are in the stack already, with the blocks that they will need. So the distance is that of the
+// The prompts that wait are in the stack already, with the blocks that they will need. So the distance holds for the
 // moment at which the engine comes to the next prompt.
 //
 // # Sampling

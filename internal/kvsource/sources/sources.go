@@ -40,7 +40,7 @@ type figure struct {
 	read func(*kvsource.Stats) float64
 }
 
-// Register returns an empty set whose metrics are registered in reg, as those of that part of the program.
+// Register returns an empty set whose metrics are registered in reg, with the prefix of that part of the program.
 func Register(reg prometheus.Registerer, part string) *Set {
 	describe := func(name, help string, read func(*kvsource.Stats) float64) figure {
 		return figure{metric.Desc(part, "source_"+name, help, "worker", "rank"), read}
@@ -104,7 +104,7 @@ func (s *Set) Add(worker string, rank int, src *kvsource.Source) (remove func())
 	}
 }
 
-// Source is what one rank's source has counted.
+// Source has the counts of one rank's source.
 type Source struct {
 	Worker string
 	Rank   int

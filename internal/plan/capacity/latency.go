@@ -9,7 +9,7 @@ import (
 // Never is a latency without an end: requests come faster than they are served.
 const Never = time.Duration(math.MaxInt64)
 
-// Latency is the expected latency of requests at a quantile. What a role does not determine is 0.
+// Latency is the expected latency of requests at a quantile. A latency that a role does not determine is 0.
 type Latency struct {
 	TTFT, ITL, E2E time.Duration
 	// Load is the rate divided by the highest one that the engines serve at all. From 1 on, latencies are Never.
@@ -42,7 +42,7 @@ const (
 // Decoding is processor sharing: all running requests share the engine, and the time of a step grows with their number. The number of
 // running requests N follows from Little's law: rate = N / (answer · step(N)). It varies around that by chance: with the rate λ of
 // arrivals and the rate G(N) of ends, its variance is λ / G'(N), which is N for engines whose steps do not slow down. A quantile of N
-// gives that of the step.
+// gives the step's quantile.
 //
 // Prefill is a queue: a prompt waits for those before it (M/G/n, with the approximation of Lee and Longton for the mean, Erlang's C for
 // the share that waits, and an exponential tail), for the rest of the pass that runs, and for its own pass. Prompts that are short are

@@ -31,7 +31,7 @@ func (e *Engine) Latency(r fleet.Role, n int, rate float64, s Shape, q float64) 
 }
 
 // Need returns the smallest number of engines in a role, at least 1 and at most most, that serve a rate within the targets. A latency that
-// even an idle engine exceeds, because some prompts are too long, has that of an idle engine as its target, and a little more: then
+// even an idle engine exceeds, because some prompts are too long, has an idle engine's latency as its target, and a little more: then
 // requests wait for little but themselves.
 func (e *Engine) Need(r fleet.Role, rate float64, s Shape, t Targets, most int) Need {
 	most = max(1, most)
@@ -108,7 +108,7 @@ func (e *Engine) Most(r fleet.Role, n int, s Shape) float64 {
 		return float64(n) * d.served(d.most)
 	}
 
-	// On engines that do both, the time of a request is that of its prompt and its part of the steps.
+	// On engines that do both, the time of a request consists of its prompt and its part of the steps.
 	d := e.decoding(s, 0)
 	return float64(n) / (1/e.PrefillRate(s) + 1/d.served(d.most))
 }

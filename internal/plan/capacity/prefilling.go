@@ -50,7 +50,7 @@ func (e *Engine) prefilling(s Shape, beside float64) prefilling {
 func (s *Shape) fresh() float64 { return max(1, s.Prompt*(1-min(max(s.Cached, 0), 0.99))) }
 
 // pass returns the time of passes that compute as many tokens, of so many prompts. A pass has at most MaxBatchedTokens, so a long
-// prompt takes several, each with what it takes besides.
+// prompt takes several, each with the time that a pass takes besides.
 func (p *prefilling) pass(tokens, prompts float64) float64 {
 	limit := float64(cmp.Or(p.engine.MaxBatchedTokens, defaultMaxBatchedTokens))
 	prefix := prompts * p.shape.Prompt * min(max(p.shape.Cached, 0), 0.99)
@@ -154,8 +154,8 @@ func (p *prefilling) itl(d *decoding, typical, running, rate, q float64) time.Du
 	return time.Duration(high * float64(time.Second))
 }
 
-// imbalance is by how much prompts wait longer than in one queue for all engines: a prompt stays where it was sent, and passes begin
-// together. The simulation has twice as long waits on 1, 2 and 3 engines at a load of 0.9, for prompts of 3,000 tokens.
+// imbalance is the factor by which prompts wait longer than in one queue for all engines: a prompt stays at its engine, and passes
+// begin together. The simulation has twice as long waits on 1, 2 and 3 engines at a load of 0.9, for prompts of 3,000 tokens.
 const imbalance = 2
 
 // erlangC returns the share of arrivals that find all n servers busy, where each is busy for a share of the time.

@@ -169,7 +169,7 @@ func (m arima) values(steps int) []float64 {
 	low, high := slices.Min(m.window), slices.Max(m.window)
 	low, high = low-(high-low)/2, high+(high-low)/2
 
-	// history is what the autoregression is about, and out the values.
+	// history has the values of the autoregression, or their differences, and out the predicted values.
 	history := make([]float64, 0, len(m.window)+steps)
 	history = append(history, m.window...)
 	if m.fit.differences {

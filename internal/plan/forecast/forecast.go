@@ -121,7 +121,7 @@ type model interface {
 // calibrated is a model, with deviations that come from its past forecasts.
 type calibrated struct {
 	model model
-	// past has what was predicted for horizon 2^i in a ring of as many places, which begins at place 2^i - 1.
+	// past has the predictions for horizon 2^i in a ring of as many places, which begins at place 2^i - 1.
 	past   [1<<horizons - 1]float64
 	scores [horizons]score
 	// step counts steps; it goes on from the first multiple of the longest ring, so that it does not overflow.

@@ -2,7 +2,7 @@ package forecast
 
 import "math"
 
-// constant predicts the last value. Its deviation is that of a random walk with the recent differences.
+// constant predicts the last value. Its deviation follows from a random walk with the recent differences.
 type constant struct {
 	last  float64
 	moves score

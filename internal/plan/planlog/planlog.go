@@ -6,7 +6,7 @@
 //	settings   the settings were replaced
 //	plan       a plan was made: the observation, and the plan
 //
-// A begin line with "continued" follows a file that was full: what the planner remembered then is not in it.
+// A begin line with "continued" follows a file that was full: the planner's state of that time is not in it.
 //
 // All functions are pure.
 package planlog
@@ -97,7 +97,7 @@ type engine struct {
 	Roofline   *perfmodel.Roofline   `json:",omitempty"`
 	Polynomial *perfmodel.Polynomial `json:",omitempty"`
 	Linear     *perfmodel.Linear     `json:",omitempty"`
-	// Tokens is that of perfmodel.Scaled around one of them; 0 is none.
+	// Tokens is the field of perfmodel.Scaled around one of them; 0 is none.
 	Tokens int `json:",omitempty"`
 }
 

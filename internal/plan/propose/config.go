@@ -19,7 +19,7 @@ type Deployment struct {
 	// Profile is the folder of a profile of engines with ProfileGPUs; empty for none. It is left out for a fleet with other engines.
 	Profile     string
 	ProfileGPUs int
-	// Quantization is the engine's option of that name; empty for what the model's files have.
+	// Quantization is the engine's option of that name; empty for the quantization in the model's files.
 	Quantization string
 	// Context is the longest prompt and answer that a client may send; 0 is the model's own limit.
 	Context int

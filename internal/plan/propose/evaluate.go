@@ -63,7 +63,7 @@ func (p *Proposal) most(q *Question) float64 {
 	return low
 }
 
-// complete computes what the fleet does; false if its engines are unusable.
+// complete computes the fleet's GPUs, power, rate and latency; false if its engines are unusable.
 func (p *Proposal) complete(q *Question) bool {
 	for _, pool := range p.Pools {
 		p.GPUs += pool.Replicas * pool.Engine.GPUs
@@ -149,7 +149,7 @@ func (q *Question) roleTargets(a, b *Engine) (prefill, decode capacity.Targets) 
 }
 
 // split returns the division of all GPUs that serves the most. More prefill engines serve more prompts, and leave fewer engines that
-// decode, so the best division is where both serve about as much.
+// decode, so in the best division both serve about as much.
 func (q *Question) split(a, b Engine, first, second capacity.Targets) (prefill, decode int) {
 	decodeBeside := func(p int) int { return (q.GPUs - p*a.GPUs) / b.GPUs }
 	one := func(r fleet.Role, e Engine, n int, t capacity.Targets) float64 {

@@ -4,7 +4,7 @@
 //
 //	replicas = ceil(workers × metric ÷ target)
 //
-// with a tolerance, a stabilization window for removals, and a bound on what is added in a period. The rules and defaults are those of
+// with a tolerance, a stabilization window for removals, and a bound on the workers added in a period. The rules and defaults come from
 // https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/ (algorithm details, and scaling behavior of
 // autoscaling/v2). All functions are pure.
 package reactive
@@ -171,7 +171,7 @@ func (c *Config) recommend(now int, workers []Worker) (replicas int, reason stri
 	return replicas, reason
 }
 
-// rounding is what a quotient may exceed a whole number by without counting for one more.
+// rounding is the most by which a quotient may exceed a whole number without counting for one more.
 const rounding = 1e-9
 
 // value returns the configured metric of a worker.

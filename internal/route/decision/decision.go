@@ -94,7 +94,7 @@ type PromptUse struct {
 	First, Last uint64
 }
 
-// Client has what the client set.
+// Client has the client's settings.
 type Client struct {
 	// Stream, IncludeUsage and MaxTokens are as the client set them; MaxTokens 0 is no bound.
 	Stream, IncludeUsage bool

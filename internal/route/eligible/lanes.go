@@ -100,7 +100,7 @@ type OpenRanks struct {
 	free RankSet
 }
 
-// Begin forgets what was found, and keeps the memory.
+// Begin forgets the ranks that were found, and keeps the memory.
 func (o *OpenRanks) Begin(e *Finder, now time.Time) {
 	*o = OpenRanks{finder: e, snapshot: e.fleet.Snapshot(), now: now, free: o.free}
 }

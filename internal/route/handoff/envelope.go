@@ -6,7 +6,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// Envelope has what the router needs of a body that it does not parse otherwise, read in one pass.
+// Envelope has the values that the router needs of a body that it does not parse otherwise, read in one pass.
 type Envelope struct {
 	// Model is the string under "model"; empty if it is missing, no string, or longer than 256 bytes. It may alias the body.
 	Model string
@@ -16,9 +16,9 @@ type Envelope struct {
 	Clean []byte
 }
 
-// Read reads the envelope of a body, whose shape is that of an endpoint. It returns an error for a body that is not one JSON object in
-// UTF-8 without a byte order mark, or that nests too deeply: an engine might read what is not found here. Python's decoder, for example,
-// accepts UTF-16 and byte order marks.
+// Read reads the envelope of a body of the shape of an endpoint. It returns an error for a body that is not one JSON object in UTF-8
+// without a byte order mark, or that nests too deeply: an engine might read members that are not found here. Python's decoder, for
+// example, accepts UTF-16 and byte order marks.
 func Read(body []byte, shape Endpoint) (Envelope, *openai.Error) {
 	e := Envelope{IsSingle: true}
 	found, err := read(body, func(name string, member []byte) {
@@ -53,7 +53,8 @@ func read(body []byte, see func(name string, member []byte)) (found bool, err *o
 	return found, err
 }
 
-// asksForOne reports whether sampling parameters ask for one answer, which is the default. What is no object is left to the engine.
+// asksForOne reports whether sampling parameters ask for one answer, which is the default. A value that is no object is left to the
+// engine.
 func asksForOne(sampling []byte) bool {
 	if !isObject(sampling) {
 		return true

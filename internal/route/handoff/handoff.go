@@ -81,7 +81,7 @@ func (t *Transfer) Prefill(dst, body []byte) ([]byte, error) {
 	return dst, errKind
 }
 
-// Decode appends to dst a client's body with the parameters of the transfer. Answer is that of the prefill worker, or nil for a
+// Decode appends to dst a client's body with the parameters of the transfer. Answer is the prefill worker's, or nil for a
 // concurrent kind. It returns an error for an answer with which a decode worker would fail.
 func (t *Transfer) Decode(dst, body, answer []byte) ([]byte, error) {
 	if len(answer) > MaxAnswer {

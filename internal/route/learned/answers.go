@@ -88,7 +88,7 @@ func (a *answerLengths) Of(session uint64) float64 {
 	return a.all()
 }
 
-// SessionHash returns the hash of a session's name; 0 for none. The seed should be secret: sessions with one hash share what is learned.
+// SessionHash returns the hash of a session's name; 0 for none. The seed should be secret: sessions with one hash share their figures.
 func SessionHash(seed uint64, name string) uint64 {
 	if name == "" {
 		return 0

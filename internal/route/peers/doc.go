@@ -17,7 +17,7 @@
 //	a higher number                      amounts replaced; the numbers between count as lost
 //	a number that is not above the last  ignored: it is late or repeated
 //	an amount below 0 or out of bounds   the update is refused and counted
-//	a digest unlike that of its amounts  a mismatch is counted; the next full update corrects it
+//	a digest that its amounts contradict a mismatch is counted; the next full update corrects it
 //	a full update                        amounts replaced; all ranks that it lacks are zero
 //	no update for Silence                the replica and its amounts are dropped
 //	a rank in another epoch              its amount is stored but added to no load

@@ -40,7 +40,7 @@ type replica struct {
 	lastUpdate time.Time // when that arrived
 	booked     map[key]booked
 	digest     uint64 // of booked
-	mismatch   bool   // digest was not that of the last update
+	mismatch   bool   // digest differed from the last update's
 }
 
 // key names a rank in an epoch.

@@ -37,7 +37,7 @@ type Update struct {
 // isZero reports whether nothing is booked on the rank.
 func (a *RankAmount) isZero() bool { return a.Amount == (fleet.Amount{}) }
 
-// The bounds of one amount. They are far above what a router books, and low enough that the sum over all replicas
+// The bounds of one amount. They are far above the amounts that a router books, and low enough that the sum over all replicas
 // and ranks does not overflow.
 const (
 	maxRequests    = 1 << 32

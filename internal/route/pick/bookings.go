@@ -102,8 +102,8 @@ type BookingsConfig struct {
 //
 // Invariant: the booked figures of every rank's Load are the sums over this table, except within a method.
 //
-// Locks, in the order in which they are taken: the lock of the rank's stripe (ranks), then that of the
-// booking's shard. Only Start and Force hold both.
+// Locks, in the order in which they are taken: the lock of the rank's stripe (ranks), then the lock of the booking's shard. Only Start
+// and Force hold both.
 type Bookings struct {
 	cfg    BookingsConfig
 	seed   maphash.Seed

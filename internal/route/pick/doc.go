@@ -10,6 +10,6 @@
 //
 // Everything here is safe for concurrent use; a *rand.Rand that is passed in belongs to the
 // caller for the length of the call. A booking is made only if the chosen rank's load is
-// still what the choice was based on, so two decisions made at once see each other: see
+// still the load on which the choice was based, so two decisions made at once see each other: see
 // [Bookings.Start].
 package pick

@@ -91,7 +91,7 @@ func (b *Bookings) Settle(progress func(k *Booking) (p Progress, ended time.Time
 		s.mu.Unlock()
 	}
 
-	// Shards are walked in no particular order, and what a prefill took counts from the end of the one before.
+	// Shards are walked in no particular order, and the time of a prefill counts from the end of the one before.
 	slices.SortFunc(done, func(a, b settled) int { return cmp.Or(a.at.Compare(b.at), strings.Compare(a.id, b.id)) })
 	n := 0
 	for _, d := range done {

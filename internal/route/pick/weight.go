@@ -2,8 +2,8 @@ package pick
 
 import "sync"
 
-// weight returns the share of a candidate among the candidates that a policy draws, or takes in turn: that of its worker, of which
-// each rank has the whole.
+// weight returns the share of a candidate among the candidates that a policy draws, or takes in turn. It is its worker's share, of
+// which each rank has the whole.
 func weight(c *Candidate) int64 {
 	if w := c.Rank.Worker; w != nil && w.Weight > 0 {
 		return int64(w.Weight)

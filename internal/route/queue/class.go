@@ -205,7 +205,7 @@ func (e *entry) place() *int { return &e.index }
 // first is the entry's request that goes first.
 func (e *entry) first() *Item { return e.items.list[0] }
 
-// before reports whether the entry's first request goes before that of another: by strict priority, then
+// before reports whether the entry's first request goes before another entry's: by strict priority, then
 // by the tenants' starts, then by the class's order.
 func (e *entry) before(b *entry) bool {
 	x, y := e.first(), b.first()

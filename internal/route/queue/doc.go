@@ -7,7 +7,7 @@
 // # Order
 //
 // Requests wait in classes. Classes share the ranks by deficit round robin: at each turn a class may spend
-// its quantum, in prompt tokens to compute, and keeps what it could not spend. Within a class the higher
+// its quantum, in prompt tokens to compute, and keeps the rest. Within a class the higher
 // strict priority goes first. Then, in a fair class, comes the tenant that has been served least. Then
 // comes the class's order: FCFS (first come, first served, with a head start by priority), LCFS (the last
 // first) or WSPT (the shortest first, weighed by priority).

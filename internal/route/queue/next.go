@@ -76,8 +76,8 @@ func (c *class) head(round uint64, canGo func(*Item) bool) *entry {
 	return best
 }
 
-// Ahead is how much work is expected to be done before a request that would come now: the work that goes
-// before it in its class, and what the quanta of the other classes take meanwhile. In a fair class the
+// Ahead returns the work that is expected before a request that would come now: the work that goes
+// before it in its class, and the work that the quanta of the other classes take meanwhile. In a fair class the
 // tenant's own work counts, and as much for each other tenant.
 //
 // Of a long queue it looks at every n-th request, and multiplies: it runs while the queue is locked, and

@@ -46,7 +46,7 @@ type classModel struct {
 	answer, reuse  float64
 }
 
-// Judge computes what a request would cost on ranks. It is safe for concurrent use.
+// Judge computes the cost of a request on ranks. It is safe for concurrent use.
 type Judge struct {
 	index  *kvindex.Index
 	speeds *learned.Speeds
@@ -64,8 +64,8 @@ func (g *Judge) Touch(rank fleet.Rank, chain []blockhash.Sequence) { g.uses.touc
 // Forget forgets a rank whose epoch is over.
 func (g *Judge) Forget(rank fleet.RankID) { g.uses.drop(rank) }
 
-// Field computes the cost of the usable ranks of a field by their load now, in the memory of j. overlap is that of the request's prompt
-// with the cache of each rank.
+// Field computes the cost of the usable ranks of a field by their load now, in the memory of j. overlap is the overlap of the request's
+// prompt with the cache of each rank.
 func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, f *eligible.Field, now time.Time) *Judged {
 	j.asked = q
 	j.speeds = g.speeds

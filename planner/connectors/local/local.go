@@ -16,7 +16,7 @@
 //
 // # Concurrency
 //
-// Apply may be called beside Run, which owns what it starts, and ends it.
+// Apply may be called beside Run, which owns the processes that it starts, and ends them.
 package local
 
 import (

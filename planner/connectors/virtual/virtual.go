@@ -2,7 +2,7 @@
 // script, an operator of a platform, a person.
 //
 // The program watches the key "wanted" of the bucket stator-CLUSTER-scale, a JSON object, carries it out, and writes {"decision": N} to the
-// key "done". What it has not carried out yet does not stop the planner: the next plan counts the workers that are there.
+// key "done". Decisions that it has not carried out yet do not stop the planner: the next plan counts the workers that are there.
 package virtual
 
 import (
@@ -29,7 +29,7 @@ type Connector struct {
 // New returns a connector that has published nothing.
 func New(b Bus) *Connector { return &Connector{bus: b} }
 
-// Apply publishes what a plan asks for, where that differs from what was asked for before. Its decisions go on after the decisions of
+// Apply publishes the wanted pools of a plan if they differ from the last ones. Its decisions go on after the decisions of
 // earlier planners.
 func (c *Connector) Apply(ctx context.Context, p plan.Plan) error {
 	next := wanted(&p)
