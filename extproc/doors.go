@@ -33,6 +33,7 @@ type doors struct {
 	stream    *stream.Server
 	accessLog *accesslog.Server
 	grpc      *grpc.Server // serves both
+	health    *health.Server
 	relay     *relay.Handler
 	relayAt   net.Listener // nil without a relay
 }
@@ -40,7 +41,7 @@ type doors struct {
 // newDoors makes the doors. They share one listener, so that an Envoy has
 // one address to configure and one health check.
 func (r *Router) newDoors(cfg Config) {
-	d := &doors{relayAt: cfg.Relay, log: cfg.Log}
+	d := &doors{relayAt: cfg.Relay, log: cfg.Log, health: newHealth()}
 	r.doors = d
 	r.ends = newForeignEnds(cfg.Log, cfg.Metrics)
 	d.accessLog = accesslog.NewServer(accesslog.Config{
@@ -62,7 +63,7 @@ func (r *Router) newDoors(cfg Config) {
 	d.grpc = grpc.NewServer(append(stream.Options(config.MaxBodyBytes), accesslog.Options()...)...)
 	stream.Register(d.grpc, d.stream)
 	accesslog.Register(d.grpc, d.accessLog)
-	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
+	healthv1.RegisterHealthServer(d.grpc, d.health)
 }
 
 // drain lets streams end until ctx ends, and has Envoys connect elsewhere. Then it stops the gRPC server.

@@ -203,6 +203,8 @@ func (r *Router) Reload(settings *config.Config) error {
 type RunConfig struct {
 	// Listen opens the listener for Envoy. It is called once.
 	Listen func() (net.Listener, error)
+	// Health is the listener of the port for health alone, from the start of Run to its end; nil for none.
+	Health net.Listener
 	// Bus is the bus to follow; nil for none.
 	Bus *bus.Bus
 	// AwaitFleet delays Listen until the workers on the bus are in the fleet.
@@ -221,6 +223,9 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	defer followers.Wait()
 	defer stop()
 
+	if cfg.Health != nil {
+		defer r.doors.serveHealth(cfg.Health)()
+	}
 	followers.Go(func() { r.sockets.Run(ctx) })
 	followers.Go(func() { r.members.Run(ctx) })
 	followers.Go(func() { r.followList(ctx) })
@@ -260,6 +265,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 func (r *Router) runBesideServer(ctx context.Context, cfg *RunConfig) error {
 	var all sync.WaitGroup
 	all.Go(func() { r.settlePrefills(ctx) })
+	all.Go(func() { r.followHealth(ctx) })
 	if r.doors.relayAt != nil {
 		all.Go(func() { r.doors.serveRelay(ctx) })
 	}

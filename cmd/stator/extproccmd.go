@@ -29,9 +29,13 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	relayAt := f.String("relay-address", "",
 		"`ip:port` for the requests of models with prefill and decode workers that need a second attempt, or both workers at once, as "+
 			"Envoys reach it; stator xds must have the same (default none)")
+	healthAt := f.String("health-address", "",
+		"`ip:port` of a further port for gRPC's health protocol alone, without TLS: for the probes of a "+
+			"kubelet (default none; --listen-address answers, too)")
 	p.doors.AddClientFlags(f.FlagSet)
-	drain := f.Duration("drain-time", time.Minute, "how long a router that stops goes on with responses that pass through it, which they do "+
-		"in Envoys that send them and no access log; give its process longer than that")
+	drain := f.Duration("drain-time", time.Minute,
+		"how long a router that stops goes on with responses that pass through it, which they do "+
+			"in Envoys that send them and no access log; give its process longer than that")
 	decisions := ""
 	addDecisionLogFlag(f, &decisions)
 	if err := f.Read(args); err != nil {
@@ -64,10 +68,19 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
+	// The port for health answers while the router waits for its fleet: a kubelet must not take that for a process that hangs. It stays
+	// open until the last response has ended.
+	var health net.Listener
+	if *healthAt != "" {
+		health, err = listen.On(*healthAt, "--health-address")
+		if err != nil {
+			return err
+		}
+	}
 	p.part(func(ctx context.Context) error {
 		return router.Run(ctx, extproc.RunConfig{
 			Listen: func() (net.Listener, error) { return p.doors.ForEnvoys(*at, "--listen-address", p.log) },
-			Bus:    p.bus, AwaitFleet: true, DrainTime: *drain, Hard: env.hard,
+			Health: health, Bus: p.bus, AwaitFleet: true, DrainTime: *drain, Hard: env.hard,
 		})
 	})
 	p.part(func(ctx context.Context) error { return configfile.Watch(ctx, p.file, p.log, router.Reload) })

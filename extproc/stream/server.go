@@ -38,7 +38,9 @@ type Server struct {
 
 // NewServer returns a server whose streams are exchanges of requests.
 func NewServer(requests *exchange.Service, log *slog.Logger, reg prometheus.Registerer) *Server {
-	return &Server{requests: requests, metrics: newMetrics(reg), notices: notices{log: log}, draining: make(chan struct{}), cut: make(chan struct{})}
+	return &Server{
+		requests: requests, metrics: newMetrics(reg), notices: notices{log: log}, draining: make(chan struct{}), cut: make(chan struct{}),
+	}
 }
 
 const (

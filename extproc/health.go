@@ -1,0 +1,87 @@
+package extproc
+
+import (
+	"context"
+	"net"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// The names under which clients ask for the health of a router, by the protocol of gRPC:
+//
+//	name                         SERVING
+//	liveness                     from the start to the end
+//	"" (Envoy's health check)    while new streams are accepted: after the first workers are in the fleet, and until the router stops
+//	readiness and the others     the same, and every model has a ready worker
+//
+// Manifests for endpoint pickers of the Gateway API ask for inference-extension.
+const (
+	healthLiveness = "liveness"
+	healthServer   = ""
+)
+
+var healthReadiness = []string{"readiness", "inference-extension", extprocv3.ExternalProcessor_ServiceDesc.ServiceName}
+
+// healthPause is the longest time between two looks at the models: a worker's state may change without a change of the fleet.
+const healthPause = time.Second
+
+// newHealth returns the health of a router that does not serve yet.
+func newHealth() *health.Server {
+	h := health.NewServer()
+	setServing(h, false, append(healthReadiness, healthServer)...)
+	setServing(h, true, healthLiveness)
+	return h
+}
+
+func setServing(h *health.Server, serving bool, names ...string) {
+	status := healthv1.HealthCheckResponse_NOT_SERVING
+	if serving {
+		status = healthv1.HealthCheckResponse_SERVING
+	}
+	for _, name := range names {
+		h.SetServingStatus(name, status)
+	}
+}
+
+// followHealth publishes the health of a router that serves, until ctx ends. Then it is not ready any more.
+func (r *Router) followHealth(ctx context.Context) {
+	h := r.doors.health
+	setServing(h, true, healthServer)
+	defer setServing(h, false, append(healthReadiness, healthServer)...)
+
+	for {
+		changed := r.fleet.Changed()
+		setServing(h, r.ReadyModels() == nil, healthReadiness...)
+
+		again := time.NewTimer(healthPause)
+		select {
+		case <-changed:
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return
+		}
+		again.Stop()
+	}
+}
+
+// serveHealth serves nothing but the health, without TLS, until stop is called: kubelets ask for it and speak no TLS.
+func (d *doors) serveHealth(ln net.Listener) (stop func()) {
+	g := grpc.NewServer()
+	healthv1.RegisterHealthServer(g, d.health)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := g.Serve(ln); err != nil {
+			d.log.Error("the port for health has ended", "err", err)
+		}
+	}()
+	return func() {
+		g.Stop()
+		<-done
+	}
+}
