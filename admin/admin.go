@@ -118,21 +118,21 @@ func Pages() []Page {
 // Handler returns the handler of the pages.
 func Handler(s Sources) http.Handler {
 	p := &pages{mux: http.NewServeMux(), served: map[string]bool{}}
-	p.add(pathHealth, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	p.add(pathReady, s.readyz)
+	p.addPage(pathHealth, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	p.addPage(pathReady, s.readyz)
 	if s.Metrics != nil {
-		p.add(pathMetrics, promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}).ServeHTTP)
+		p.addPage(pathMetrics, promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}).ServeHTTP)
 	}
 	s.addFleet(p)
 	s.addRouter(p)
 	if s.XDS != nil {
-		p.add(pathXDS, func(w http.ResponseWriter, r *http.Request) {
+		p.addPage(pathXDS, func(w http.ResponseWriter, r *http.Request) {
 			status := s.XDS()
 			show(w, r, func() string { return xdsTables(status) }, func() any { return viewXDS(status) })
 		})
 	}
 	if s.Agent != nil {
-		p.add(pathAgent, func(w http.ResponseWriter, r *http.Request) {
+		p.addPage(pathAgent, func(w http.ResponseWriter, r *http.Request) {
 			engines := s.Agent()
 			show(w, r, func() string { return engineTables(engines) }, func() any { return viewEngines(engines) })
 		})
@@ -147,10 +147,10 @@ func Handler(s Sources) http.Handler {
 // addFleet adds the pages about workers and the plan.
 func (s Sources) addFleet(p *pages) {
 	if s.Fleet != nil {
-		p.add(pathFleet, s.fleet)
+		p.addPage(pathFleet, s.fleet)
 	}
 	if s.Plan != nil {
-		p.add(pathPlan, func(w http.ResponseWriter, r *http.Request) {
+		p.addPage(pathPlan, func(w http.ResponseWriter, r *http.Request) {
 			made := s.Plan()
 			show(w, r, made.String, func() any { return viewPlan(made) })
 		})
@@ -160,26 +160,26 @@ func (s Sources) addFleet(p *pages) {
 // addRouter adds the pages about decisions and caches.
 func (s Sources) addRouter(p *pages) {
 	if s.Router != nil {
-		p.add(pathDecisions, s.decisions)
-		p.add(pathDecision, s.decision)
-		p.add(pathSpeeds, func(w http.ResponseWriter, r *http.Request) {
+		p.addPage(pathDecisions, s.decisions)
+		p.addPage(pathDecision, s.decision)
+		p.addPage(pathSpeeds, func(w http.ResponseWriter, r *http.Request) {
 			show(w, r, func() string { return speedsText(s.Router) }, func() any { return viewSpeeds(s.Router) })
 		})
 	}
 
 	if s.Peers != nil {
-		p.add(pathPeers, func(w http.ResponseWriter, r *http.Request) {
+		p.addPage(pathPeers, func(w http.ResponseWriter, r *http.Request) {
 			show(w, r, s.Peers.String, func() any { return viewPeers(s.Peers.Stats()) })
 		})
 	}
 	if s.Envoys != nil {
-		p.add(pathEnvoys, func(w http.ResponseWriter, r *http.Request) {
+		p.addPage(pathEnvoys, func(w http.ResponseWriter, r *http.Request) {
 			list := s.Envoys()
 			show(w, r, func() string { return envoyTable(list) }, func() any { return viewEnvoys(list) })
 		})
 	}
 	if s.Feed != nil {
-		p.add(pathFeed, func(w http.ResponseWriter, r *http.Request) {
+		p.addPage(pathFeed, func(w http.ResponseWriter, r *http.Request) {
 			states := s.Feed.States()
 			show(w, r, func() string { return feedTable(states) }, func() any { return viewCaches(states) })
 		})
@@ -192,7 +192,7 @@ type pages struct {
 	served map[string]bool // by path
 }
 
-func (p *pages) add(path string, h http.HandlerFunc) {
+func (p *pages) addPage(path string, h http.HandlerFunc) {
 	p.mux.HandleFunc("GET "+path, h)
 	p.served[path] = true
 }

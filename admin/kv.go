@@ -28,7 +28,7 @@ func (s Sources) addKV(p *pages) {
 	if s.KV == nil {
 		return
 	}
-	p.add(pathKV, func(w http.ResponseWriter, r *http.Request) {
+	p.addPage(pathKV, func(w http.ResponseWriter, r *http.Request) {
 		all := make([]node.Status, len(s.KV))
 		for i, store := range s.KV {
 			all[i] = store.Status()

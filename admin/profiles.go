@@ -16,7 +16,7 @@ var recording atomic.Bool
 
 // addProfiles adds the profiles of the Go runtime. The command line is not among them, because it may have secrets.
 func addProfiles(p *pages) {
-	p.add(pathProfiles, func(w http.ResponseWriter, r *http.Request) {
+	p.addPage(pathProfiles, func(w http.ResponseWriter, r *http.Request) {
 		// With seconds, the other profiles are recorded for that time too.
 		if r.URL.Query().Has("seconds") {
 			record(pprof.Index)(w, r)

@@ -33,8 +33,8 @@ const dialTimeout = 3 * time.Second
 // engineClient asks engines.
 var engineClient = &http.Client{Timeout: Timeout}
 
-// ask asks the router, the bus and all workers. Workers are asked at the same time.
-func ask(ctx context.Context, cfg Config) *observation {
+// observe asks the router, the bus and all workers. Workers are asked at the same time.
+func observe(ctx context.Context, cfg Config) *observation {
 	o := &observation{busURL: cfg.Fleet.Bus.URL}
 	o.router.address, o.router.admin = cfg.AdminAddress, cfg.Admin
 	o.router.askFirst(ctx)
@@ -68,7 +68,7 @@ func (o *observation) askWorkers(ctx context.Context, wait time.Duration) {
 		running.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			w.ask(ctx, o.model(w.model), wait)
+			w.askEngine(ctx, o.model(w.model), wait)
 		})
 	}
 }

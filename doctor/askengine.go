@@ -84,8 +84,8 @@ func loadModel(m *config.Model) modelSeen {
 	return s
 }
 
-// ask asks one engine, and then reads the sockets of its ranks at the same time.
-func (w *workerSeen) ask(ctx context.Context, m *modelSeen, wait time.Duration) {
+// askEngine asks one engine, and then reads the sockets of its ranks at the same time.
+func (w *workerSeen) askEngine(ctx context.Context, m *modelSeen, wait time.Duration) {
 	w.engine = askEngine(ctx, w, m)
 	w.askTransfer(ctx)
 
@@ -94,7 +94,7 @@ func (w *workerSeen) ask(ctx context.Context, m *modelSeen, wait time.Duration) 
 	var running sync.WaitGroup
 	for i, e := range endpoints {
 		s := &w.sockets[i]
-		running.Go(func() { s.read(ctx, w.kind, e, wait) })
+		running.Go(func() { s.readEvents(ctx, w.kind, e, wait) })
 	}
 	running.Wait()
 }
@@ -203,8 +203,8 @@ func (w *workerSeen) endpoints() []kvsource.Socket {
 	return all
 }
 
-// read reads one socket for a while, from as far back as its replay goes.
-func (s *socketSeen) read(ctx context.Context, kind *engines.Kind, at kvsource.Socket, wait time.Duration) {
+// readEvents reads one socket for a while, from as far back as its replay goes.
+func (s *socketSeen) readEvents(ctx context.Context, kind *engines.Kind, at kvsource.Socket, wait time.Duration) {
 	s.rank = at.Rank
 	s.endpoint = at.Endpoint
 	s.hadReplay = at.Replay != ""
@@ -223,7 +223,7 @@ func (s *socketSeen) read(ctx context.Context, kind *engines.Kind, at kvsource.S
 
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	s.err = src.Run(ctx, kvsource.Batches(func(b *kvevent.Batch) { s.add(b, time.Now()) }))
+	s.err = src.Run(ctx, kvsource.Batches(func(b *kvevent.Batch) { s.countBatch(b, time.Now()) }))
 
 	stats := src.Stats()
 	s.malformed = stats.Malformed
@@ -237,8 +237,8 @@ func (s *socketSeen) read(ctx context.Context, kind *engines.Kind, at kvsource.S
 // maxRoots bounds how many first blocks are stored to compare the hashes of engines.
 const maxRoots = 4096
 
-// add counts a message in.
-func (s *socketSeen) add(b *kvevent.Batch, now time.Time) {
+// countBatch counts a message and its blocks.
+func (s *socketSeen) countBatch(b *kvevent.Batch, now time.Time) {
 	s.messages++
 	s.unknown += b.Unknown
 	if b.Seconds > 0 {

@@ -52,12 +52,12 @@ func askEnvoy(ctx context.Context, port *EnvoyPort, want wanted) *envoySeen {
 	e.endpointsErr = err
 	stats, err := page("/stats?filter=" + url.QueryEscape(statsOfInterest))
 	e.statsErr = err
-	e.read(info, dump, hosts, stats)
+	e.readPages(info, dump, hosts, stats)
 	return e
 }
 
-// read reads the pages of the admin port.
-func (e *envoySeen) read(info, dump, hosts node, stats []byte) {
+// readPages reads the pages of the admin port.
+func (e *envoySeen) readPages(info, dump, hosts node, stats []byte) {
 	e.version = readVersion(info)
 	e.readDump(dump)
 	e.readEndpoints(hosts)

@@ -55,7 +55,7 @@ func wantByDefault() wanted {
 // seen returns the observation of an Envoy with these pages.
 func (p *pages) seen(want wanted) *envoySeen {
 	e := &envoySeen{address: "e:9901", want: want}
-	e.read(node{p.Info}, node{p.Dump}, node{p.Clusters}, []byte(strings.Join(p.Stats, "\n")))
+	e.readPages(node{p.Info}, node{p.Dump}, node{p.Clusters}, []byte(strings.Join(p.Stats, "\n")))
 	return e
 }
 
@@ -567,7 +567,7 @@ func FuzzEnvoy(f *testing.F) {
 			e := &envoySeen{address: "e:9901", want: wantByDefault()}
 			e.want.models = []string{"sim"}
 			e.want.workers = map[string][]workerAddress{"sim": {{"a", netip.MustParseAddrPort("127.0.0.1:8000")}}}
-			e.read(all[0], all[1], all[2], []byte(stats))
+			e.readPages(all[0], all[1], all[2], []byte(stats))
 			d := diagnoseEnvoy(e)
 			for _, f := range d.Findings {
 				for _, part := range []string{f.Check, f.Subject, f.What, f.Why, f.Remedy} {

@@ -57,7 +57,7 @@ func Examine(ctx context.Context, cfg Config) Diagnosis {
 		return diagnoseEnvoy(askEnvoy(ctx, cfg.Envoy, want))
 	}
 
-	o := ask(ctx, cfg)
+	o := observe(ctx, cfg)
 	d := diagnose(o)
 	if cfg.Envoy == nil {
 		return d

@@ -85,7 +85,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	for _, s := range stores {
 		p.part(s.Run)
 	}
-	return p.run(ctx, admin.Sources{Ready: p.bus.Err, Agent: a.Status, KV: kvSources(stores)})
+	return p.runParts(ctx, admin.Sources{Ready: p.bus.Err, Agent: a.Status, KV: kvSources(stores)})
 }
 
 // agentFolder returns the folder of the engines' sockets: the folder of the state, or else a private one.

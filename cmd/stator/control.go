@@ -43,8 +43,8 @@ func newControl(cfg *config.Config, s xds.Settings, log, members *slog.Logger, r
 	return c, nil
 }
 
-// run runs the parts of the control plane: each of them until its context ends.
-func (c *control) run(part func(func(context.Context) error), ln net.Listener, b *bus.Bus) {
+// addParts adds the parts of the control plane. Each of them runs until its context ends.
+func (c *control) addParts(part func(func(context.Context) error), ln net.Listener, b *bus.Bus) {
 	part(func(ctx context.Context) error {
 		c.members.Run(ctx)
 		return nil

@@ -41,7 +41,7 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 		query = "?format=json"
 	}
 
-	text, err := ask(ctx, admin, "/debug/decisions/"+url.PathEscape(id)+query)
+	text, err := fetchPage(ctx, admin, "/debug/decisions/"+url.PathEscape(id)+query)
 	if err != nil {
 		return err
 	}
@@ -49,8 +49,8 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 	return nil
 }
 
-// ask fetches a page of an admin port.
-func ask(ctx context.Context, admin adminclient.Config, path string) (string, error) {
+// fetchPage fetches a page of an admin port.
+func fetchPage(ctx context.Context, admin adminclient.Config, path string) (string, error) {
 	client, err := adminclient.New(admin, 10*time.Second)
 	if err != nil {
 		return "", err

@@ -84,7 +84,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		})
 	})
 	p.part(func(ctx context.Context) error { return configfile.Watch(ctx, p.file, p.log, router.Reload) })
-	return p.run(ctx, admin.Sources{
+	return p.runParts(ctx, admin.Sources{
 		Ready: router.ReadyModels, Fleet: router.Fleet().Snapshot, Router: router.Routes(), Feed: router.Feed(), Peers: router.Peers(),
 		Coverage: router.Coverage, Promises: router.Promises, Envoys: router.Envoys,
 	})

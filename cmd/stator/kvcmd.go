@@ -85,7 +85,7 @@ func (o *kvOptions) show(ctx context.Context, env environment) error {
 	if o.asJSON {
 		path += "?format=json"
 	}
-	text, err := o.ask(ctx, path)
+	text, err := o.fetchPage(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -93,9 +93,9 @@ func (o *kvOptions) show(ctx context.Context, env environment) error {
 	return nil
 }
 
-// ask fetches a page of the admin port.
-func (o *kvOptions) ask(ctx context.Context, path string) (string, error) {
-	text, err := ask(ctx, o.admin, path)
+// fetchPage fetches a page of the admin port.
+func (o *kvOptions) fetchPage(ctx context.Context, path string) (string, error) {
+	text, err := fetchPage(ctx, o.admin, path)
 	if err != nil && err.Error() == noPage {
 		return "", o.noStores()
 	}
@@ -291,7 +291,7 @@ func (o *kvOptions) promptHasher(ctx context.Context) (func(line []byte) ([]stri
 
 // simulated returns the block size and the seed of the simulated engines of a model, or an error if other engines use its store.
 func (o *kvOptions) simulated(ctx context.Context) (size int, seed uint64, err error) {
-	text, err := o.ask(ctx, "/debug/kv?format=json")
+	text, err := o.fetchPage(ctx, "/debug/kv?format=json")
 	if err != nil {
 		return 0, 0, err
 	}

@@ -75,7 +75,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 			return nil
 		})
 	})
-	return p.run(ctx, admin.Sources{Fleet: members.Snapshot, Plan: pl.Current})
+	return p.runParts(ctx, admin.Sources{Fleet: members.Snapshot, Plan: pl.Current})
 }
 
 // newPlanner returns a planner as the configuration sets it.

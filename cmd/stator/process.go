@@ -107,8 +107,8 @@ func (p *process) part(f func(context.Context) error) {
 	p.group.Add(func() error { return f(ctx) }, func(error) { stop() })
 }
 
-// run serves until ctx ends or a part fails.
-func (p *process) run(ctx context.Context, s admin.Sources) error {
+// runParts serves until ctx ends or a part fails.
+func (p *process) runParts(ctx context.Context, s admin.Sources) error {
 	s.Metrics = p.reg
 	if s.Ready == nil {
 		s.Ready = func() error { return nil }

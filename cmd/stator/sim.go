@@ -41,7 +41,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 		"how long the blocks of a prompt are kept for an engine that does not fetch them (default that of the real engine)")
 	f.DurationVar(&cfg.TransferTimeout, "kv-transfer-timeout", 0, "how long to wait for the other engine (default that of the real engine)")
 	var passes passFlags
-	passes.add(f, &cfg.Engine)
+	passes.addFlags(f, &cfg.Engine)
 	f.IntVar(&cfg.StreamInterval, "stream-interval", 1, "tokens in one write of a stream; the first and the last are written at once")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "determines the answers, and the noise")
 	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long the engine loads before it is ready")
@@ -98,7 +98,7 @@ type passFlags struct {
 	stalls bool
 }
 
-func (p *passFlags) add(f *cli.Flags, cfg *engine.Config) {
+func (p *passFlags) addFlags(f *cli.Flags, cfg *engine.Config) {
 	f.IntVar(&cfg.Blocks, "blocks", 16384, "KV capacity in blocks")
 	f.IntVar(&cfg.BlockSize, "block-size", 16, "tokens in a block")
 	f.IntVar(&cfg.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once")

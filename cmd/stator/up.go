@@ -57,7 +57,7 @@ func runUp(ctx context.Context, env environment, args []string) error {
 	if err := u.prepare(ctx); err != nil {
 		return err
 	}
-	return u.run(ctx)
+	return u.runParts(ctx)
 }
 
 // up is all parts on one machine. They use the same sockets and the same bus as on several machines.
@@ -243,9 +243,9 @@ func (u *up) makeControl() (err error) {
 	return err
 }
 
-// run runs all parts until ctx ends or one of them fails. Parts are stopped in the order in which they are
+// runParts returns when ctx ends or a part fails. Parts are stopped in the order in which they are
 // added. Envoy is the first, so that it drains while all others still serve.
-func (u *up) run(ctx context.Context) error {
+func (u *up) runParts(ctx context.Context) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var g run.Group
@@ -259,7 +259,7 @@ func (u *up) run(ctx context.Context) error {
 	part(func(ctx context.Context) error {
 		return u.router.Run(ctx, extproc.RunConfig{Listen: func() (net.Listener, error) { return u.extprocLn, nil }, Bus: u.bus})
 	})
-	u.control.run(part, u.xdsLn, u.bus)
+	u.control.addParts(part, u.xdsLn, u.bus)
 	part(u.planner.Run)
 	part(u.found.Run)
 	for _, s := range u.stores {

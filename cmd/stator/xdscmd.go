@@ -30,7 +30,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	at := f.String("listen-address", "127.0.0.1:9003", "`address` for Envoys, ip:port or unix:///path")
 	p.doors.AddClientFlags(f.FlagSet)
 	var o xdsFlags
-	o.add(f)
+	o.addFlags(f)
 	if err := f.Read(args); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	c.run(p.part, ln, p.bus)
+	c.addParts(p.part, ln, p.bus)
 	p.part(func(ctx context.Context) error {
 		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
 			s, err := o.settings(cfg)
@@ -67,10 +67,10 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 			return c.reload(cfg, s)
 		})
 	})
-	return p.run(ctx, admin.Sources{Fleet: c.fleet.Snapshot, XDS: c.server.Status})
+	return p.runParts(ctx, admin.Sources{Fleet: c.fleet.Snapshot, XDS: c.server.Status})
 }
 
-func (o *xdsFlags) add(f *cli.Flags) {
+func (o *xdsFlags) addFlags(f *cli.Flags) {
 	f.Var(&o.routers, "extproc-address",
 		"`address` at which Envoys reach a router: ip:port, name:port (all its addresses) or unix:///path; "+
 			"may be a list with commas, and given more than once (default 127.0.0.1:9002)")
