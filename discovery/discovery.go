@@ -106,7 +106,7 @@ func (w *watcher) apply(l bus.Lease) {
 		worker.State = fleet.Starting
 	}
 
-	w.put(*worker)
+	w.putWorker(*worker)
 }
 
 // sync is called when the leases that are there have been applied: at the start and after each
@@ -145,7 +145,7 @@ func (w *watcher) settled(d *settling) {
 		return
 	}
 	delete(w.due, d.worker.Name)
-	w.put(d.worker)
+	w.putWorker(d.worker)
 }
 
 // expired handles a lease that was not renewed. An agent that hangs, or that is cut off from the bus, does not renew its
@@ -176,8 +176,8 @@ func (w *watcher) remove(name, reason string) {
 	}
 }
 
-// put adds or updates a worker, and logs the change. w.mu is held.
-func (w *watcher) put(worker fleet.Worker) {
+// putWorker adds or updates a worker, and logs the change. w.mu is held.
+func (w *watcher) putWorker(worker fleet.Worker) {
 	worker.Leased = true
 	old := w.Fleet.Snapshot().Worker(worker.Name)
 	changed, err := w.Fleet.Put(worker)

@@ -103,7 +103,7 @@ func (p *prober) askAgain(ctx context.Context, t target) {
 		}
 
 		var ok bool
-		state, ok = p.ask(ctx, t, &e)
+		state, ok = p.askEngine(ctx, t, &e)
 		if !ok {
 			return
 		}
@@ -122,8 +122,8 @@ func (p *prober) askAgain(ctx context.Context, t target) {
 	}
 }
 
-// ask asks an engine once, and returns the health of its worker then. ok is false when ctx ends or the worker has left.
-func (p *prober) ask(ctx context.Context, t target, e *engineLog) (state fleet.HealthState, ok bool) {
+// askEngine asks an engine once, and returns the health of its worker then. ok is false when ctx ends or the worker has left.
+func (p *prober) askEngine(ctx context.Context, t target, e *engineLog) (state fleet.HealthState, ok bool) {
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()

@@ -80,7 +80,7 @@ func (d *demands) apply(r *bus.Demand, now time.Time) {
 		if !counted {
 			was = bus.ModelDemand{} // the first request for this model
 		}
-		d.model(m.Model).add(m, &was)
+		d.model(m.Model).addDifference(m, &was)
 	}
 	known.at, known.last = now, next
 }
@@ -95,8 +95,8 @@ func (d *demands) model(name string) *modelDemand {
 	return m
 }
 
-// add adds the difference of two reports.
-func (m *modelDemand) add(now, was *bus.ModelDemand) {
+// addDifference adds the difference of two reports.
+func (m *modelDemand) addDifference(now, was *bus.ModelDemand) {
 	m.Requests += now.Requests - was.Requests
 	m.PromptTokens += now.PromptTokens - was.PromptTokens
 	m.PromptSquares += max(0, now.PromptSquares-was.PromptSquares)

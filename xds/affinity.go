@@ -34,7 +34,7 @@ func buildAffinity(s Settings, p *packer) *hcmv3.HttpFilter {
 		calls[name] = &wasmv3.SanitizationConfig{}
 	}
 
-	return filter(affinityName, p.any(&wasmfilterv3.Wasm{Config: &wasmv3.PluginConfig{
+	return filter(affinityName, p.pack(&wasmfilterv3.Wasm{Config: &wasmv3.PluginConfig{
 		Name: affinityName,
 		// Both listeners have the same virtual machines.
 		Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: &wasmv3.VmConfig{

@@ -106,7 +106,7 @@ func buildXDSCluster(address *corev3.Address, secrets, serverName string, p *pac
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: xdsCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
 			LbEndpoints: []*endpointv3.LbEndpoint{endpoint(address, 1, corev3.HealthStatus_UNKNOWN)},
 		}}},
-		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.pack(&httpv3.HttpProtocolOptions{
 			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
 					// Without pings, a half-open connection would hide that the control plane has stopped.
@@ -156,16 +156,16 @@ func buildOverload(b BootstrapSettings, p *packer) *overloadv3.OverloadManager {
 
 	if b.MaxConnections > 0 {
 		o.ResourceMonitors = append(o.ResourceMonitors, monitor(connectionsMonitor,
-			p.any(&connectionsv3.DownstreamConnectionsConfig{MaxActiveDownstreamConnections: int64(b.MaxConnections)})))
+			p.pack(&connectionsv3.DownstreamConnectionsConfig{MaxActiveDownstreamConnections: int64(b.MaxConnections)})))
 	}
 	if b.MaxConnections > 0 && b.PressureFile != "" {
 		o.ResourceMonitors = append(o.ResourceMonitors, monitor(pressureMonitor,
-			p.any(&injectedv3.InjectedResourceConfig{Filename: b.PressureFile})))
+			p.pack(&injectedv3.InjectedResourceConfig{Filename: b.PressureFile})))
 		shorten = append(shorten, between(pressureMonitor, shortenFrom, shortestAt))
 	}
 	if b.MaxHeapBytes > 0 {
 		o.ResourceMonitors = append(o.ResourceMonitors, monitor(heapMonitor,
-			p.any(&heapv3.FixedHeapConfig{MaxHeapSizeBytes: uint64(b.MaxHeapBytes)})))
+			p.pack(&heapv3.FixedHeapConfig{MaxHeapSizeBytes: uint64(b.MaxHeapBytes)})))
 		shorten = append(shorten, between(heapMonitor, shortenFrom, shortestAt))
 	}
 
@@ -175,7 +175,7 @@ func buildOverload(b BootstrapSettings, p *packer) *overloadv3.OverloadManager {
 			OverloadAdjust: &overloadv3.ScaleTimersOverloadActionConfig_ScaleTimer_MinTimeout{MinTimeout: seconds(leastIdle)},
 		}
 		action := overloadAction("reduce_timeouts", shorten...)
-		action.TypedConfig = p.any(&overloadv3.ScaleTimersOverloadActionConfig{
+		action.TypedConfig = p.pack(&overloadv3.ScaleTimersOverloadActionConfig{
 			TimerScaleFactors: []*overloadv3.ScaleTimersOverloadActionConfig_ScaleTimer{idle},
 		})
 		o.Actions = append(o.Actions, action)

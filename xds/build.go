@@ -195,8 +195,8 @@ func PoolName(model string) string { return "pool/" + model }
 // packer packs messages into Any and keeps the first error, so that builders can be written as one expression.
 type packer struct{ err error }
 
-// any packs a message.
-func (p *packer) any(m proto.Message) *anypb.Any {
+// pack packs a message.
+func (p *packer) pack(m proto.Message) *anypb.Any {
 	a, err := anypb.New(m)
 	if err == nil {
 		// Equal messages must have equal bytes, or Envoy would warm an unchanged cluster again.

@@ -32,7 +32,7 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 	var p packer
 
 	// Maglev moves few requests when workers change, and spreads the requests without a hash by weight.
-	fallback := policy("envoy.load_balancing_policies.maglev", p.any(&maglevv3.Maglev{}))
+	fallback := policy("envoy.load_balancing_policies.maglev", p.pack(&maglevv3.Maglev{}))
 	// Routers write the picked address into the metadata. Envoy writes the address that served the request
 	// beside it, and the access log has both: so misdirected requests are counted.
 	override := &overridev3.OverrideHost{
@@ -48,13 +48,13 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource()},
 		// A worker on the same network accepts at once or not at all.
 		ConnectTimeout:      seconds(2e9),
-		LoadBalancingPolicy: policy("envoy.load_balancing_policies.override_host", p.any(override)),
+		LoadBalancingPolicy: policy("envoy.load_balancing_policies.override_host", p.pack(override)),
 		// By default Envoy uses unhealthy endpoints when fewer than half are healthy. Here the healthy ones
 		// are always better.
 		CommonLbConfig:   &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
 		CircuitBreakers:  wideOpen(),
 		OutlierDetection: ejection(),
-		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.pack(&httpv3.HttpProtocolOptions{
 			// vLLM's and SGLang's server closes a connection that was idle for five seconds. A request that is
 			// sent at that moment would be reset, and retried at a worker without its cache.
 			CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: seconds(4e9)},
@@ -182,7 +182,7 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: extProcCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
 			LbEndpoints: routers,
 		}}},
-		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.pack(&httpv3.HttpProtocolOptions{
 			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
 					// A body may be large and is sent as one message. These windows hold several of them.

@@ -19,8 +19,8 @@ const maxInflateRatio = 1032
 // buildDecompressor builds the filter that decompresses the bodies of requests. Responses pass as they are. Clients that
 // compress use gzip; filters for brotli and zstd would cost every request 20 µs.
 func buildDecompressor(p *packer) *hcmv3.HttpFilter {
-	library := p.any(&gzipv3.Gzip{MaxInflateRatio: wrapperspb.UInt32(maxInflateRatio)})
-	return filter("stator.decompressor.gzip", p.any(&decompressorv3.Decompressor{
+	library := p.pack(&gzipv3.Gzip{MaxInflateRatio: wrapperspb.UInt32(maxInflateRatio)})
+	return filter("stator.decompressor.gzip", p.pack(&decompressorv3.Decompressor{
 		DecompressorLibrary: &corev3.TypedExtensionConfig{Name: "gzip", TypedConfig: library},
 		RequestDirectionConfig: &decompressorv3.Decompressor_RequestDirectionConfig{
 			// Clients are not asked to compress.
@@ -43,11 +43,11 @@ func buildDecompressor(p *packer) *hcmv3.HttpFilter {
 func sizeLimit(s Settings, v Version, p *packer) *hcmv3.HttpFilter {
 	if !v.hasSizeLimit() {
 		limit := uint32(min(s.MaxBodyBytes, math.MaxUint32))
-		return filter("envoy.filters.http.buffer", p.any(&bufferv3.Buffer{MaxRequestBytes: wrapperspb.UInt32(limit)}))
+		return filter("envoy.filters.http.buffer", p.pack(&bufferv3.Buffer{MaxRequestBytes: wrapperspb.UInt32(limit)}))
 	}
 
 	limit := &limitv3.BodySizeLimit{MaxRequestBytes: wrapperspb.UInt64(uint64(s.MaxBodyBytes))}
-	f := filter("envoy.filters.http.body_size_limit", p.any(limit))
+	f := filter("envoy.filters.http.body_size_limit", p.pack(limit))
 	f.IsOptional = true // for an Envoy that does not name its version
 	return f
 }

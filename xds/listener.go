@@ -76,7 +76,7 @@ func buildListener(s Settings, a audience) (*listenerv3.Listener, error) {
 		Address: address,
 		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
 			Name:       "envoy.filters.network.http_connection_manager",
-			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: p.any(buildConnectionManager(s, a, &p))},
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: p.pack(buildConnectionManager(s, a, &p))},
 		}}}},
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(connectionBuffer),
 	}
@@ -123,7 +123,7 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		StreamIdleTimeout:         seconds(s.IdleTimeout),
 		EarlyHeaderMutationExtensions: []*corev3.TypedExtensionConfig{{
 			Name:        "envoy.http.early_header_mutation.header_mutation",
-			TypedConfig: p.any(&earlyv3.HeaderMutation{Mutations: forgedHeaders(a)}),
+			TypedConfig: p.pack(&earlyv3.HeaderMutation{Mutations: forgedHeaders(a)}),
 		}},
 		LocalReplyConfig: buildLocalReplies(s, p),
 		AccessLog:        []*accesslogv3.AccessLog{buildAccessLog(a, p)},
@@ -138,12 +138,12 @@ func buildFilters(s Settings, a audience, p *packer) []*hcmv3.HttpFilter {
 	list := []*hcmv3.HttpFilter{
 		buildDecompressor(p),
 		sizeLimit(s, a.version, p),
-		filter(filterName, p.any(buildExtProc(s, a))),
+		filter(filterName, p.pack(buildExtProc(s, a))),
 	}
 	if s.AffinityModule != "" {
 		list = append(list, buildAffinity(s, p))
 	}
-	return append(list, filter("envoy.filters.http.router", p.any(&routerv3.Router{})))
+	return append(list, filter("envoy.filters.http.router", p.pack(&routerv3.Router{})))
 }
 
 // filter returns a filter for HTTP requests.
@@ -269,7 +269,7 @@ func decisionService(a audience) *corev3.GrpcService {
 func buildAccessLog(a audience, p *packer) *accesslogv3.AccessLog {
 	return &accesslogv3.AccessLog{
 		Name: "envoy.access_loggers.http_grpc",
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: p.any(&alsv3.HttpGrpcAccessLogConfig{
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: p.pack(&alsv3.HttpGrpcAccessLogConfig{
 			CommonConfig: &alsv3.CommonGrpcAccessLogConfig{
 				LogName:             "stator",
 				TransportApiVersion: corev3.ApiVersion_V3,

@@ -54,7 +54,7 @@ func when(p *packer, expression string) *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
 		ExtensionFilter: &accesslogv3.ExtensionFilter{
 			Name:       "envoy.access_loggers.extension_filters.cel",
-			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: p.any(&celv3.ExpressionFilter{Expression: expression})},
+			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: p.pack(&celv3.ExpressionFilter{Expression: expression})},
 		},
 	}}
 }

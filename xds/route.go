@@ -148,7 +148,7 @@ func buildRetry(s Settings, p *packer) *routev3.RetryPolicy {
 		// A retry without a further address must not choose a worker that failed before.
 		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
 			Name:       "envoy.retry_host_predicates.previous_hosts",
-			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: p.any(&previoushostsv3.PreviousHostsPredicate{})},
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: p.pack(&previoushostsv3.PreviousHostsPredicate{})},
 		}},
 		// Each choice is random. With two workers, of which one fails, so many choose it again once in two million retries.
 		HostSelectionRetryMaxAttempts: 20,

@@ -46,7 +46,7 @@ func SecretFiles(p PEMFiles) (map[string][]byte, error) {
 		}}},
 	} {
 		var pack packer
-		resource := pack.any(secret)
+		resource := pack.pack(secret)
 		if pack.err != nil {
 			return nil, pack.err
 		}
@@ -83,7 +83,7 @@ func secretIn(folder, name string) *tlsv3.SdsSecretConfig {
 func clientTLS(folder, serverName string, p *packer) *corev3.TransportSocket {
 	return &corev3.TransportSocket{
 		Name: "envoy.transport_sockets.tls",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.any(&tlsv3.UpstreamTlsContext{
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.pack(&tlsv3.UpstreamTlsContext{
 			Sni: serverName,
 			CommonTlsContext: &tlsv3.CommonTlsContext{
 				// By default Envoy's clients speak 1.2 at most.

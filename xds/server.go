@@ -258,7 +258,7 @@ func (s *Server) publish(members map[string]types.Resource) error {
 	if s.next == nil {
 		return nil
 	}
-	if err := s.tables.set(s.applied, *s.next); err != nil {
+	if err := s.tables.setTables(s.applied, *s.next); err != nil {
 		return err
 	}
 	s.next = nil

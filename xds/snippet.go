@@ -145,7 +145,7 @@ func (s SnippetSettings) poolNames() (names []string) {
 func (s SnippetSettings) virtualHost(all *routev3.VirtualHost) (*routev3.VirtualHost, error) {
 	var p packer
 	// A filter that is disabled is enabled by a configuration, also by an empty one.
-	enabled := p.any(&routev3.FilterConfig{Config: &anypb.Any{}})
+	enabled := p.pack(&routev3.FilterConfig{Config: &anypb.Any{}})
 	host := &routev3.VirtualHost{}
 	for _, r := range all.Routes {
 		isOfModel := slices.Contains(s.Models, r.Name)
@@ -250,7 +250,7 @@ func (s SnippetSettings) print(parts []snippetPart) ([]byte, error) {
 		about := fmt.Sprintf("PART %d of %d: %s", i+1, len(parts), part.about)
 		err := s.Version.trim(part.content.ProtoReflect())
 		if err == nil {
-			err = doc.add(part.key, about, part.content, part.comments)
+			err = doc.addMessage(part.key, about, part.content, part.comments)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", part.key, err)

@@ -101,7 +101,7 @@ func TestCommentsHaveTheirPlace(t *testing.T) {
 	}
 	for _, path := range []string{"nowhere", "name/deeper", "load_balancing_policy/policies/1", "load_balancing_policy/policies/x"} {
 		var d document
-		if err := d.add("pool", "", c, []comment{{path, "text"}}); err == nil || !strings.Contains(err.Error(), path) {
+		if err := d.addMessage("pool", "", c, []comment{{path, "text"}}); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

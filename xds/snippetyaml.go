@@ -21,9 +21,9 @@ type document struct{ b bytes.Buffer }
 // about writes a comment between parts.
 func (d *document) about(text string) { fmt.Fprintf(&d.b, "%s\n\n", wrap(text)) }
 
-// add appends a message under a key. A comment whose place does not exist is an error: it would describe something
+// addMessage appends a message under a key. A comment whose place does not exist is an error: it would describe something
 // that the document does not have.
-func (d *document) add(key, about string, m proto.Message, comments []comment) error {
+func (d *document) addMessage(key, about string, m proto.Message, comments []comment) error {
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
 	if err != nil {
 		return err

@@ -93,8 +93,8 @@ func (t *tables) leave(stream streamID) {
 	}
 }
 
-// set replaces the tables of all connected Envoys.
-func (t *tables) set(s Settings, r Resources) error {
+// setTables replaces the tables of all connected Envoys.
+func (t *tables) setTables(s Settings, r Resources) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 

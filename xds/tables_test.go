@@ -26,7 +26,7 @@ func TestTablesOfNodes(t *testing.T) {
 		}
 	}
 	join(1, "edge-early", false)
-	if err := x.set(s, r); err != nil {
+	if err := x.setTables(s, r); err != nil {
 		t.Fatal(err)
 	}
 	join(2, "edge-late", false)

@@ -67,7 +67,7 @@ func TestResourcesOfVersions(t *testing.T) {
 			}
 		}
 	}
-	if err := x.set(s, r); err != nil {
+	if err := x.setTables(s, r); err != nil {
 		t.Fatal(err)
 	}
 

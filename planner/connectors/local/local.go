@@ -196,15 +196,15 @@ func (c *Connector) once(ctx context.Context, now time.Time) {
 		if reflect.DeepEqual(a, c.written[node]) {
 			continue
 		}
-		if !c.put(ctx, a) {
+		if !c.assign(ctx, a) {
 			return
 		}
 	}
 }
 
-// put writes an assignment. It returns false where another planner leads, or the bus does not answer: then the next attempt writes all that
-// is left.
-func (c *Connector) put(ctx context.Context, a bus.Assignment) bool {
+// assign writes an assignment. It returns false if another planner leads, or the bus does not answer: then the next attempt
+// writes all that is left.
+func (c *Connector) assign(ctx context.Context, a bus.Assignment) bool {
 	err := c.cfg.Bus.PutAssignment(ctx, a)
 	switch {
 	case err == nil:
