@@ -111,7 +111,7 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 		tokens := append([]uint32(nil), scratch.Tokens...)
 		c.prompts += len(tokens)
 		for i := range req.N {
-			c.add(s, p*req.N+i, i, tokens, now)
+			c.addChoice(s, p*req.N+i, i, tokens, now)
 		}
 		if c.echoes() {
 			c.setEcho(p, s.echoOf(&scratch))
@@ -159,8 +159,8 @@ func (c *completion) shown(ch *choice, i int) string {
 	return ch.answer.text(i)
 }
 
-// add adds the choice at, the i-th answer to a prompt.
-func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
+// addChoice adds the choice at, the i-th answer to a prompt.
+func (c *completion) addChoice(s *Sim, at, i int, tokens []uint32, now time.Time) {
 	ch := &c.choices[at]
 	ch.notify = c.notify
 	ch.every = s.cfg.StreamInterval

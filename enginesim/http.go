@@ -119,7 +119,7 @@ func (s *Sim) compute(ctx context.Context, c *completion) error {
 // giveUp ends the rest of a request after its answer, or after its client has left. Sequences that have ended are not affected.
 func (s *Sim) giveUp(c *completion) {
 	s.cancel(c.requests)
-	c.leg.end()
+	c.leg.endLeg()
 }
 
 // accept reads, parses and tokenizes a request.

@@ -93,8 +93,8 @@ func (k *kvStore) key(h kvevent.EngineHash) block.Key {
 	return k.space.KeyOfHash(uint64(h))
 }
 
-// run keeps a session with the store, and writes blocks to it, until ctx ends.
-func (k *kvStore) run(ctx context.Context) {
+// keepSession keeps a session with the store, and writes blocks to it, until ctx ends.
+func (k *kvStore) keepSession(ctx context.Context) {
 	for ctx.Err() == nil {
 		c, err := session.Dial(ctx, k.sim.cfg.KVStore, session.User{
 			Name: k.sim.cfg.ModelName, Layout: k.layout, Speed: speedOf(k.sim.cfg.Engine.Timing), Changed: k.changed,
@@ -104,9 +104,9 @@ func (k *kvStore) run(ctx context.Context) {
 			_ = sleep(ctx, redialAfter)
 			continue
 		}
-		k.use(c)
+		k.setSession(c)
 		k.write(ctx, c)
-		k.use(nil)
+		k.setSession(nil)
 		_ = c.Close()
 		for tier := fleet.Host; tier < fleet.Tiers; tier++ {
 			k.changed(tier, false, nil) // the engine reaches none of them now
@@ -114,8 +114,8 @@ func (k *kvStore) run(ctx context.Context) {
 	}
 }
 
-// use sets the session that requests use.
-func (k *kvStore) use(c *session.Client) {
+// setSession sets the session that requests use.
+func (k *kvStore) setSession(c *session.Client) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.client = c

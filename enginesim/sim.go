@@ -192,7 +192,7 @@ func (s *Sim) Run(ctx context.Context) error {
 
 	if s.kv != nil {
 		start(func() error {
-			s.kv.run(hard)
+			s.kv.keepSession(hard)
 			return nil
 		})
 	}
@@ -334,7 +334,7 @@ func (s *Sim) endPass(end time.Time) {
 		s.kv.computed(result.Events)
 	}
 
-	// The owner of a sequence is its choice; see completion.add.
+	// The owner of a sequence is its choice; see completion.addChoice.
 	for i := range result.Outputs {
 		o := &result.Outputs[i]
 		o.Request.Owner.(*choice).emit(o, end, s.metrics)

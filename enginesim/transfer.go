@@ -27,8 +27,8 @@ import (
 //	fleet.TransferBootstrap  SGLang         transferbootstrap.go
 //	fleet.TransferContext    TensorRT-LLM   transfercontext.go
 type connector interface {
-	// read reads the members about the transfer from a request's body. It returns the error that the engine answers.
-	read(c *completion, body []byte) (leg, error)
+	// readLeg reads the members about the transfer from a request's body. It returns the error that the engine answers.
+	readLeg(c *completion, body []byte) (leg, error)
 	// serve answers another engine. ctx ends when that engine stops waiting, or this one stops. The result is a number of blocks.
 	serve(ctx context.Context, q *question) (int, error)
 }
@@ -56,8 +56,8 @@ type leg interface {
 	complete(ctx context.Context) error
 	// appendTo appends members to the object of an answer.
 	appendTo(answer []byte) []byte
-	// end runs once, after the answer or after the client has left. It frees the blocks that no lease has.
-	end()
+	// endLeg runs once, after the answer or after the client has left. It frees the blocks that no lease has.
+	endLeg()
 }
 
 // noLeg is the leg of a request without a transfer.
@@ -66,14 +66,14 @@ type noLeg struct{}
 func (noLeg) prepare(context.Context) error  { return nil }
 func (noLeg) complete(context.Context) error { return nil }
 func (noLeg) appendTo(answer []byte) []byte  { return answer }
-func (noLeg) end()                           {}
+func (noLeg) endLeg()                        {}
 
 // readTransfer sets the leg of a request. An engine without transfers ignores their members, as vLLM does without a connector.
 func (s *Sim) readTransfer(c *completion, body []byte) (err error) {
 	if s.connector == nil {
 		return nil
 	}
-	l, err := s.connector.read(c, body)
+	l, err := s.connector.readLeg(c, body)
 	if err != nil {
 		return err
 	}
@@ -206,9 +206,9 @@ func (e *refusedError) Error() string { return e.reason }
 // errUnreachable is the error for an engine to which there is no connection.
 var errUnreachable = errors.New("no connection")
 
-// ask asks the engine whose side channel has that address, until ctx ends. Its errors are a *refusedError, errUnreachable, or
+// askPeer asks the engine whose side channel has that address, until ctx ends. Its errors are a *refusedError, errUnreachable, or
 // another one if the connection ends.
-func (s *Sim) ask(ctx context.Context, address string, q *question) (blocks int, err error) {
+func (s *Sim) askPeer(ctx context.Context, address string, q *question) (blocks int, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return 0, err
@@ -240,9 +240,9 @@ func (s *Sim) ask(ctx context.Context, address string, q *question) (blocks int,
 
 // reach is ask with further attempts to connect, until connecting ends. The last one is a failure, too.
 func (s *Sim) reach(ctx, connecting context.Context, address string, q *question) (blocks int, err error) {
-	blocks, err = s.ask(ctx, address, q)
+	blocks, err = s.askPeer(ctx, address, q)
 	for errors.Is(err, errUnreachable) && sleep(connecting, reconnect) == nil {
-		blocks, err = s.ask(ctx, address, q)
+		blocks, err = s.askPeer(ctx, address, q)
 	}
 	return blocks, err
 }

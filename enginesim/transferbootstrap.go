@@ -34,8 +34,8 @@ type meeting struct {
 	id      string // of the request
 }
 
-// read reads the bootstrap members. A request with several answers uses the first room.
-func (b *bootstrap) read(c *completion, body []byte) (leg, error) {
+// readLeg reads the bootstrap members. A request with several answers uses the first room.
+func (b *bootstrap) readLeg(c *completion, body []byte) (leg, error) {
 	var asked struct {
 		Host oneOrMany[string] `json:"bootstrap_host"`
 		Port oneOrMany[int]    `json:"bootstrap_port"`
@@ -103,7 +103,7 @@ func (b *bootstrap) serve(ctx context.Context, q *question) (int, error) {
 		return 0, err
 	}
 	if q.Prompt != x.prompt {
-		b.sim.leases.end(x, false)
+		b.sim.leases.endLease(x, false)
 		return 0, errors.New("another prompt")
 	}
 	return 0, b.sim.leases.transfer(ctx, x, x.tokens)
@@ -175,8 +175,8 @@ func (p *bootstrapPrefill) complete(ctx context.Context) error {
 	return nil
 }
 
-// end leaves the room, and frees the blocks.
-func (p *bootstrapPrefill) end() {
+// endLeg leaves the room, and frees the blocks.
+func (p *bootstrapPrefill) endLeg() {
 	if p.lease != nil {
 		p.sim.leases.withdraw(p.lease)
 	}

@@ -68,8 +68,8 @@ func refuse(message string) error {
 // errContextTransfer is the answer to a request whose transfer failed.
 var errContextTransfer = refuse("Generation failed: Error in kv cache transfer for generation requests")
 
-// read reads "disaggregated_params", and the tokens of a chat's prompt.
-func (x *contextFirst) read(c *completion, body []byte) (leg, error) {
+// readLeg reads "disaggregated_params", and the tokens of a chat's prompt.
+func (x *contextFirst) readLeg(c *completion, body []byte) (leg, error) {
 	var asked struct {
 		Params json.RawMessage `json:"disaggregated_params"`
 		Prompt []uint32        `json:"prompt_token_ids"`
@@ -112,7 +112,7 @@ func (c *completion) replacePrompt(s *Sim, tokens []uint32) {
 	c.prompts = len(tokens)
 	c.requests = nil
 	for i := range c.choices {
-		c.add(s, i, i, tokens, arrived)
+		c.addChoice(s, i, i, tokens, arrived)
 	}
 }
 
@@ -198,7 +198,7 @@ func (x *contextFirst) serve(ctx context.Context, q *question) (int, error) {
 		return 0, errors.New("no such request")
 	}
 	if q.Prompt != held.prompt {
-		x.sim.leases.end(held, false)
+		x.sim.leases.endLease(held, false)
 		return 0, errors.New("another prompt")
 	}
 	return 0, x.sim.leases.transfer(ctx, held, held.tokens)
@@ -256,8 +256,8 @@ func (p *contextPrefill) appendTo(answer []byte) []byte {
 	return appendMember(answer, "prompt_token_ids", p.c.requests[0].Prompt)
 }
 
-// end frees the blocks if no lease does.
-func (p *contextPrefill) end() {
+// endLeg frees the blocks if no lease does.
+func (p *contextPrefill) endLeg() {
 	if p.lease == nil {
 		p.sim.release(p.c.requests)
 	}
@@ -277,7 +277,7 @@ func (d *contextDecode) prepare(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, d.sim.cfg.TransferTimeout)
 	defer cancel()
 	q := &question{Engine: d.state.Engine, ID: strconv.FormatInt(d.id, 10), Prompt: hashOf(d.c)}
-	if _, err := d.sim.ask(bounded, d.state.Address, q); err != nil {
+	if _, err := d.sim.askPeer(bounded, d.state.Address, q); err != nil {
 		d.sim.cfg.Logger.Warn("KV transfer failed", "request", d.id, "error", err)
 		<-bounded.Done()
 		return errContextTransfer

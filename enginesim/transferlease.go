@@ -83,7 +83,7 @@ func (l *leases) keep(x *lease) bool {
 	// An engine that has come for the blocks ends the lease when it has them, or leaves.
 	if !x.taken {
 		x.expiry = time.AfterFunc(l.sim.cfg.Lease, func() {
-			if l.end(x, false) && l.sim.cfg.KVTransferKind == fleet.TransferNixl {
+			if l.endLease(x, false) && l.sim.cfg.KVTransferKind == fleet.TransferNixl {
 				l.sim.metrics.expired.Inc()
 			}
 		})
@@ -125,7 +125,7 @@ func (l *leases) await(ctx context.Context, id string) (*lease, error) {
 	case <-x.ended:
 		return nil, fmt.Errorf("the request of %s has ended without blocks", id)
 	case <-ctx.Done():
-		l.end(x, false)
+		l.endLease(x, false)
 		return nil, ctx.Err()
 	}
 }
@@ -161,18 +161,18 @@ func (l *leases) transfer(ctx context.Context, x *lease, tokens int) error {
 	case <-t.C:
 	case <-x.ended:
 	case <-ctx.Done():
-		l.end(x, false)
+		l.endLease(x, false)
 		return ctx.Err()
 	}
-	if !l.end(x, true) {
+	if !l.endLease(x, true) {
 		return fmt.Errorf("the request of %s has ended", x.id)
 	}
 	return nil
 }
 
-// end ends a lease, and frees the blocks of requests that are done. It returns false if the lease has ended before.
-func (l *leases) end(x *lease, fetched bool) bool {
-	// The lock is not held while the engine's is: keep is called without it, and end by timers.
+// endLease ends a lease, and frees the blocks of requests that are done. It returns false if the lease has ended before.
+func (l *leases) endLease(x *lease, fetched bool) bool {
+	// The lock is not held while the engine's is: keep is called without it, and endLease by timers.
 	l.mu.Lock()
 	if l.byID[x.id] != x {
 		l.mu.Unlock()
@@ -193,7 +193,7 @@ func (l *leases) end(x *lease, fetched bool) bool {
 
 // withdraw ends a lease that its request has not kept, and frees all blocks of the request, which must be done.
 func (l *leases) withdraw(x *lease) {
-	if !l.end(x, false) {
+	if !l.endLease(x, false) {
 		l.sim.release(x.requests)
 	}
 }
@@ -210,6 +210,6 @@ func (l *leases) close() {
 	}
 	l.mu.Unlock()
 	for _, x := range all {
-		l.end(x, false)
+		l.endLease(x, false)
 	}
 }

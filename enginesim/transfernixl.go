@@ -36,9 +36,9 @@ type remote struct {
 	TP      int             `json:"tp_size"`
 }
 
-// read reads "kv_transfer_params". The engine ends if blocks are to be fetched and none is named: an assertion of vLLM's
+// readLeg reads "kv_transfer_params". The engine ends if blocks are to be fetched and none is named: an assertion of vLLM's
 // scheduler fails then.
-func (n *nixl) read(c *completion, body []byte) (leg, error) {
+func (n *nixl) readLeg(c *completion, body []byte) (leg, error) {
 	var asked struct {
 		Params *struct {
 			Decode  bool `json:"do_remote_decode"`
@@ -83,7 +83,7 @@ func (n *nixl) serve(_ context.Context, q *question) (int, error) {
 	if x == nil {
 		return 0, errors.New("no such lease")
 	}
-	n.sim.leases.end(x, true)
+	n.sim.leases.endLease(x, true)
 	if q.Prompt != x.prompt {
 		return 0, errors.New("another prompt")
 	}
@@ -125,8 +125,8 @@ func (p *nixlPrefill) appendTo(answer []byte) []byte {
 	})
 }
 
-// end frees the blocks if no lease does.
-func (p *nixlPrefill) end() {
+// endLeg frees the blocks if no lease does.
+func (p *nixlPrefill) endLeg() {
 	if p.lease == nil {
 		p.sim.release(p.c.requests)
 	}
@@ -149,7 +149,7 @@ func (d *nixlDecode) prepare(ctx context.Context) error {
 	// A real engine waits in the same way: requests that it can compute go on meanwhile.
 	tokens := len(d.c.requests[0].Prompt)
 	address := net.JoinHostPort(d.from.Host, strconv.Itoa(d.from.Port))
-	if _, err := d.sim.ask(ctx, address, &question{Engine: d.from.Engine, ID: d.from.Request, Prompt: hashOf(d.c)}); err != nil {
+	if _, err := d.sim.askPeer(ctx, address, &question{Engine: d.from.Engine, ID: d.from.Request, Prompt: hashOf(d.c)}); err != nil {
 		d.sim.cfg.Logger.Warn("KV transfer failed", "request", d.from.Request, "error", err)
 		<-ctx.Done()
 		return errInternal

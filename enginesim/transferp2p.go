@@ -35,8 +35,8 @@ type p2pSource struct {
 	cached  bool // fetch the blocks in its cache: no request to it computes the prompt
 }
 
-// read reads "kv_transfer_params".
-func (p *p2p) read(c *completion, body []byte) (leg, error) {
+// readLeg reads "kv_transfer_params".
+func (p *p2p) readLeg(c *completion, body []byte) (leg, error) {
 	var asked struct {
 		Params json.RawMessage `json:"kv_transfer_params"`
 	}
@@ -159,7 +159,7 @@ func (p *p2p) serve(ctx context.Context, q *question) (int, error) {
 	// vLLM fails a transfer as a whole if the request has not computed all blocks that the other engine wants.
 	has := p.sim.allHashes(x)
 	if q.Before < 0 || q.Before > len(has) || !slices.Equal(q.Blocks, has[q.Before:min(len(has), q.Before+len(q.Blocks))]) {
-		p.sim.leases.end(x, false)
+		p.sim.leases.endLease(x, false)
 		return 0, errors.New("another prompt")
 	}
 	return len(q.Blocks), p.sim.leases.transfer(ctx, x, len(q.Blocks)*p.sim.cfg.Engine.BlockSize)
@@ -249,8 +249,8 @@ func (l *p2pLeg) appendTo(answer []byte) []byte {
 	return appendMember(answer, "kv_transfer_params", nil)
 }
 
-// end keeps the blocks of a prompt that was computed, and frees others. It does so after the answer, also after a stream.
-func (l *p2pLeg) end() {
+// endLeg keeps the blocks of a prompt that was computed, and frees others. It does so after the answer, also after a stream.
+func (l *p2pLeg) endLeg() {
 	if l.lease != nil && !(l.c.allDone() && l.sim.leases.keep(l.lease)) {
 		l.sim.leases.withdraw(l.lease)
 	}

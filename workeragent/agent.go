@@ -144,7 +144,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.followPlan(ctx, &all)
 	}
 	for _, e := range a.engines {
-		all.Go(func() { e.run(ctx) })
+		all.Go(func() { e.keepAlive(ctx) })
 	}
 	all.Go(func() {
 		for backoff.Sleep(ctx, expireEvery) == nil {

@@ -27,8 +27,8 @@ const pastBatchCost = 64
 
 func (b *pastBatch) size() int { return cap(b.data) + pastBatchCost }
 
-// add appends a batch and drops the oldest ones beyond the bounds.
-func (p *past) add(seq uint64, data []byte) {
+// addBatch appends a batch and drops the oldest ones beyond the bounds.
+func (p *past) addBatch(seq uint64, data []byte) {
 	b := pastBatch{seq, data}
 	p.batches = append(p.batches, b)
 	p.bytes += b.size()

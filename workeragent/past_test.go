@@ -13,7 +13,7 @@ import (
 func TestPastIsBounded(t *testing.T) {
 	p := past{maxBatches: 100, maxBytes: 1 << 20}
 	for seq := range uint64(105) {
-		p.add(seq, make([]byte, 10))
+		p.addBatch(seq, make([]byte, 10))
 	}
 	if n := len(p.batches); n != 100 || p.has(4) || !p.has(5) || !p.has(104) {
 		t.Errorf("%d batches from %d", n, p.batches[0].seq)
@@ -23,12 +23,12 @@ func TestPastIsBounded(t *testing.T) {
 	}
 
 	for seq := range uint64(10) {
-		p.add(105+seq, make([]byte, 300<<10))
+		p.addBatch(105+seq, make([]byte, 300<<10))
 	}
 	if n := len(p.batches); n != 3 || p.bytes > p.maxBytes || !p.has(114) {
 		t.Errorf("%d large batches of %d bytes", n, p.bytes)
 	}
-	p.add(115, make([]byte, 2<<20))
+	p.addBatch(115, make([]byte, 2<<20))
 	if len(p.batches) != 0 || p.bytes != 0 {
 		t.Errorf("one that exceeds the bound alone: %d batches, %d bytes", len(p.batches), p.bytes)
 	}
@@ -38,7 +38,7 @@ func TestPastIsBounded(t *testing.T) {
 func TestPastInPages(t *testing.T) {
 	p := past{maxBatches: 100, maxBytes: 1 << 20}
 	for seq := range uint64(10) {
-		p.add(seq, make([]byte, 100))
+		p.addBatch(seq, make([]byte, 100))
 	}
 	for _, c := range []struct {
 		from       uint64
@@ -63,7 +63,7 @@ func TestPastMemory(t *testing.T) {
 
 	p := past{maxBatches: pastBatches, maxBytes: pastBytes}
 	for seq := range uint64(pastBatches) {
-		p.add(seq, bus.EncodeBatch(&feed.Message{Worker: "n.w", Epoch: 1 << 60, Seq: seq, Batch: batch}))
+		p.addBatch(seq, bus.EncodeBatch(&feed.Message{Worker: "n.w", Epoch: 1 << 60, Seq: seq, Batch: batch}))
 	}
 
 	runtime.GC()

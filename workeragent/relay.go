@@ -66,8 +66,8 @@ func newRelay(w fleet.Worker, rank int, cfg Config, m *metrics, mirror *cacheMir
 	}
 }
 
-// run relays until ctx ends.
-func (r *relay) run(ctx context.Context) {
+// relayEvents relays until ctx ends.
+func (r *relay) relayEvents(ctx context.Context) {
 	src, err := r.source()
 	if err != nil {
 		r.cfg.Log.Error("events not relayed", "worker", r.worker.Name, "err", err)
@@ -136,7 +136,7 @@ func (r *relay) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	data := bus.EncodeBatch(&feed.Message{
 		Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, State: r.stateLocked(), Batch: b,
 	})
-	r.past.add(seq, data)
+	r.past.addBatch(seq, data)
 	if err := r.events.Add(data); err != nil {
 		r.metrics.unsent.Inc()
 		r.cfg.Log.Debug("events not published", "worker", r.worker.Name, "seq", seq, "err", err)

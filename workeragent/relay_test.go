@@ -188,7 +188,7 @@ func TestRelayUsesTheEnginesDialect(t *testing.T) {
 	h := listen(t, r.cfg.Bus)
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
-	done.Go(func() { r.run(ctx) })
+	done.Go(func() { r.relayEvents(ctx) })
 	defer done.Wait()
 	defer cancel()
 	testkit.Eventually(t, "the block is published", func() bool { return strings.Contains(strings.Join(h.all(), " "), "stored [33]") })

@@ -55,7 +55,7 @@ type supervisor struct {
 	orderedAgain chan struct{}           // guarded by mu; closed and replaced when orders changes
 	alive        bool                    // guarded by mu; between begun and stopped
 	draining     bool                    // guarded by mu; Draining replaces the state Ready
-	endLife      context.CancelCauseFunc // of the goroutine of run
+	endLife      context.CancelCauseFunc // of the goroutine of keepAlive
 }
 
 // newSupervisor returns a supervisor that has started nothing yet.
@@ -69,8 +69,8 @@ func newSupervisor(l engine.Launch, a *Agent) *supervisor {
 	return s
 }
 
-// run keeps the engine alive while the plan wants it, until ctx ends.
-func (s *supervisor) run(ctx context.Context) {
+// keepAlive keeps the engine alive while the plan wants it, until ctx ends.
+func (s *supervisor) keepAlive(ctx context.Context) {
 	for s.awaitWanted(ctx) {
 		life, end := context.WithCancelCause(ctx)
 		s.endLife = end
@@ -220,7 +220,7 @@ func (s *supervisor) startCompanions(ctx context.Context, w fleet.Worker, all *s
 			// A ready engine has opened its sockets. Events that it published before are replayed.
 			select {
 			case <-ready:
-				r.run(ctx)
+				r.relayEvents(ctx)
 			case <-ctx.Done():
 			}
 		})

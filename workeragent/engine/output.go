@@ -43,14 +43,14 @@ func (o *Output) Add(line string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	o.tail.add(line)
+	o.tail.addLine(line)
 }
 
 // Set replaces all lines by the lines of a file.
 func (o *Output) Set(lines []string) {
 	var tail OutputTail
 	for _, line := range lines {
-		tail.add(line)
+		tail.addLine(line)
 	}
 
 	o.mu.Lock()
@@ -76,7 +76,7 @@ func (t *OutputTail) Last() string {
 	return t.Lines[len(t.Lines)-1]
 }
 
-func (t *OutputTail) add(line string) {
+func (t *OutputTail) addLine(line string) {
 	if strings.TrimSpace(line) == "" {
 		return
 	}
