@@ -50,7 +50,7 @@ type adapterLoads struct {
 	wanted chan string
 }
 
-// adapterLoad is the state of one adapter. The goroutine of run owns it.
+// adapterLoad is the state of one adapter. The goroutine of loadAdapters owns it.
 type adapterLoad struct {
 	running  bool
 	attempts int       // since one succeeded
@@ -79,15 +79,15 @@ func (l *adapterLoads) want(adapter string) {
 	}
 }
 
-// ended is the result of a load. Only the goroutine of run changes states, so loads report to it.
+// ended is the result of a load. Only the goroutine of loadAdapters changes states, so loads report to it.
 type ended struct {
 	adapter string
 	err     error
 }
 
-// run loads adapters until ctx ends. One goroutine begins and ends all loads, so their states need no lock, and two requests
+// loadAdapters loads adapters until ctx ends. One goroutine begins and ends all loads, so their states need no lock, and two requests
 // for one adapter cannot begin two loads.
-func (l *adapterLoads) run(ctx context.Context) {
+func (l *adapterLoads) loadAdapters(ctx context.Context) {
 	states := map[string]*adapterLoad{} // of configured adapters, so there are no more than these
 	done := make(chan ended, maxAdapterLoads)
 	running := 0
@@ -106,7 +106,7 @@ func (l *adapterLoads) run(ctx context.Context) {
 			all.Go(func() { done <- ended{adapter, l.load(ctx, worker, adapter, path)} })
 		case e := <-done:
 			running--
-			states[e.adapter].end(e.err, time.Now())
+			states[e.adapter].endLoad(e.err, time.Now())
 		case <-ctx.Done():
 			return
 		}
@@ -135,13 +135,13 @@ func (l *adapterLoads) begin(states map[string]*adapterLoad, adapter string, run
 		return nil, ""
 	}
 
-	// From here until end, requests for this adapter begin no other load.
+	// From here until endLoad, requests for this adapter begin no other load.
 	s.running = true
 	return candidates[s.attempts%len(candidates)], path
 }
 
-// end records the result of a load.
-func (s *adapterLoad) end(err error, now time.Time) {
+// endLoad records the result of a load.
+func (s *adapterLoad) endLoad(err error, now time.Time) {
 	s.running = false
 	// A request that came meanwhile has not begun another load, and clients ask again, so none is lost.
 	if err != nil {

@@ -33,7 +33,7 @@ func loadsRouter(t *testing.T) (*Router, *testkit.Log) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { r.loads.run(ctx) })
+	running.Go(func() { r.loads.loadAdapters(ctx) })
 	t.Cleanup(func() { stop(); running.Wait() })
 	return r, log
 }
@@ -118,12 +118,12 @@ func TestAdapterThatCannotBeLoaded(t *testing.T) {
 		if again, _ := r.loads.begin(states, "poet", 0, now); again != nil {
 			t.Errorf("attempt %d begins twice", i)
 		}
-		states["poet"].end(io.ErrUnexpectedEOF, now)
+		states["poet"].endLoad(io.ErrUnexpectedEOF, now)
 	}
 	if w, _ := r.loads.begin(states, "poet", maxAdapterLoads, now.Add(time.Hour)); w != nil {
 		t.Error("more adapters are loaded at a time than may be")
 	}
-	states["poet"].end(nil, now)
+	states["poet"].endLoad(nil, now)
 	if w, _ := r.loads.begin(states, "poet", 0, now.Add(time.Second)); w != nil {
 		t.Error("an adapter is loaded again before the list of the engine was read")
 	}

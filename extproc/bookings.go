@@ -77,7 +77,7 @@ func (r *Router) foreignEnded(replica string, e *messages.Entry) {
 	// An end that is counted here is forwarded all the same: a replica that has just started is not known yet, and
 	// its booking matters more than a count.
 	now := time.Now()
-	if known := r.ends.add(replica, e, now); !known {
+	if known := r.ends.queueEnd(replica, e, now); !known {
 		r.doors.accessLog.Apply(e, now)
 	}
 }

@@ -36,7 +36,7 @@ func newDecisionLog(cfg *config.Decisions, log *slog.Logger, reg prometheus.Regi
 		Written:   func(lines int) { written.Add(float64(lines)) },
 		Lost: func(lines int, err error) {
 			lost.Add(float64(lines))
-			errors.add(err)
+			errors.logSometimes(err)
 		},
 	}), file, nil
 }
@@ -53,8 +53,8 @@ type rareErrors struct {
 
 const logErrorsEvery = time.Minute
 
-// add logs err, unless it is nil or another was logged less than a minute ago.
-func (r *rareErrors) add(err error) {
+// logSometimes logs err, unless it is nil or another was logged less than a minute ago.
+func (r *rareErrors) logSometimes(err error) {
 	if err == nil {
 		return
 	}

@@ -45,8 +45,8 @@ const maxDemandModels = 512
 
 func newDemand() *demand { return &demand{models: map[string]*bus.ModelDemand{}} }
 
-// of returns the counts of a model; nil if there are too many models. mu is held.
-func (c *demand) of(model string) *bus.ModelDemand {
+// countsOf returns the counts of a model; nil if there are too many models. mu is held.
+func (c *demand) countsOf(model string) *bus.ModelDemand {
 	m := c.models[model]
 	if m == nil && len(c.models) < maxDemandModels {
 		m = &bus.ModelDemand{Model: model}
@@ -64,7 +64,7 @@ func (c *demand) decided(d *decision.Decision) {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := c.of(d.Pool)
+	m := c.countsOf(d.Pool)
 	if m == nil {
 		return
 	}
@@ -99,7 +99,7 @@ func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
 	if model == "" {
 		return
 	}
-	m := c.of(model)
+	m := c.countsOf(model)
 	if m == nil {
 		return
 	}
@@ -119,7 +119,7 @@ func (c *demand) message(replica string, queues []route.QueueStats, speeds map[l
 		m.Waiting, m.WaitingTokens = 0, 0
 	}
 	for _, q := range queues {
-		if m := c.of(q.Pool); m != nil {
+		if m := c.countsOf(q.Pool); m != nil {
 			m.Waiting += q.Requests
 			m.WaitingTokens += q.Tokens
 		}

@@ -80,9 +80,9 @@ func (f *foreignEnds) observe(replica string, now time.Time) {
 	f.seen[replica] = now
 }
 
-// add queues the end of a request of another replica. It returns false if no such replica is known: the request may
+// queueEnd queues the end of a request of another replica. It returns false if no such replica is known: the request may
 // be one of an earlier process, and nobody else counts it.
-func (f *foreignEnds) add(replica string, e *messages.Entry, now time.Time) (known bool) {
+func (f *foreignEnds) queueEnd(replica string, e *messages.Entry, now time.Time) (known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 

@@ -22,18 +22,18 @@ func TestForeignEndsAreBounded(t *testing.T) {
 	count := func(result string) int { return int(testutil.ToFloat64(f.results.WithLabelValues(result))) }
 
 	now := time.Unix(1_000_000, 0)
-	f.add("other", e, now)
-	f.add("other", e, now.Add(time.Second))
-	f.add("other", e, now.Add(2*time.Minute))
+	f.queueEnd("other", e, now)
+	f.queueEnd("other", e, now.Add(time.Second))
+	f.queueEnd("other", e, now.Add(2*time.Minute))
 	if n := strings.Count(log.String(), "bus.url"); n != 2 || count(endNoBus) != 3 {
 		t.Errorf("without a bus: %d warnings, %d ends counted", n, count(endNoBus))
 	}
 
 	f.join()
 	for range maxForeign + 10 {
-		f.add("other", e, now)
+		f.queueEnd("other", e, now)
 	}
-	f.add("*", e, now)
+	f.queueEnd("*", e, now)
 	if n := len(f.take()["other"]); n != maxForeign || count(endDropped) != 11 {
 		t.Errorf("%d ends wait, %d were dropped", n, count(endDropped))
 	}
@@ -48,15 +48,15 @@ func TestForeignEndsOfUnknownReplicas(t *testing.T) {
 	f := newForeignEnds(log.Logger(), prometheus.NewRegistry())
 	f.join()
 	e, now := &messages.Entry{Booking: "b"}, time.Unix(1_000_000, 0)
-	if f.add("other", e, now) {
+	if f.queueEnd("other", e, now) {
 		t.Error("a replica that has published nothing is known")
 	}
 	f.observe("other", now)
-	if !f.add("other", e, now.Add(time.Second)) {
+	if !f.queueEnd("other", e, now.Add(time.Second)) {
 		t.Error("a replica that has just published is not known")
 	}
 	f.observe("third", now.Add(time.Hour))
-	if f.add("other", e, now.Add(time.Hour)) || len(f.seen) != 1 {
+	if f.queueEnd("other", e, now.Add(time.Hour)) || len(f.seen) != 1 {
 		t.Errorf("a replica that is silent is known: %v", f.seen)
 	}
 }

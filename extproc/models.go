@@ -61,9 +61,9 @@ func newCatalog(s *state, reg prometheus.Registerer) *catalog {
 	}
 }
 
-// set replaces the models of the router, under their names, aliases and adapters. After an error the old
+// setModels replaces the models of the router, under their names, aliases and adapters. After an error the old
 // models stay in use.
-func (c *catalog) set(settings *config.Config) error {
+func (c *catalog) setModels(settings *config.Config) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 

@@ -88,7 +88,7 @@ func New(cfg Config) (*Router, error) {
 		return nil, err
 	}
 
-	if err := r.models.set(settings); err != nil {
+	if err := r.models.setModels(settings); err != nil {
 		return nil, err
 	}
 	if err := r.addListedWorkers(cfg); err != nil {
@@ -185,7 +185,7 @@ func (r *Router) Reload(settings *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := r.models.set(settings); err != nil {
+	if err := r.models.setModels(settings); err != nil {
 		return err
 	}
 
@@ -231,7 +231,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	followers.Go(func() { r.followList(ctx) })
 	followers.Go(func() { r.doors.requests.Run(ctx) })
 	followers.Go(func() { r.models.follow(ctx) })
-	followers.Go(func() { r.loads.run(ctx) })
+	followers.Go(func() { r.loads.loadAdapters(ctx) })
 	if cfg.Bus != nil {
 		r.bus.Store(cfg.Bus)
 		r.ends.join()

@@ -71,7 +71,7 @@ func (s *Server) Wanted(source string) bool {
 func (s *Server) Follow(source, booking string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	src := s.of(source)
+	src := s.sourceOf(source)
 	src.settle(time.Now())
 	if src.followed < maxFollowed {
 		src.followed++

@@ -46,8 +46,8 @@ func (src *source) settle(now time.Time) {
 	}
 }
 
-// of returns the source of that name. s.mu is held.
-func (s *Server) of(name string) *source {
+// sourceOf returns the source of that name. s.mu is held.
+func (s *Server) sourceOf(name string) *source {
 	if s.sources[name] == nil {
 		s.sources[name] = &source{}
 	}
@@ -58,7 +58,7 @@ func (s *Server) opened(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics.streams.Inc()
-	src := s.of(name)
+	src := s.sourceOf(name)
 	src.streams++
 	src.settle(time.Now())
 }
@@ -68,7 +68,7 @@ func (s *Server) closed(name string) {
 	defer s.mu.Unlock()
 	s.metrics.streams.Dec()
 
-	src := s.of(name)
+	src := s.sourceOf(name)
 	src.streams--
 	now := time.Now()
 	if src.streams == 0 {
@@ -264,7 +264,7 @@ func (r *remote) close() {
 func (s *Server) connected(name string, by int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	src := s.of(name)
+	src := s.sourceOf(name)
 	src.conns += by
 	src.settle(time.Now())
 }

@@ -13,7 +13,7 @@ func (x *Exchange) OnPanic(cause any, stack []byte, now time.Time) Reply {
 	x.OnEnd(true, now)
 	x.phase = Finished
 	x.svc.metrics.outcomes.WithLabelValues(outcomePanic).Inc()
-	x.svc.panics.add(cause, stack, now)
+	x.svc.panics.logPanic(cause, stack, now)
 	x.decision = nil // nothing is known about its state
 	if x.booking != "" {
 		x.svc.router.End(x.booking, now)
@@ -39,8 +39,8 @@ type panicLog struct {
 // logPanicsEvery is the least time between two stacks in the log.
 const logPanicsEvery = time.Minute
 
-// add logs a panic with its stack, unless another was logged less than a minute ago.
-func (p *panicLog) add(cause any, stack []byte, now time.Time) {
+// logPanic logs a panic with its stack, unless another was logged less than a minute ago.
+func (p *panicLog) logPanic(cause any, stack []byte, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now.Sub(p.last) < logPanicsEvery {

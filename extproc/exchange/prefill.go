@@ -62,13 +62,13 @@ func (x *Exchange) prefill(d *decision.Decision, body []byte) (decode []byte, ok
 // toPrefill returns the request to prefill workers, for a request whose decode worker is picked.
 func (x *Exchange) toPrefill(d *decision.Decision, body []byte) *prefill.Request {
 	return &prefill.Request{
-		Decision: d, Ask: x.ask(body), Endpoint: x.target.shape, Path: x.target.path, Body: body,
+		Decision: d, Ask: x.prefillRequest(body), Endpoint: x.target.shape, Path: x.target.path, Body: body,
 		RequestID: x.requestID(), Authorization: x.head.Authorization,
 	}
 }
 
-// ask returns the request by which prefill workers are chosen.
-func (x *Exchange) ask(body []byte) request.Request {
+// prefillRequest returns the request by which prefill workers are chosen.
+func (x *Exchange) prefillRequest(body []byte) request.Request {
 	known := x.target.known
 	r := request.Request{Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Context.Done(), Reading: &x.reading}
 	if !known {

@@ -45,7 +45,7 @@ const maxPlans = 1 << 14
 type plans struct {
 	mu   sync.Mutex
 	byID map[string]*plan // guarded by mu
-	ids  []string         // guarded by mu; a ring, in the order of add
+	ids  []string         // guarded by mu; a ring, in the order of addPlan
 	next int              // guarded by mu
 }
 
@@ -56,8 +56,8 @@ type plan struct {
 	broke    []string          // prefill workers that the body has broken
 }
 
-// add keeps a decision.
-func (p *plans) add(d *decision.Decision, relayed bool, broke []string) {
+// addPlan keeps a decision.
+func (p *plans) addPlan(d *decision.Decision, relayed bool, broke []string) {
 	kept := &plan{decision: *d, relayed: relayed, broke: broke}
 	kept.decision.Candidates, kept.decision.Others = nil, nil
 
@@ -259,7 +259,7 @@ func (r *Relayed) decide(now time.Time) (*decision.Decision, *Answer) {
 	}
 
 	x := &r.exchange
-	ask := x.ask(r.body)
+	ask := x.prefillRequest(r.body)
 	ask.ID = r.svc.router.NewID()
 	ask.Splits = x.splits()
 	ask.Local = r.attempts == maxAttempts-1 || r.answered

@@ -86,7 +86,7 @@ func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 		set(prefill.HeaderRequestID, x.requestID())
 	}
 	if d.Split && x.svc.relay != "" {
-		x.svc.plans.add(d, x.isRelayed(d), x.broke)
+		x.svc.plans.addPlan(d, x.isRelayed(d), x.broke)
 		set(envoynames.HeaderDecision, d.ID)
 		set(headerRetryOn, x.retriable(d.Transfer))
 	}

@@ -57,14 +57,14 @@ func (l *Log) readEntries(message []byte) error {
 	for w.next() {
 		if w.tag == entriesLogEntry<<3|length {
 			l.Entries = append(l.Entries, Entry{})
-			w.err = l.Entries[len(l.Entries)-1].read(w.bytes)
+			w.err = l.Entries[len(l.Entries)-1].decode(w.bytes)
 		}
 	}
 	return w.err
 }
 
-// read decodes an HTTPAccessLogEntry.
-func (e *Entry) read(message []byte) error {
+// decode decodes an HTTPAccessLogEntry.
+func (e *Entry) decode(message []byte) error {
 	var common, request, response bool
 	var properties []byte // of the request
 	w := over(message)

@@ -79,7 +79,7 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 	n := copy(p, b.bytes[r.at:])
 	r.at += n
 	if r.at == int(b.size) {
-		r.end()
+		r.endReading()
 	}
 	return n, nil
 }
@@ -88,12 +88,12 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 func (r *bodyReader) Close() error {
 	r.body.mu.Lock()
 	defer r.body.mu.Unlock()
-	r.end()
+	r.endReading()
 	return nil
 }
 
-// end records that the reader needs the bytes no more. body.mu is held.
-func (r *bodyReader) end() {
+// endReading records that the reader needs the bytes no more. body.mu is held.
+func (r *bodyReader) endReading() {
 	if r.open {
 		r.open = false
 		r.body.reading--

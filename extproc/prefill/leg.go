@@ -152,8 +152,8 @@ func (s *Sender) exchange(r *http.Request) (answer []byte, status int, err error
 	return all.Bytes(), response.StatusCode, nil
 }
 
-// end counts the outcome and ends the booking. How the request ended is evidence of the worker's health.
-func (l *Leg) end() {
+// endBooking counts the outcome and ends the booking. How the request ended is evidence of the worker's health.
+func (l *Leg) endBooking() {
 	l.sender.Count(l.outcome)
 	l.judge(time.Now())
 	p := l.worker

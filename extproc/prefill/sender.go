@@ -161,7 +161,7 @@ func (s *Sender) Compute(ctx context.Context, r *Request) (body []byte, cached i
 			switch {
 			case err == nil:
 				s.router.Handed(r.Decision, time.Now())
-				leg.end()
+				leg.endBooking()
 				r.Transferred = true
 				return decode, leg.cached
 			case errors.Is(err, handoff.ErrFinished):
@@ -170,7 +170,7 @@ func (s *Sender) Compute(ctx context.Context, r *Request) (body []byte, cached i
 				leg.outcome, leg.err = Unusable, err
 			}
 		}
-		leg.end()
+		leg.endBooking()
 		if leg.broke {
 			r.Broke = append(r.Broke, leg.worker.Worker)
 		}
@@ -204,7 +204,7 @@ func (s *Sender) Begin(ctx context.Context, r *Request) (leg *Leg, body []byte) 
 	body, err := leg.transfer.Decode(nil, r.Body, nil)
 	if err != nil { // an address that the fleet has accepted, so this cannot happen
 		leg.outcome = Unusable
-		leg.end()
+		leg.endBooking()
 		return nil, r.Body
 	}
 
@@ -213,7 +213,7 @@ func (s *Sender) Begin(ctx context.Context, r *Request) (leg *Leg, body []byte) 
 	go func() {
 		defer close(leg.done)
 		leg.send(ctx)
-		leg.end()
+		leg.endBooking()
 	}()
 	return leg, body
 }
@@ -251,7 +251,7 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 	body, err := leg.transfer.Prefill(nil, r.Body)
 	if err != nil || p.Transfer != d.Transfer { // the configuration is checked, and the body was parsed
 		leg.outcome = Cancelled
-		leg.end()
+		leg.endBooking()
 		return nil, NoWorker
 	}
 	leg.body = NewBody(body)

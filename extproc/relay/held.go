@@ -19,10 +19,10 @@ type held struct {
 // firstPiece is the first size of a body's memory, in bytes. It doubles when it is full.
 const firstPiece = 8 << 10
 
-// read reads a body of at most limit bytes, within bodyWithin. Memory counts in the budget before it is used. The answer is the
+// readBody reads a body of at most limit bytes, within bodyWithin. Memory counts in the budget before it is used. The answer is the
 // refusal of a body that is too large, that has not arrived as a whole, or for which there is no room; nil for none. After it the
 // connection ends, and the rest of the body is not waited for.
-func (b *held) read(w http.ResponseWriter, r *http.Request, limit int64) (refusal *exchange.Answer) {
+func (b *held) readBody(w http.ResponseWriter, r *http.Request, limit int64) (refusal *exchange.Answer) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyWithin)) // it fails if the connection has ended
 	defer func() {

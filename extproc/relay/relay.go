@@ -101,7 +101,7 @@ const drainFor = 2 * time.Second
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body := &held{budget: h.requests.RelayBudget()}
 	defer body.free()
-	if answer := body.read(w, r, h.requests.Settings().BodyBytes); answer != nil {
+	if answer := body.readBody(w, r, h.requests.Settings().BodyBytes); answer != nil {
 		write(w, answer)
 		return
 	}
@@ -166,11 +166,11 @@ func (c *call) attempt(relayed *exchange.Relayed) (done bool) {
 		write(c.w, answer)
 		return true
 	}
-	return c.try(ctx, cancel, attempt)
+	return c.sendAttempt(ctx, cancel, attempt)
 }
 
-// try sends an attempt, and reports whether the client has its answer, or has left. Cancel stops both legs.
-func (c *call) try(ctx context.Context, cancel context.CancelFunc, a *exchange.Attempt) (done bool) {
+// sendAttempt sends an attempt, and reports whether the client has its answer, or has left. Cancel stops both legs.
+func (c *call) sendAttempt(ctx context.Context, cancel context.CancelFunc, a *exchange.Attempt) (done bool) {
 	response, prefillOK, err := c.send(ctx, cancel, a)
 	if response != nil {
 		defer func() { _ = response.Body.Close() }()

@@ -36,7 +36,7 @@ func (c Config) discover(ctx context.Context, w fleet.Worker) {
 	var current []kvsource.Socket
 	logged := "" // the last error, which is not logged twice
 	for ctx.Err() == nil {
-		found, err := ask(ctx, client, w)
+		found, err := askSockets(ctx, client, w)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -59,8 +59,8 @@ func (c Config) discover(ctx context.Context, w fleet.Worker) {
 	}
 }
 
-// ask returns the sockets of the engine's ranks, at least one.
-func ask(ctx context.Context, client *http.Client, w fleet.Worker) ([]kvsource.Socket, error) {
+// askSockets returns the sockets of the engine's ranks, at least one.
+func askSockets(ctx context.Context, client *http.Client, w fleet.Worker) ([]kvsource.Socket, error) {
 	found, err := kvsource.Discover(ctx, client, "http://"+w.Address)
 	if err == nil && len(found) == 0 {
 		err = errNoEvents
@@ -86,7 +86,7 @@ func (c Config) start(ctx context.Context, w fleet.Worker, found []kvsource.Sock
 			continue
 		}
 		c.Log.Info("event socket found", "worker", w.Name, "rank", at.Rank, "address", at.Endpoint)
-		running.Go(func() { s.run(ctx) })
+		running.Go(func() { s.readSocket(ctx) })
 	}
 
 	return func() {

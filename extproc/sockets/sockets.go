@@ -152,7 +152,7 @@ func (c Config) follow(ctx context.Context, f *follower) (end func()) {
 	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for _, s := range f.configured {
-		all.Go(func() { s.run(ctx) })
+		all.Go(func() { s.readSocket(ctx) })
 	}
 	if kvsource.Discovered(f.worker.KVEvents) {
 		all.Go(func() { c.discover(ctx, f.worker) })
@@ -250,8 +250,8 @@ func (c Config) source(w fleet.Worker, at kvsource.Socket) (*source, error) {
 	return &source{src, stream{into, c.Fleet}, c.Log, c.Sources}, nil
 }
 
-// run reads the socket until ctx ends.
-func (s *source) run(ctx context.Context) {
+// readSocket reads the socket until ctx ends.
+func (s *source) readSocket(ctx context.Context) {
 	defer s.running.Add(s.stream.Worker, s.stream.Rank, s.Source)()
 	if err := s.Run(ctx, &s.stream); err != nil {
 		s.log.Error("event socket closed", "worker", s.stream.Worker, "rank", s.stream.Rank, "err", err)

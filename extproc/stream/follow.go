@@ -103,7 +103,7 @@ func (d *door) answer(m *messages.Request, now time.Time) error {
 		d.OnResponseBody(0, true, now)
 	case messages.Trailers: // of the request, after a body that was whole without them
 	default:
-		d.srv.notices.add(d.Source(), unexpected(m).Error())
+		d.srv.notices.logOnce(d.Source(), unexpected(m).Error())
 		return unexpected(m)
 	}
 	return d.stream.SendMsg(&messages.Response{To: to})

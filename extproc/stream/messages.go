@@ -55,8 +55,8 @@ func toMessage(r exchange.Reply, answered exchange.Phase) any {
 	return m
 }
 
-// set returns a header that replaces an existing one.
-func set(key, value string) *corev3.HeaderValueOption {
+// setHeader returns a header that replaces an existing one.
+func setHeader(key, value string) *corev3.HeaderValueOption {
 	return &corev3.HeaderValueOption{
 		Header:       &corev3.HeaderValue{Key: key, RawValue: []byte(value)},
 		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
@@ -65,12 +65,12 @@ func set(key, value string) *corev3.HeaderValueOption {
 
 // immediate returns an answer to the client as a message to Envoy.
 func immediate(a *exchange.Answer) *extprocv3.ImmediateResponse {
-	headers := []*corev3.HeaderValueOption{set("content-type", "application/json")}
+	headers := []*corev3.HeaderValueOption{setHeader("content-type", "application/json")}
 	if seconds := a.RetrySeconds(); seconds != "" {
-		headers = append(headers, set("retry-after", seconds))
+		headers = append(headers, setHeader("retry-after", seconds))
 	}
 	if a.Allow != "" {
-		headers = append(headers, set("allow", a.Allow))
+		headers = append(headers, setHeader("allow", a.Allow))
 	}
 	return &extprocv3.ImmediateResponse{
 		Status:  &typev3.HttpStatus{Code: typev3.StatusCode(a.Status)},

@@ -57,7 +57,7 @@ func unexpected(m *messages.Request) error {
 // noteUnread counts a request whose prompt is not read, and logs the setting that is the reason.
 func (d *door) noteUnread() {
 	d.srv.metrics.unread.WithLabelValues(d.mode.String()).Inc()
-	d.srv.notices.add(d.Source(), unreadNotices[d.mode])
+	d.srv.notices.logOnce(d.Source(), unreadNotices[d.mode])
 }
 
 // unreadModes are the modes in which bodies may not be read. Their texts are made once, and not for each request.

@@ -272,8 +272,8 @@ func TestNoticesAreFew(t *testing.T) {
 	var log testkit.Log
 	n := notices{log: log.Logger()}
 	for i := range 2 * maxNotices {
-		n.add("envoy", "one mistake")
-		n.add(strings.Repeat("e", i), "a mistake of each")
+		n.logOnce("envoy", "one mistake")
+		n.logOnce(strings.Repeat("e", i), "a mistake of each")
 	}
 	if got := log.Count("level=WARN"); got != maxNotices {
 		t.Errorf("%d lines", got)

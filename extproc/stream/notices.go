@@ -17,8 +17,8 @@ type notices struct {
 // maxNotices bounds the notices that are logged. It exceeds the number of Envoys and mistakes in one place.
 const maxNotices = 256
 
-// add logs a notice about an Envoy, unless it was logged before.
-func (n *notices) add(source, text string) {
+// logOnce logs a notice about an Envoy, unless it was logged before.
+func (n *notices) logOnce(source, text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	key := [2]string{source, text}

@@ -156,7 +156,7 @@ func (d *door) serve(msg *messages.Request) (last bool, err error) {
 	r, err := d.handle(msg, time.Now())
 	if err != nil {
 		d.srv.requests.CountProtocolError()
-		d.srv.notices.add(d.Source(), status.Convert(err).Message())
+		d.srv.notices.logOnce(d.Source(), status.Convert(err).Message())
 		return true, err
 	}
 
@@ -198,7 +198,7 @@ func (d *door) handle(m *messages.Request, now time.Time) (exchange.Reply, error
 	case m.Refused:
 		return d.OnOverload(now), nil
 	case m.Observed:
-		d.srv.notices.add(d.Source(), "it ignores all decisions: remove observability_mode")
+		d.srv.notices.logOnce(d.Source(), "it ignores all decisions: remove observability_mode")
 		return exchange.Reply{Last: true, Silent: true}, nil
 	case m.Kind == messages.Headers && d.Phase() == exchange.WantHeaders:
 		return d.onHeaders(m, now), nil
