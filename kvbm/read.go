@@ -32,7 +32,7 @@ func (s *Store) Find(keys []block.Key, prefix int, compute Compute) (f Found) {
 	var parts []onboard.Part
 	now := s.cfg.Now()
 	for f.Blocks < len(keys) {
-		n, on := s.run(keys[f.Blocks:])
+		n, on := s.leadingRun(keys[f.Blocks:])
 		if n == 0 {
 			break
 		}
@@ -62,7 +62,7 @@ func (s *Store) Find(keys []block.Key, prefix int, compute Compute) (f Found) {
 func (s *Store) Copied(blocks int, took time.Duration) {
 	if blocks > 0 && took > 0 {
 		s.host.begin(blocks)
-		s.host.end(blocks, took, true, s.cfg.Now())
+		s.host.endLoad(blocks, took, true, s.cfg.Now())
 	}
 }
 
@@ -86,8 +86,8 @@ func (s *Store) Report() (out fleet.Store) {
 	return out
 }
 
-// run returns how many of the first blocks are in one place, and which as an index of Found.On.
-func (s *Store) run(keys []block.Key) (n, on int) {
+// leadingRun returns how many of the first blocks are in one place, and which as an index of Found.On.
+func (s *Store) leadingRun(keys []block.Key) (n, on int) {
 	s.mu.Lock()
 	n = s.pool.Match(keys)
 	s.mu.Unlock()
@@ -257,7 +257,7 @@ func (s *Store) loadFrom(ctx context.Context, t *tier, keys []block.Key, slots [
 	errs := t.Load(ctx, keys, dst)
 	failed := slices.ContainsFunc(errs, func(err error) bool { return err != nil })
 	ended := s.cfg.Now()
-	t.speed.end(len(keys), ended.Sub(began), !failed, ended)
+	t.speed.endLoad(len(keys), ended.Sub(began), !failed, ended)
 
 	if came := s.arrive(keys, slots, errs); len(came) > 0 {
 		t.counts.loaded.Add(uint64(len(came)))

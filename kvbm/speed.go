@@ -32,9 +32,9 @@ func (s *speed) begin(blocks int) {
 	s.loading += blocks
 }
 
-// end ends a load. One that has succeeded and was alone is an observation: others have waited for each other. A single block shows the
+// endLoad ends a load. One that has succeeded and was alone is an observation: others have waited for each other. A single block shows the
 // latency, and several the time of each. A load that has failed after a long time shows that the tier is at least so slow.
-func (s *speed) end(blocks int, took time.Duration, succeeded bool, now time.Time) {
+func (s *speed) endLoad(blocks int, took time.Duration, succeeded bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loading -= blocks

@@ -433,11 +433,11 @@ func TestFindComparesWithComputing(t *testing.T) {
 	if f := s.Find(keys, 0, microseconds); f.Load != 0 || f.Blocks != 8 {
 		t.Errorf("on a busy tier %+v", f)
 	}
-	s.tiers[0].speed.end(100, 0, true, now)
+	s.tiers[0].speed.endLoad(100, 0, true, now)
 
 	// A load that failed after a second was slow. The tier is tried again when that is long ago.
 	s.tiers[0].speed.begin(8)
-	s.tiers[0].speed.end(8, time.Second, false, now)
+	s.tiers[0].speed.endLoad(8, time.Second, false, now)
 	if f := s.Find(keys, 0, microseconds); f.Load != 0 {
 		t.Errorf("after a failure %+v", f)
 	}
@@ -471,7 +471,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	now = now.Add(time.Hour)
-	s.tiers[1].speed.end(2, time.Second, false, now.Add(-time.Hour))
+	s.tiers[1].speed.endLoad(2, time.Second, false, now.Add(-time.Hour))
 	if got := s.Report(); got != unmeasured {
 		t.Errorf("an hour later %+v", got)
 	}

@@ -103,14 +103,14 @@ func (d *Direct) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		h, err := d.start(ctx)
 		if err == nil {
-			d.set(h, nil)
+			d.setHelper(h, nil)
 			d.cfg.Log.Info("stator-transfer runs, to copy KV blocks from other nodes by NIXL", "pid", h.PID())
 			<-ctx.Done()
-			h.Close() // before set, because peers take an agent that does not run as one that has ended
-			d.set(nil, errors.New("this node stops"))
+			h.Close() // before setHelper, because peers take an agent that does not run as one that has ended
+			d.setHelper(nil, errors.New("this node stops"))
 			return
 		}
-		d.set(nil, err)
+		d.setHelper(nil, err)
 		if ctx.Err() == nil && logged != err.Error() {
 			logged = err.Error()
 			d.cfg.Log.Warn("KV blocks come by TCP, because stator-transfer does not start", "err", err)
@@ -138,8 +138,8 @@ func (d *Direct) start(ctx context.Context) (helper, error) {
 	})
 }
 
-// set enters the child, or why none runs.
-func (d *Direct) set(h helper, reason error) {
+// setHelper enters the child, or why none runs.
+func (d *Direct) setHelper(h helper, reason error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.helper = h

@@ -108,8 +108,8 @@ func TestBlocksComeByTCP(t *testing.T) {
 			there.serve(t, !c.old)
 			if c.stops {
 				h := there.helper
-				there.set(nil, errors.New("a reason there"))
-				t.Cleanup(func() { there.set(h, nil) })
+				there.setHelper(nil, errors.New("a reason there"))
+				t.Cleanup(func() { there.setHelper(h, nil) })
 			}
 			log := &logged{}
 			here := newNode(t, n, 64, func(cfg *Config) {
@@ -219,7 +219,7 @@ func TestPeerThatHasEnded(t *testing.T) {
 func TestHasEnded(t *testing.T) {
 	_, there, p := pair(t, nil, nil)
 	there.put(t, someKeys(1))
-	a, err := p.ask(t.Context(), someKeys(1))
+	a, err := p.askSlots(t.Context(), someKeys(1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -107,7 +107,7 @@ func (p *Peer) stats() PeerStats {
 // ctx does not stop a transfer by NIXL, because that costs a fence: Fetch waits for it, for Config.Timeout at most.
 func (p *Peer) Fetch(ctx context.Context, keys []block.Key, dst [][]byte) []stream.Result {
 	results := make([]stream.Result, len(keys))
-	settled, err := p.read(ctx, keys, dst, results)
+	settled, err := p.fetchBlocks(ctx, keys, dst, results)
 	p.ended(ctx, err)
 
 	var left []int
@@ -140,8 +140,9 @@ func (p *Peer) Fetch(ctx context.Context, keys []block.Key, dst [][]byte) []stre
 // errPausing is the error within the pause after a failure, and after Close. It is not noted.
 var errPausing = errors.New("NIXL is not used now")
 
-// read fetches blocks by NIXL. It returns how many of the first ones have a result: the others, and damaged ones, are still to be fetched.
-func (p *Peer) read(ctx context.Context, keys []block.Key, dst [][]byte, results []stream.Result) (settled int, err error) {
+// fetchBlocks fetches blocks by NIXL. It returns how many of the first ones have a result: the others, and damaged ones, are still to
+// be fetched.
+func (p *Peer) fetchBlocks(ctx context.Context, keys []block.Key, dst [][]byte, results []stream.Result) (settled int, err error) {
 	if !p.begin() {
 		return 0, errPausing
 	}
@@ -204,7 +205,7 @@ func (p *Peer) readSome(ctx context.Context, keys []block.Key, dst [][]byte, res
 	if err != nil {
 		return 0, err
 	}
-	a, err := p.ask(ctx, keys)
+	a, err := p.askSlots(ctx, keys)
 	if err != nil {
 		return 0, err
 	}
@@ -233,8 +234,8 @@ func (p *Peer) readSome(ctx context.Context, keys []block.Key, dst [][]byte, res
 	return len(a.Slots), compare(&a, dst, results)
 }
 
-// ask asks the peer for the slots of blocks.
-func (p *Peer) ask(ctx context.Context, keys []block.Key) (a answer, err error) {
+// askSlots asks the peer for the slots of blocks.
+func (p *Peer) askSlots(ctx context.Context, keys []block.Key) (a answer, err error) {
 	p.joining.Lock()
 	has := p.agent
 	p.joining.Unlock()
@@ -401,7 +402,7 @@ func (p *Peer) ended(ctx context.Context, err error) {
 	if err == nil {
 		p.d.counts.nixlOK.Add(1)
 		p.pauses.Reset()
-		p.log("nixl", nil)
+		p.logFault("nixl", nil)
 		return
 	}
 	if slices.ContainsFunc(notTried, func(own error) bool { return errors.Is(err, own) }) {
@@ -419,13 +420,13 @@ func (p *Peer) ended(ctx context.Context, err error) {
 		}
 	}
 	p.until = time.Now().Add(p.pauses.Next())
-	p.log(kind, err)
+	p.logFault(kind, err)
 }
 
-// log logs a kind of result that differs from the kind before.
+// logFault logs a kind of result that differs from the kind before.
 //
 // Requires: mu.
-func (p *Peer) log(kind string, err error) {
+func (p *Peer) logFault(kind string, err error) {
 	if p.logged == kind {
 		return
 	}

@@ -86,12 +86,12 @@ func (c *connection) Call(message []byte) ([]byte, error) {
 	}
 	switch r.Op {
 	case opDone:
-		c.end(r.Lease)
+		c.endLease(r.Lease)
 		return json.Marshal(&answer{})
 	case opAgent:
 		return json.Marshal(&answer{Node: c.d.id, Agent: c.d.agent()})
 	}
-	a, err := c.read(r.Has, keys)
+	a, err := c.holdBlocks(r.Has, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +111,8 @@ func (d *Direct) agent() string {
 	return name
 }
 
-// read holds blocks for the client, as far as there is room.
-func (c *connection) read(has string, keys []block.Key) (*answer, error) {
+// holdBlocks holds blocks for the client, as far as there is room.
+func (c *connection) holdBlocks(has string, keys []block.Key) (*answer, error) {
 	h, _, err := c.d.running()
 	if err != nil {
 		return nil, err
@@ -162,12 +162,12 @@ func (c *connection) begin(room, found int, release func()) (id uint64) {
 		release()
 		return 0
 	}
-	c.leases[id] = &lease{blocks: found, release: release, timer: time.AfterFunc(c.d.cfg.LeaseTime, func() { c.end(id) })}
+	c.leases[id] = &lease{blocks: found, release: release, timer: time.AfterFunc(c.d.cfg.LeaseTime, func() { c.endLease(id) })}
 	return id
 }
 
-// end releases the blocks of a lease. It does nothing for a lease that has ended.
-func (c *connection) end(id uint64) {
+// endLease releases the blocks of a lease. It does nothing for a lease that has ended.
+func (c *connection) endLease(id uint64) {
 	c.mu.Lock()
 	l := c.leases[id]
 	delete(c.leases, id)
@@ -192,6 +192,6 @@ func (c *connection) Close() {
 	}
 	c.mu.Unlock()
 	for _, id := range ids {
-		c.end(id)
+		c.endLease(id)
 	}
 }

@@ -171,7 +171,7 @@ func (d *Disk) Store(ctx context.Context, key block.Key, data []byte, priority u
 	r.key = key
 	r.priority = priority
 	r.data = data
-	return d.expired(ctx, d.writes.do(ctx, r))
+	return d.expired(ctx, d.writes.doRequest(ctx, r))
 }
 
 // admit returns a request for a Store, which counts in calls. It returns none if the tier has the block, and none with an error if
@@ -193,7 +193,7 @@ func (d *Disk) admit(key block.Key) (*request, error) {
 		d.health.retry = d.cfg.Now().Add(d.health.pause.Next()) // this Store tries, and others wait for its result
 	}
 
-	r := d.writes.get()
+	r := d.writes.getRequest()
 	if r == nil {
 		d.stats.Busy++
 		return nil, ErrBusy
@@ -323,7 +323,7 @@ func (d *Disk) Load(ctx context.Context, key block.Key, dst []byte) error {
 	}
 	defer d.calls.Done()
 	r.data = dst
-	return d.expired(ctx, d.reads.do(ctx, r))
+	return d.expired(ctx, d.reads.doRequest(ctx, r))
 }
 
 // find returns a request for a Load, which has a reference to the slot and counts in calls.
@@ -337,7 +337,7 @@ func (d *Disk) find(key block.Key, length int) (*request, error) {
 	if !d.pool.Has(key) {
 		return nil, ErrNotFound
 	}
-	r := d.reads.get()
+	r := d.reads.getRequest()
 	if r == nil {
 		d.stats.Busy++
 		return nil, ErrBusy
@@ -347,7 +347,7 @@ func (d *Disk) find(key block.Key, length int) (*request, error) {
 	r.slot, _ = d.pool.Acquire(key)
 	r.entry = d.entries[r.slot]
 	if int(r.entry.length) != length {
-		d.reads.put(r)
+		d.reads.putRequest(r)
 		return nil, errors.Join(fmt.Errorf("%w: the block has %d bytes, and there is room for %d", ErrSize, r.entry.length, length),
 			d.pool.Release(r.slot))
 	}
@@ -355,8 +355,8 @@ func (d *Disk) find(key block.Key, length int) (*request, error) {
 	return r, nil
 }
 
-// read is a Load in a goroutine of the lane.
-func (d *Disk) read(r *request, buf []byte) error {
+// loadBlock is a Load in a goroutine of the lane.
+func (d *Disk) loadBlock(r *request, buf []byte) error {
 	if r.left() {
 		return d.release(r.slot)
 	}

@@ -50,8 +50,8 @@ func newLane(buffers [][]byte, waiting int, work func(r *request, buf []byte) er
 	return l
 }
 
-// get returns a request, and nil if as many wait as may.
-func (l *lane) get() *request {
+// getRequest returns a request, and nil if as many wait as may.
+func (l *lane) getRequest() *request {
 	select {
 	case r := <-l.free:
 		return r
@@ -60,21 +60,21 @@ func (l *lane) get() *request {
 	}
 }
 
-// put takes back a request.
-func (l *lane) put(r *request) {
+// putRequest takes back a request.
+func (l *lane) putRequest(r *request) {
 	r.data = nil
 	r.abandoned = false
 	r.finished = false
 	l.free <- r
 }
 
-// do queues a request and waits for its result, or for the end of the context. Afterwards nothing uses the caller's memory.
-func (l *lane) do(ctx context.Context, r *request) error {
+// doRequest queues a request and waits for its result, or for the end of the context. Afterwards nothing uses the caller's memory.
+func (l *lane) doRequest(ctx context.Context, r *request) error {
 	l.queue <- r // there is room for every request
 
 	select {
 	case err := <-r.done:
-		l.put(r)
+		l.putRequest(r)
 		return err
 	case <-ctx.Done():
 	}
@@ -87,7 +87,7 @@ func (l *lane) do(ctx context.Context, r *request) error {
 		return ctx.Err()
 	}
 	err := <-r.done
-	l.put(r)
+	l.putRequest(r)
 	return err
 }
 
@@ -101,7 +101,7 @@ func (l *lane) finish(r *request, err error) {
 	if finished {
 		r.done <- err
 	} else {
-		l.put(r)
+		l.putRequest(r)
 	}
 }
 

@@ -21,7 +21,7 @@ func Open(cfg Config) (*Disk, error) {
 		return nil, fmt.Errorf("open the disk tier in %s: %w", cfg.Dir, err)
 	}
 
-	d.reads = newLane(d.memory[:cfg.Workers], cfg.Queue, d.read)
+	d.reads = newLane(d.memory[:cfg.Workers], cfg.Queue, d.loadBlock)
 	d.writes = newLane(d.memory[cfg.Workers:], cfg.Queue, d.write)
 	return d, nil
 }

@@ -74,8 +74,8 @@ func (c *catalog) search(name string) (at int, found bool) {
 	return slices.BinarySearchFunc(c.packs, name, func(p *pack, name string) int { return strings.Compare(p.name, name) })
 }
 
-// add remembers a pack. Of a block in several packs the newest copy counts, because it is deleted last.
-func (c *catalog) add(p *pack) {
+// addPack remembers a pack. Of a block in several packs the newest copy counts, because it is deleted last.
+func (c *catalog) addPack(p *pack) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, known := c.search(p.name)

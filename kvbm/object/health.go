@@ -74,7 +74,7 @@ func (h *health) record(began time.Time, err error) {
 
 	h.faults++
 	if h.state == Healthy && (lasting || h.faults >= mostFaults) {
-		h.set(Failing, reason)
+		h.setState(Failing, reason)
 		select {
 		case h.failed <- struct{}{}:
 		default:
@@ -95,7 +95,7 @@ func (h *health) judge(took time.Duration, err error) (reason string, lasting bo
 	return "", false
 }
 
-func (h *health) set(s State, reason string) {
+func (h *health) setState(s State, reason string) {
 	if s != h.state {
 		h.since = time.Now()
 		h.faults = 0
@@ -110,14 +110,14 @@ func (h *health) probed(began time.Time, err error) {
 	defer h.mu.Unlock()
 
 	if err == nil {
-		h.set(Healthy, "")
+		h.setState(Healthy, "")
 		return
 	}
 	reason, _ := h.judge(time.Since(began), err)
 	if reason == "" {
 		reason = err.Error()
 	}
-	h.set(Failing, reason)
+	h.setState(Failing, reason)
 }
 
 // keepProbing probes until ctx ends, while the tier is not healthy. Pauses go on growing if the tier fails soon after it has recovered.

@@ -152,7 +152,7 @@ func (t *Tier) readIndexes(ctx context.Context, l *learner, fresh []Object) erro
 // readIndex reads one index. One that has been deleted since it was listed is no error.
 func (t *Tier) readIndex(ctx context.Context, o Object) error {
 	data := make([]byte, o.Size)
-	err := t.get(ctx, o.Name, 0, [][]byte{data}, nil)
+	err := t.getRange(ctx, o.Name, 0, [][]byte{data}, nil)
 	if errors.Is(err, ErrMissing) {
 		return nil
 	}
@@ -166,6 +166,6 @@ func (t *Tier) readIndex(ctx context.Context, o Object) error {
 		return err
 	}
 	t.counters.indexes.Add(1)
-	t.catalog.add(&pack{name: name, entries: entries})
+	t.catalog.addPack(&pack{name: name, entries: entries})
 	return nil
 }

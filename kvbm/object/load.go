@@ -93,7 +93,7 @@ func (t *Tier) loadRun(ctx context.Context, run []wanted, dst [][]byte, errs []e
 	tags := make([]block.Tag, len(run))
 	tag := func(i int) { tags[i] = mac.Tag(uint32(run[i].place.at), parts[i]) }
 
-	err := t.get(ctx, t.base+"p/"+source.name, int64(run[0].place.entry().offset), parts, tag)
+	err := t.getRange(ctx, t.base+"p/"+source.name, int64(run[0].place.entry().offset), parts, tag)
 	if errors.Is(err, ErrMissing) {
 		t.counters.missing.Add(int64(len(run)))
 		t.catalog.remove(source.name)

@@ -15,7 +15,7 @@ func (t *Tier) sweep(ctx context.Context) {
 	err := t.eachPage(ctx, "i/", func(page []Object, more bool) error {
 		names := map[string]bool{}
 		for _, o := range page {
-			name, size := t.own(o, "i/")
+			name, size := t.ownPack(o, "i/")
 			names[strings.TrimPrefix(o.Name, t.base+"i/")] = true
 			if size > 0 && !name.made.Before(oldest) {
 				kept += size
@@ -59,8 +59,8 @@ func (t *Tier) eachPage(ctx context.Context, kind string, f func(page []Object, 
 	return nil
 }
 
-// own returns the name of an object that this node may delete, and the size of its pack in bytes, or 0 if it may not.
-func (t *Tier) own(o Object, kind string) (name packName, size int64) {
+// ownPack returns the name of an object that this node may delete, and the size of its pack in bytes, or 0 if it may not.
+func (t *Tier) ownPack(o Object, kind string) (name packName, size int64) {
 	name, ok := parseName(strings.TrimPrefix(o.Name, t.base+kind))
 	if !ok || name.node != t.cfg.Node && !t.cfg.DeleteOthers {
 		return name, 0
@@ -75,7 +75,7 @@ func (t *Tier) own(o Object, kind string) (name packName, size int64) {
 func (t *Tier) deleteOld(ctx context.Context, kind string, oldest time.Time, tooMuch int64) error {
 	return t.eachPage(ctx, kind, func(page []Object, _ bool) error {
 		for _, o := range page {
-			name, size := t.own(o, kind)
+			name, size := t.ownPack(o, kind)
 			isOld := name.made.Before(oldest)
 			if size == 0 || !isOld && tooMuch <= 0 {
 				continue

@@ -231,8 +231,8 @@ func (t *Tier) request(ctx context.Context, do func(context.Context) error) erro
 	return err
 }
 
-// put writes an object. It does not matter whether it is there already: names are used once.
-func (t *Tier) put(ctx context.Context, name string, data []byte) error {
+// putObject writes an object. It does not matter whether it is there already: names are used once.
+func (t *Tier) putObject(ctx context.Context, name string, data []byte) error {
 	return t.request(ctx, func(ctx context.Context) error {
 		t.counters.puts.Add(1)
 		_, err := t.cfg.Bucket.PutIfAbsent(ctx, name, data)
@@ -243,8 +243,8 @@ func (t *Tier) put(ctx context.Context, name string, data []byte) error {
 	})
 }
 
-// get reads a part of an object.
-func (t *Tier) get(ctx context.Context, name string, offset int64, dst [][]byte, filled func(i int)) error {
+// getRange reads a part of an object.
+func (t *Tier) getRange(ctx context.Context, name string, offset int64, dst [][]byte, filled func(i int)) error {
 	return t.request(ctx, func(ctx context.Context) error {
 		t.counters.gets.Add(1)
 		err := t.cfg.Bucket.GetRange(ctx, name, offset, dst, filled)

@@ -238,9 +238,9 @@ func (t *Tier) publish(ctx context.Context, f *filling) error {
 
 	pauses := backoff.Backoff{Min: 100 * time.Millisecond, Max: 2 * time.Second}
 	for {
-		err := t.put(ctx, t.base+"p/"+name.text, f.data)
+		err := t.putObject(ctx, t.base+"p/"+name.text, f.data)
 		if err == nil {
-			err = t.put(ctx, t.base+"i/"+name.text, index)
+			err = t.putObject(ctx, t.base+"i/"+name.text, index)
 		}
 		if err == nil {
 			break
@@ -252,6 +252,6 @@ func (t *Tier) publish(ctx context.Context, f *filling) error {
 
 	t.counters.packs.Add(1)
 	t.counters.published.Add(int64(len(f.entries)))
-	t.catalog.add(&pack{name: name.text, entries: f.entries})
+	t.catalog.addPack(&pack{name: name.text, entries: f.entries})
 	return nil
 }

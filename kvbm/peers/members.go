@@ -38,7 +38,7 @@ func (p *Peers) Set(found []Found) {
 	for _, f := range wanted[:min(len(wanted), Most)] {
 		x := old[f.Address]
 		if x == nil {
-			x = p.add(f.Address)
+			x = p.addPeer(f.Address)
 		}
 		delete(old, f.Address)
 		x.rename(f.Node)
@@ -77,10 +77,10 @@ func (p *Peers) wanted(found []Found) (all []Found) {
 	return all
 }
 
-// add returns a peer, and follows it if Run runs.
+// addPeer returns a peer, and follows it if Run runs.
 //
 // Requires: mu.
-func (p *Peers) add(address string) *peer {
+func (p *Peers) addPeer(address string) *peer {
 	client, err := p.newClient(address)
 	if err != nil {
 		panic("peers: New has accepted what NewClient refuses: " + err.Error())

@@ -122,7 +122,7 @@ func (x *peer) follow(ctx context.Context, cfg *Config) {
 	pauses := backoff.Backoff{Min: leastPause, Max: mostPause}
 	last := ""
 	for ctx.Err() == nil {
-		err := x.ask(ctx, cfg.AskTimeout)
+		err := x.askSummary(ctx, cfg.AskTimeout)
 		x.asked(err)
 		if ctx.Err() != nil || errors.Is(err, stream.ErrSelf) {
 			return
@@ -172,8 +172,8 @@ func logChange(log *slog.Logger, last string, err error) (kind string) {
 	return kind
 }
 
-// ask asks for a summary, and takes it over.
-func (x *peer) ask(ctx context.Context, timeout time.Duration) error {
+// askSummary asks for a summary, and takes it over.
+func (x *peer) askSummary(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	x.mu.Lock()

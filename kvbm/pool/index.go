@@ -37,8 +37,8 @@ func (x *index) find(slots []slot, key block.Key) int32 {
 	return -1
 }
 
-// add enters a slot whose key is in no other.
-func (x *index) add(slots []slot, i int32) {
+// addSlot enters a slot whose key is in no other.
+func (x *index) addSlot(slots []slot, i int32) {
 	at := x.home(&slots[i].key)
 	for x.table[at] != 0 {
 		at = x.next(at)

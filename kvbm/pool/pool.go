@@ -122,7 +122,7 @@ func (p *Pool) Take(now time.Time, demote bool) (i int, evicted Evicted, err err
 
 	last := p.free[len(p.free)-1]
 	p.free = p.free[:len(p.free)-1]
-	p.set(last, Partial)
+	p.setState(last, Partial)
 	p.stats.Taken++
 	return int(last), evicted, nil
 }
@@ -132,7 +132,7 @@ func (p *Pool) Complete(i int) error {
 	if err := p.check(i, "complete", Partial, Partial); err != nil {
 		return err
 	}
-	p.set(int32(i), Complete)
+	p.setState(int32(i), Complete)
 	return nil
 }
 
@@ -155,8 +155,8 @@ func (p *Pool) Register(i int, key block.Key, priority uint8) (registered int, e
 	s.key = key
 	s.priority = priority
 	s.refs = 1
-	p.keys.add(p.slots, int32(i))
-	p.set(int32(i), Active)
+	p.keys.addSlot(p.slots, int32(i))
+	p.setState(int32(i), Active)
 	return i, nil
 }
 
@@ -175,7 +175,7 @@ func (p *Pool) Adopt(i int, key block.Key, priority uint8, until time.Time) erro
 	s.key = key
 	s.priority = priority
 	s.until = nanoseconds(until)
-	p.keys.add(p.slots, int32(i))
+	p.keys.addSlot(p.slots, int32(i))
 	p.rest(int32(i))
 	return nil
 }
@@ -243,7 +243,7 @@ func (p *Pool) Quarantine(i int) error {
 	if err := p.check(i, "quarantine", Partial, Complete); err != nil {
 		return err
 	}
-	p.set(int32(i), Quarantined)
+	p.setState(int32(i), Quarantined)
 	return nil
 }
 
@@ -389,8 +389,8 @@ func (p *Pool) check(i int, verb string, one, other State) error {
 	return nil
 }
 
-// set changes the state of a slot, and nothing else.
-func (p *Pool) set(i int32, s State) {
+// setState changes the state of a slot, and nothing else.
+func (p *Pool) setState(i int32, s State) {
 	p.counts[p.slots[i].state]--
 	p.slots[i].state = s
 	p.counts[s]++
@@ -399,7 +399,7 @@ func (p *Pool) set(i int32, s State) {
 // reset frees a slot that is in no queue and has no key.
 func (p *Pool) reset(i int32) {
 	p.slots[i] = slot{state: p.slots[i].state}
-	p.set(i, Reset)
+	p.setState(i, Reset)
 	p.pushFree(i)
 }
 
@@ -407,7 +407,7 @@ func (p *Pool) reset(i int32) {
 func (p *Pool) reference(i int32) {
 	if p.slots[i].state == Inactive {
 		p.queueOf(i).remove(i)
-		p.set(i, Active)
+		p.setState(i, Active)
 	}
 	p.slots[i].refs++
 }
@@ -416,7 +416,7 @@ func (p *Pool) reference(i int32) {
 func (p *Pool) rest(i int32) {
 	p.clock++
 	p.slots[i].used = p.clock
-	p.set(i, Inactive)
+	p.setState(i, Inactive)
 	p.queueOf(i).push(i)
 }
 
@@ -432,7 +432,7 @@ func (p *Pool) forget(i int32) Evicted {
 		return e
 	}
 	*s = slot{state: Active, refs: s.refs}
-	p.set(i, Leaving)
+	p.setState(i, Leaving)
 	return e
 }
 

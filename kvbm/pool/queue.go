@@ -21,7 +21,7 @@ func (q *queue) first() int32 {
 
 func (q *queue) push(i int32) {
 	q.heap = append(q.heap, i)
-	q.up(len(q.heap)-1, i)
+	q.moveUp(len(q.heap)-1, i)
 }
 
 func (q *queue) remove(i int32) {
@@ -36,12 +36,12 @@ func (q *queue) remove(i int32) {
 
 // fix restores the order after a slot changed.
 func (q *queue) fix(i int32) {
-	q.up(int(q.slots[i].at), i)
+	q.moveUp(int(q.slots[i].at), i)
 	q.down(int(q.slots[i].at), i)
 }
 
-// up moves slot i from a position towards the first, as far as it belongs.
-func (q *queue) up(at int, i int32) {
+// moveUp moves slot i from a position towards the first, as far as it belongs.
+func (q *queue) moveUp(at int, i int32) {
 	for at > 0 {
 		parent := (at - 1) / 2
 		if !q.less(&q.slots[i], &q.slots[q.heap[parent]]) {

@@ -33,7 +33,7 @@ func Start(ctx context.Context, cfg Config) (*Helper, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.set(first)
+	h.setSession(first)
 	cfg.Started(first.endpointText())
 
 	life, cancel := context.WithCancel(context.Background())
@@ -69,7 +69,7 @@ func (h *Helper) supervise(life context.Context, first *session) {
 				return 0, err
 			}
 			began = time.Now()
-			h.set(next)
+			h.setSession(next)
 			h.cfg.Started(next.endpointText())
 		}
 
@@ -80,15 +80,15 @@ func (h *Helper) supervise(life context.Context, first *session) {
 		case <-s.worn:
 			s.endWhenIdle(ctx)
 		case <-ctx.Done():
-			s.end()
+			s.killChild()
 		}
-		h.set(nil)
+		h.setSession(nil)
 		return time.Since(began), s.err
 	})
 }
 
-// set enters the current child. Between two children there is none, and calls return ErrStarting.
-func (h *Helper) set(s *session) {
+// setSession enters the current child. Between two children there is none, and calls return ErrStarting.
+func (h *Helper) setSession(s *session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s != nil && h.current == nil {
@@ -125,7 +125,7 @@ func (h *Helper) Close() {
 // Fence ends the child, after which no slot is written any more, and has it started again. It returns when the old one is gone.
 func (h *Helper) Fence() {
 	if s := h.sessionOrNil(); s != nil {
-		s.end()
+		s.killChild()
 	}
 }
 
@@ -218,7 +218,7 @@ func (s *session) endWhenIdle(ctx context.Context) {
 		}
 		time.Sleep(pause)
 	}
-	s.end()
+	s.killChild()
 }
 
 // PeerDied states that the process of a peer is gone, which the caller has learned elsewhere. Its quarantined slots are freed when their

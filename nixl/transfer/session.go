@@ -54,7 +54,7 @@ func startSession(ctx context.Context, cfg *Config, name string) (*session, erro
 		slots: newSlotTable(cfg.MaxTransfers),
 	}
 	s.process, err = child.Start(child.Config{
-		Path: cfg.Program, Args: []string{"--library", cfg.Library}, Env: cfg.Env, Files: []*os.File{socket}, Line: s.output.add,
+		Path: cfg.Program, Args: []string{"--library", cfg.Library}, Env: cfg.Env, Files: []*os.File{socket}, Line: s.output.addLine,
 	})
 	_ = socket.Close()
 	if err != nil {
@@ -74,15 +74,15 @@ func startSession(ctx context.Context, cfg *Config, name string) (*session, erro
 		err = fmt.Errorf("%w: the answer to open lacks the endpoint", ErrBackend)
 	}
 	if err != nil {
-		s.end()
+		s.killChild()
 		return nil, err
 	}
 	s.endpoint = reply.Endpoint
 	return s, nil
 }
 
-// end kills the child and returns when it is gone.
-func (s *session) end() {
+// killChild kills the child and returns when it is gone.
+func (s *session) killChild() {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	s.process.Stop(now)
@@ -91,7 +91,7 @@ func (s *session) end() {
 
 // live reads replies until the child has ended. Only then are the slots free: a socket can be closed while the process lives.
 func (s *session) live() {
-	reading := s.read()
+	reading := s.passReplies()
 	// A child that crashes closes the socket first, and its own status has the reason, which the status of a kill lacks.
 	select {
 	case <-s.process.Exited():
@@ -111,8 +111,8 @@ func (s *session) live() {
 	close(s.gone)
 }
 
-// read passes replies on until the socket ends.
-func (s *session) read() error {
+// passReplies passes replies on until the socket ends.
+func (s *session) passReplies() error {
 	for {
 		var r wire.Reply
 		file, err := s.conn.Receive(&r)
@@ -303,8 +303,8 @@ const (
 	keptLength = 400
 )
 
-// add keeps a line.
-func (l *lastLines) add(line string) {
+// addLine keeps a line.
+func (l *lastLines) addLine(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(line) > keptLength {
