@@ -30,7 +30,7 @@ func Load(fsys fs.FS) (*Model, error) {
 // files are checked against its vocabulary.
 func loadFolder(f folder) (*Model, error) {
 	m := &Model{}
-	vocabulary, err := f.read("tokenizer.json")
+	vocabulary, err := f.readFile("tokenizer.json")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, f.missingTokenizerError()
 	}
@@ -61,8 +61,8 @@ func loadFolder(f folder) (*Model, error) {
 // folder reads the files of a model folder. Each error names its file.
 type folder struct{ fs.FS }
 
-// read returns the content of a file. It refuses a file of more than maxFileBytes.
-func (f folder) read(name string) ([]byte, error) {
+// readFile returns the content of a file. It refuses a file of more than maxFileBytes.
+func (f folder) readFile(name string) ([]byte, error) {
 	info, err := fs.Stat(f.FS, name)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (f folder) has(name string) bool {
 
 // readJSON decodes an optional file into v. It does not change v if the file does not exist.
 func (f folder) readJSON(name string, v any) error {
-	raw, err := f.read(name)
+	raw, err := f.readFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -201,11 +201,11 @@ func (m *Model) loadTemplates(f folder, tc *tokenizerConfig) error {
 		return fmt.Errorf("read %s: chat_template: %w", file, err)
 	}
 
-	switch raw, err := f.read("chat_template.jinja"); {
+	switch raw, err := f.readFile("chat_template.jinja"); {
 	case err == nil:
 		file = "chat_template.jinja"
 		sources = map[string]string{"default": string(raw)}
-		if tools, err := f.read("additional_chat_templates/tool_use.jinja"); err == nil {
+		if tools, err := f.readFile("additional_chat_templates/tool_use.jinja"); err == nil {
 			sources["tool_use"] = string(tools)
 		}
 	case !errors.Is(err, fs.ErrNotExist):

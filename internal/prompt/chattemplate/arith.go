@@ -16,7 +16,7 @@ func (r *run) sum(values []Value) Value {
 		if r.err != nil {
 			return undefined
 		}
-		v = r.add(v, next)
+		v = r.addValues(v, next)
 	}
 	return v
 }
@@ -41,8 +41,8 @@ func (r *run) concat(values []Value) Value {
 	return stringOf(b)
 }
 
-// add evaluates a + b for numbers, strings, lists and tuples. Any other pair is an error, as in Python.
-func (r *run) add(a, b Value) Value {
+// addValues evaluates a + b for numbers, strings, lists and tuples. Any other pair is an error, as in Python.
+func (r *run) addValues(a, b Value) Value {
 	switch {
 	case a.isNumber() && b.isNumber():
 		return r.arith("+", a, b)
@@ -109,7 +109,7 @@ func (r *run) unarySign(op string, v Value) Value {
 func (r *run) arith(op string, a, b Value) Value {
 	switch {
 	case op == "+" && !(a.isNumber() && b.isNumber()):
-		return r.add(a, b)
+		return r.addValues(a, b)
 	case op == "%" && a.kind == String:
 		return r.percent(a.str, b)
 	case op == "*" && !(a.isNumber() && b.isNumber()):

@@ -16,7 +16,7 @@ func init() {
 		"tojson": tojson, "default": defaultFilter, "d": defaultFilter,
 		"trim":   func(r *run, v Value, a *arguments) Value { return r.strip(text(v), a, true, true) },
 		"length": lengthFilter, "count": lengthFilter,
-		"string":     func(r *run, v Value, _ *arguments) Value { return r.str(v) },
+		"string":     func(r *run, v Value, _ *arguments) Value { return r.toString(v) },
 		"lower":      textFilter(lower),
 		"upper":      textFilter(upper),
 		"capitalize": textFilter(capitalize),
@@ -41,8 +41,8 @@ func textFilter(change func(string) string) filter {
 	return func(r *run, v Value, _ *arguments) Value { return r.newString(change(text(v))) }
 }
 
-// str evaluates Python's str(v), which is Jinja's filter string.
-func (r *run) str(v Value) Value {
+// toString evaluates Python's str(v), which is Jinja's filter string.
+func (r *run) toString(v Value) Value {
 	if v.kind == String {
 		return v
 	}

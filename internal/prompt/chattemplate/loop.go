@@ -66,13 +66,13 @@ func (c *compiler) forStatement(s forStmt) exec {
 		if r.err != nil {
 			return stop
 		}
-		return code.run(r, f, of, 1)
+		return code.runLoop(r, f, of, 1)
 	}
 }
 
-// run executes the loop over the elements of of. f is the frame around the loop, and depth its depth of
+// runLoop executes the loop over the elements of of. f is the frame around the loop, and depth its depth of
 // recursion.
-func (c *loopCode) run(r *run, f *frame, of Value, depth int) signal {
+func (c *loopCode) runLoop(r *run, f *frame, of Value, depth int) signal {
 	items, ok := r.iterate(of)
 	if !ok {
 		return stop
@@ -142,7 +142,7 @@ func (l *loop) recurse(r *run, args *arguments) Value {
 
 	// The inner loop appends to the output. Its text is cut off again and returned as a value.
 	start := len(r.out)
-	l.code.run(r, l.outerFrame, args.positional[0], l.depth+1)
+	l.code.runLoop(r, l.outerFrame, args.positional[0], l.depth+1)
 	text := string(r.out[start:])
 	r.out = r.out[:start]
 	r.calls--

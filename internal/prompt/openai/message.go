@@ -52,16 +52,16 @@ func (p *parser) message(i int, m *Message) {
 		case "role":
 			m.Role = p.stringMember(i, ".role")
 		case "content":
-			m.set(NullContent, p.peek() == nullValue)
+			m.setMember(NullContent, p.peek() == nullValue)
 			p.content(i, m)
 		case "tools":
-			m.set(OwnMembers, true)
+			m.setMember(OwnMembers, true)
 			m.Tools = p.developerTools()
 		case "tool_calls":
-			m.set(OwnMembers, true)
+			m.setMember(OwnMembers, true)
 			p.toolCalls(i, m)
 		case "name":
-			m.set(NullName, p.peek() == nullValue)
+			m.setMember(NullName, p.peek() == nullValue)
 			m.Name = p.optionalString(i, m, ".name", NameMember)
 		case "reasoning_content":
 			hasReasoningContent = p.peek() == stringValue
@@ -84,8 +84,8 @@ func (p *parser) message(i int, m *Message) {
 	}
 }
 
-// set sets or clears one member.
-func (m *Message) set(which Members, present bool) {
+// setMember sets or clears one member.
+func (m *Message) setMember(which Members, present bool) {
 	m.Has &^= which
 	if present {
 		m.Has |= which
@@ -102,10 +102,10 @@ func (p *parser) rareMember(i int, m *Message, key string) {
 		}
 		m.ToolCallID = p.stringMember(i, ".tool_call_id")
 	case "reasoning":
-		m.set(OwnMembers, true)
+		m.setMember(OwnMembers, true)
 		m.Reasoning = p.optionalString(i, m, ".reasoning", ReasoningMember)
 	case "task":
-		m.set(OwnMembers, true)
+		m.setMember(OwnMembers, true)
 		if p.peek() != stringValue {
 			p.skip()
 			return
@@ -118,7 +118,7 @@ func (p *parser) rareMember(i int, m *Message, key string) {
 
 // optionalString reads a string field of message i, and sets its bit in m.Has unless it is null.
 func (p *parser) optionalString(i int, m *Message, field string, which Members) string {
-	m.set(which, p.peek() == stringValue)
+	m.setMember(which, p.peek() == stringValue)
 	return p.stringMember(i, field)
 }
 

@@ -111,15 +111,15 @@ func (p *parser) field(key string) {
 		p.streamOptions(key)
 	case "max_tokens":
 		v, ok := p.integer(key)
-		r.set(MaxTokensZero, ok && v == 0)
-		r.set(MaxTokensNegative, ok && v < 0)
+		r.setFact(MaxTokensZero, ok && v == 0)
+		r.setFact(MaxTokensNegative, ok && v < 0)
 		p.maxTokens = clampInt32(v)
 	case "max_completion_tokens":
 		v, ok := p.integer(key)
-		r.set(MaxCompletionTokensBelowOne, ok && v < 1)
+		r.setFact(MaxCompletionTokensBelowOne, ok && v < 1)
 		p.maxCompletionTokens = clampInt32(v)
 	case "echo":
-		r.set(Echo, p.peek() == boolValue && p.src[p.at] == 't')
+		r.setFact(Echo, p.peek() == boolValue && p.src[p.at] == 't')
 		p.skip()
 	case "prompt_logprobs":
 		r.PromptLogprobs = p.peek() == numberValue
@@ -157,7 +157,7 @@ func (p *parser) templateField(key string) {
 	case "tool_choice":
 		kind, start := p.peek(), p.at
 		p.skip()
-		r.set(ToolChoice, kind != nullValue && string(bytes.TrimSpace(p.src[start:p.at])) != `"none"`)
+		r.setFact(ToolChoice, kind != nullValue && string(bytes.TrimSpace(p.src[start:p.at])) != `"none"`)
 	case "tools":
 		r.Tools = p.rawOrNull(key, arrayValue)
 	case "documents":
@@ -165,7 +165,7 @@ func (p *parser) templateField(key string) {
 	case "chat_template_kwargs":
 		r.TemplateArgs = p.rawOrNull(key, objectValue)
 	case "chat_template":
-		r.set(OwnTemplate, p.peek() == stringValue)
+		r.setFact(OwnTemplate, p.peek() == stringValue)
 		p.stringOrNull(key)
 	case "reasoning_effort":
 		r.ReasoningEffort = p.stringOrNull(key)
@@ -178,7 +178,7 @@ func (p *parser) templateField(key string) {
 	case "truncate_prompt_tokens":
 		v, ok := p.integer(key)
 		bad := ok && (v == 0 || v < -1 || v > math.MaxInt32)
-		r.set(BadTruncation, bad)
+		r.setFact(BadTruncation, bad)
 		r.Truncate = 0
 		if !bad {
 			r.Truncate = int(v)
@@ -223,8 +223,8 @@ func (p *parser) checkRequest() {
 	}
 }
 
-// set sets or clears one fact.
-func (r *Request) set(which Facts, holds bool) {
+// setFact sets or clears one fact.
+func (r *Request) setFact(which Facts, holds bool) {
 	r.Facts &^= which
 	if holds {
 		r.Facts |= which

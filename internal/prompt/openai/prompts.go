@@ -16,7 +16,7 @@ func (p *parser) prompts(param string, ep Endpoint) {
 	clear(p.req.Prompts) // of an earlier value of a repeated key
 	p.req.Prompts = p.req.Prompts[:0]
 	p.hasPrompt = false
-	p.req.set(OddPrompts, false)
+	p.req.setFact(OddPrompts, false)
 	switch k := p.peek(); k {
 	case nullValue:
 		p.expectWord("null")
@@ -72,7 +72,7 @@ func (p *parser) promptList(param string) {
 
 // oddPrompt skips a prompt of a form that only some engines accept.
 func (p *parser) oddPrompt() {
-	p.req.set(OddPrompts, true)
+	p.req.setFact(OddPrompts, true)
 	p.req.Prompts = p.req.Prompts[:0]
 	p.skip()
 }

@@ -48,9 +48,9 @@ func newMatcher() *matcher { return &matcher{nodes: []node{{token: -1}}} }
 
 func (m *matcher) empty() bool { return len(m.tokens) == 0 }
 
-// add adds a token to the trie. Pattern is the text to search for: the token's content, or its normalized content if the
+// addToken adds a token to the trie. Pattern is the text to search for: the token's content, or its normalized content if the
 // search runs on normalized text.
-func (m *matcher) add(token addedToken, pattern string) error {
+func (m *matcher) addToken(token addedToken, pattern string) error {
 	at := int32(0)
 	for i := range len(pattern) {
 		edges := m.nodes[at].edges

@@ -46,9 +46,9 @@ func pairKey(left, right uint32) uint64 { return uint64(left)<<20 | uint64(right
 
 func (m *merges) slotOf(key uint64) int { return int(key * 0x9e3779b97f4a7c15 >> m.shift) }
 
-// add gives the next rank to a pair, which is joined to the symbol joined. A pair that is added twice has
+// addMerge gives the next rank to a pair, which is joined to the symbol joined. A pair that is added twice has
 // the later rank, as in the reference, which collects the merges of a file in a map.
-func (m *merges) add(left, right, joined uint32) {
+func (m *merges) addMerge(left, right, joined uint32) {
 	m.joined = append(m.joined, joined)
 	m.setRank(left, right, uint64(len(m.joined)-1))
 }
@@ -175,7 +175,7 @@ func readMerges(src []byte, spell *alphabet, v *vocabulary, onMerge func(left, r
 		if a == none || b == none || joined == none {
 			return fmt.Errorf("merge %d: the vocabulary lacks %q, %q or their concatenation", len(m.joined), l, r)
 		}
-		m.add(a, b, joined)
+		m.addMerge(a, b, joined)
 		if onMerge != nil {
 			onMerge(l, r, a, b)
 		}

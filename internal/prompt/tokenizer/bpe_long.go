@@ -15,7 +15,7 @@ func (g *merger) mergeLong(m *merges, symbols []uint32) []uint32 {
 	list, q := pieceList(symbols), &g.queue
 	q.reset()
 	for i := range len(list) - 1 {
-		q.add(m.priority(m.rank(list[i], list[i+1])), uint32(i))
+		q.push(m.priority(m.rank(list[i], list[i+1])), uint32(i))
 	}
 
 	for steps := 1; ; steps++ {
@@ -33,9 +33,9 @@ func (g *merger) mergeLong(m *merges, symbols []uint32) []uint32 {
 			continue
 		}
 		list.join(i, m.joined[rank])
-		q.add(m.priority(list.rankAt(m, i)), uint32(i))
+		q.push(m.priority(list.rankAt(m, i)), uint32(i))
 		if before := list.before(i); before >= 0 {
-			q.add(m.priority(list.rankAt(m, before)), uint32(before))
+			q.push(m.priority(list.rankAt(m, before)), uint32(before))
 		}
 	}
 
@@ -198,8 +198,8 @@ func (q *pairQueue) freeBlock(n uint32) (next uint32) {
 	return next
 }
 
-// add adds a place. The priority noRank means that there is nothing to join.
-func (q *pairQueue) add(priority, place uint32) {
+// push adds a place. The priority noRank means that there is nothing to join.
+func (q *pairQueue) push(priority, place uint32) {
 	if priority == noRank {
 		return
 	}

@@ -59,7 +59,7 @@ func (t *Tokenizer) loadTokens(tokens []string) error {
 			t.vocab.unspellable[token] = id
 			b = []byte(token)
 		}
-		if err := t.vocab.add(b, id); err != nil {
+		if err := t.vocab.addToken(b, id); err != nil {
 			return err
 		}
 	}
@@ -96,7 +96,7 @@ func (t *Tokenizer) loadMerges(lines []string) (err error) {
 			return fmt.Errorf("merge %d: the vocabulary lacks %q, %q or their concatenation", i, line[:at], right)
 		}
 		if t.merges.rank(a, b) == noRank {
-			t.merges.add(a, b, joined)
+			t.merges.addMerge(a, b, joined)
 		}
 	}
 

@@ -392,7 +392,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 				return fmt.Errorf("added token %q is empty after normalization", content)
 			}
 		}
-		if err := matcher.add(a, pattern); err != nil {
+		if err := matcher.addToken(a, pattern); err != nil {
 			return err
 		}
 		t.longestAdded = max(t.longestAdded, len(content), len(pattern))

@@ -130,28 +130,28 @@ func (n *normalizer) normalize(s string) []byte {
 func (n *normalizer) decompose(r rune) {
 	switch {
 	case r < 0xc0:
-		n.add(r)
+		n.addRune(r)
 	case r >= hangulS && r < hangulS+countS:
 		i := r - hangulS
-		n.add(hangulL + i/(countV*countT))
-		n.add(hangulV + i%(countV*countT)/countT)
+		n.addRune(hangulL + i/(countV*countT))
+		n.addRune(hangulV + i%(countV*countT)/countT)
 		if t := i % countT; t != 0 {
-			n.add(hangulT + t)
+			n.addRune(hangulT + t)
 		}
 	default:
 		s, ok := nfc.decompose[r]
 		if !ok {
-			n.add(r)
+			n.addRune(r)
 			return
 		}
 		for _, r := range s {
-			n.add(r)
+			n.addRune(r)
 		}
 	}
 }
 
-// add adds one decomposed character to pending. A starter (class 0) ends the run of marks before it.
-func (n *normalizer) add(r rune) {
+// addRune adds one decomposed character to pending. A starter (class 0) ends the run of marks before it.
+func (n *normalizer) addRune(r rune) {
 	c := uint32(nfc.combining[r])
 	if c == 0 {
 		n.sortMarks()

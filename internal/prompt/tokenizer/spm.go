@@ -67,7 +67,7 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 		if token == "" || !utf8.ValidString(token) {
 			return nil, fmt.Errorf("token %d is empty or not UTF-8", id)
 		}
-		if err := t.vocab.add([]byte(token), uint32(id)); err != nil {
+		if err := t.vocab.addToken([]byte(token), uint32(id)); err != nil {
 			return nil, err
 		}
 	}
@@ -250,7 +250,7 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 		token := m.tokens[id]
 		switch kind {
 		case typeControl, typeUser, typeUnknown:
-			if err := t.added.add(addedToken{ID: uint32(id), Content: token}, token); err != nil {
+			if err := t.added.addToken(addedToken{ID: uint32(id), Content: token}, token); err != nil {
 				return err
 			}
 			t.addedIDs[token], t.addedBytes[uint32(id)] = uint32(id), []byte(token)

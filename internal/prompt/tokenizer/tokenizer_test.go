@@ -225,7 +225,7 @@ func TestMergeStrategiesAgree(t *testing.T) {
 func randomMerges(r *rand.Rand) *merges {
 	m, _ := newMerges(200)
 	for range 1 + r.IntN(200) {
-		m.add(uint32(r.IntN(30)), uint32(r.IntN(30)), uint32(r.IntN(30)))
+		m.addMerge(uint32(r.IntN(30)), uint32(r.IntN(30)), uint32(r.IntN(30)))
 		if r.IntN(2) == 0 {
 			m.priorities = append(m.priorities, uint32(len(m.joined)-1))
 		} else {

@@ -38,8 +38,8 @@ func (v *vocabulary) bytesOf(id uint32) []byte {
 
 func (v *vocabulary) has(id uint32) bool { return int(id) < len(v.spans) && v.spans[id].size > 0 }
 
-// add adds a token. buildIndex must be called after the last one, before any look-up.
-func (v *vocabulary) add(token []byte, id uint32) error {
+// addToken adds a token. buildIndex must be called after the last one, before any look-up.
+func (v *vocabulary) addToken(token []byte, id uint32) error {
 	if id > maxID {
 		return fmt.Errorf("id %d is above %d, the largest supported", id, maxID)
 	}
@@ -126,7 +126,7 @@ func readVocabulary(src []byte, spell *alphabet) (*vocabulary, error) {
 			v.unspellable[string(key)] = id
 			b = key
 		}
-		return v.add(b, id)
+		return v.addToken(b, id)
 	})
 
 	if err != nil {
