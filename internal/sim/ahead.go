@@ -25,7 +25,7 @@ func (r *run) runAhead(w *worker, end time.Duration) time.Duration {
 	for end < horizon && w.engine.Quiet() {
 		for _, out := range w.engine.End().Outputs {
 			j := out.Request.Owner.(*job)
-			r.gap(j, end)
+			r.countGap(j, end)
 		}
 		took, _ := w.engine.Plan(epoch.Add(end)) // after a quiet pass there always is one
 		end += took

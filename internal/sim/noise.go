@@ -31,8 +31,8 @@ type SlowSpell struct {
 	At, Span time.Duration
 }
 
-// of returns the noise of one engine. beside reports whether its neighbour computes.
-func (n *Noise) of(number int, seed uint64, beside func() bool) engine.Noise {
+// noiseOf returns the noise of one engine. beside reports whether its neighbour computes.
+func (n *Noise) noiseOf(number int, seed uint64, beside func() bool) engine.Noise {
 	out := engine.Noise{Seed: seed ^ uint64(number+1)<<32, Sigma: n.Sigma, Began: epoch}
 	if n.Stalls {
 		out.StallEvery = engine.MeasuredStallEvery
@@ -73,7 +73,7 @@ func (n *Noise) validate(engines int) error {
 			errs = append(errs, fmt.Errorf("worker %d is slow twice: one spell is supported", s.Worker))
 		}
 		seen[s.Worker] = true
-		errs = append(errs, n.of(s.Worker, 0, nil).Validate())
+		errs = append(errs, n.noiseOf(s.Worker, 0, nil).Validate())
 	}
 	for number, prompts := range n.SlowStarts {
 		wrong(number)
@@ -83,7 +83,7 @@ func (n *Noise) validate(engines int) error {
 	}
 
 	none := -1 // has the noise of all engines alone
-	errs = append(errs, n.of(none, 0, nil).Validate())
+	errs = append(errs, n.noiseOf(none, 0, nil).Validate())
 	return errors.Join(errs...)
 }
 

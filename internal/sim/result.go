@@ -169,15 +169,15 @@ func (t *tally) pulled(j *job, took time.Duration) {
 	}
 }
 
-// gap counts the time between two tokens.
-func (t *tally) gap(j *job, d time.Duration) {
+// countGap counts the time between two tokens.
+func (t *tally) countGap(j *job, d time.Duration) {
 	if t.isMeasured(j) {
 		t.gaps.add(ms(d))
 	}
 }
 
-// end counts a completed request.
-func (t *tally) end(j *job, now time.Duration, tokens int) {
+// countEnd counts a completed request.
+func (t *tally) countEnd(j *job, now time.Duration, tokens int) {
 	t.completed++
 	t.lastEnd = now
 	if t.isMeasured(j) {

@@ -105,7 +105,7 @@ const stopCheck = 1024
 
 // play handles events until no request is left.
 func (r *run) play() error {
-	if err := r.read(); err != nil {
+	if err := r.readArrival(); err != nil {
 		return err
 	}
 
@@ -153,8 +153,8 @@ type dequeuedJob struct {
 // done reports whether all requests have ended.
 func (r *run) done() bool { return r.ended && r.pending == nil && r.inFlight == 0 }
 
-// read reads the next arrival of the trace into pending. Times count from the first arrival.
-func (r *run) read() error {
+// readArrival reads the next arrival of the trace into pending. Times count from the first arrival.
+func (r *run) readArrival() error {
 	if r.ended {
 		return nil
 	}
@@ -269,7 +269,7 @@ func (r *run) arrive() error {
 	j.engine.Owner = j
 
 	r.decide(j)
-	return r.read()
+	return r.readArrival()
 }
 
 // decide lets the job's replica choose an engine. The decision may be delayed by the replica's queue.
@@ -430,14 +430,14 @@ func (r *run) emit(j *job, out *engine.Output) {
 			r.signal(event{kind: firstToken, job: j, id: j.decision.ID})
 		}
 	} else {
-		r.gap(j, r.now)
+		r.countGap(j, r.now)
 	}
 	j.last = r.now
 
 	if out.Done == engine.NotDone {
 		return
 	}
-	r.tally.end(j, r.now, out.Index+1)
+	r.tally.countEnd(j, r.now, out.Index+1)
 	r.demand.ended(j, r.now, out.Index+1)
 	r.reportOutcome(j, Outcome{First: j.first, End: r.now, Cached: out.Cached, Output: out.Index + 1})
 	r.inFlight--
@@ -446,10 +446,10 @@ func (r *run) emit(j *job, out *engine.Output) {
 	r.signal(event{kind: lastToken, job: j, id: j.decision.ID})
 }
 
-// gap counts the time until a further token of a job.
-func (r *run) gap(j *job, now time.Duration) {
+// countGap counts the time until a further token of a job.
+func (r *run) countGap(j *job, now time.Duration) {
 	took := now - j.last
-	r.tally.gap(j, took)
+	r.tally.countGap(j, took)
 	j.worker.gaps++
 	j.worker.gapTime += took
 	j.last = now

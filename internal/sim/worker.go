@@ -95,7 +95,7 @@ func newWorker(number int, role fleet.Role, cfg *Config, beside func() bool) (*w
 	if cfg.SharedCache {
 		w.cfg.HashSeed = 0
 	}
-	w.cfg.Noise = cfg.Noise.of(number, cfg.Seed, beside)
+	w.cfg.Noise = cfg.Noise.noiseOf(number, cfg.Seed, beside)
 	if factor, ok := cfg.Slow[number]; ok {
 		w.cfg.Timing = slow{w.cfg.Timing, factor}
 	}
