@@ -43,13 +43,13 @@ func NewWriter(cfg WriterConfig) *Writer {
 
 // Decided queues a decision. It is made for route.Config.Decided and keeps neither argument.
 func (w *Writer) Decided(d *decision.Decision, chain []blockhash.Sequence) {
-	w.add(Of(d, chain, w.cfg.HashEvery))
+	w.queueLine(Of(d, chain, w.cfg.HashEvery))
 }
 
 // Ended queues the end of a decision's request.
-func (w *Writer) Ended(e *End) { w.add(Line{End: e}) }
+func (w *Writer) Ended(e *End) { w.queueLine(Line{End: e}) }
 
-func (w *Writer) add(line Line) {
+func (w *Writer) queueLine(line Line) {
 	select {
 	case w.queue <- line:
 	default:

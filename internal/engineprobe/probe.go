@@ -63,13 +63,13 @@ func (p *Probe) Close() { p.client.CloseIdleConnections() }
 
 // Healthy returns nil when the engine's /health answers 200.
 func (p *Probe) Healthy(ctx context.Context) error {
-	return p.read(ctx, "/health", func(io.Reader) error { return nil })
+	return p.readPage(ctx, "/health", func(io.Reader) error { return nil })
 }
 
 // Models reads the engine's list of models.
 func (p *Probe) Models(ctx context.Context) (Models, error) {
 	var m Models
-	err := p.read(ctx, "/v1/models", func(r io.Reader) error {
+	err := p.readPage(ctx, "/v1/models", func(r io.Reader) error {
 		var err error
 		m, err = readModels(r)
 		return err
@@ -90,7 +90,7 @@ const maxMetrics = 8 << 20
 // Load reads the engine's metrics page.
 func (p *Probe) Load(ctx context.Context) (Load, error) {
 	var l Load
-	err := p.read(ctx, cmp.Or(p.names.Path, "/metrics"), func(r io.Reader) error {
+	err := p.readPage(ctx, cmp.Or(p.names.Path, "/metrics"), func(r io.Reader) error {
 		var err error
 		l, err = parse(p.names, io.LimitReader(r, maxMetrics))
 		return err
@@ -98,7 +98,7 @@ func (p *Probe) Load(ctx context.Context) (Load, error) {
 	return l, err
 }
 
-func (p *Probe) read(ctx context.Context, path string, use func(io.Reader) error) error {
+func (p *Probe) readPage(ctx context.Context, path string, use func(io.Reader) error) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
 	if err != nil {
 		return fmt.Errorf("probe %s: %w", path, err)
@@ -139,7 +139,7 @@ func parse(n *engines.Metrics, r io.Reader) (Load, error) {
 			continue
 		}
 		found = found || s.Name == n.Running
-		l.add(n, s)
+		l.addSample(n, s)
 	}
 
 	if !found {
@@ -162,8 +162,8 @@ func parse(n *engines.Metrics, r io.Reader) (Load, error) {
 // NaN are no load either.
 const maxCount = 1 << 53
 
-// add counts one sample in.
-func (l *Load) add(n *engines.Metrics, s metric.Sample) {
+// addSample adds the value of one sample.
+func (l *Load) addSample(n *engines.Metrics, s metric.Sample) {
 	switch s.Name {
 	case n.Running:
 		l.Running += int(min(s.Value, math.MaxInt32))

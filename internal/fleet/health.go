@@ -127,7 +127,7 @@ func (h *Health) ObserveServed(now time.Time) {
 	case h.state == HealthHalfOpen:
 		h.share *= 2
 		if h.share > fullShare {
-			h.set(HealthReady, "requests were served", now)
+			h.setState(HealthReady, "requests were served", now)
 		}
 	}
 	h.settle()
@@ -149,7 +149,7 @@ func (h *Health) ObserveUnserved(now time.Time) (halfOpen bool) {
 		h.holdBack(now)
 		halfOpen = true
 	case h.state == HealthReady:
-		h.set(HealthSuspect, "a request was not served", now)
+		h.setState(HealthSuspect, "a request was not served", now)
 	}
 	h.alarm()
 	return halfOpen
@@ -157,7 +157,7 @@ func (h *Health) ObserveUnserved(now time.Time) (halfOpen bool) {
 
 // holdBack makes the worker half-open, with one request after HoldTime. mu is held.
 func (h *Health) holdBack(now time.Time) {
-	h.set(HealthHalfOpen, "requests in a row were not served", now)
+	h.setState(HealthHalfOpen, "requests in a row were not served", now)
 	h.share = 1
 	h.notBefore = now.Add(HoldTime)
 }
@@ -186,7 +186,7 @@ func (h *Health) suspect(why string, now time.Time) {
 	if h.state != HealthReady {
 		return
 	}
-	h.set(HealthSuspect, why, now)
+	h.setState(HealthSuspect, why, now)
 	h.settle()
 	h.alarm()
 }
@@ -227,7 +227,7 @@ func (h *Health) observeProbe(p Probe, must stay, now time.Time) {
 	case h.state == HealthUnknown:
 		h.why = p.Detail
 	case h.state == HealthReady, h.state == HealthHalfOpen:
-		h.set(HealthSuspect, p.Detail, now)
+		h.setState(HealthSuspect, p.Detail, now)
 	case h.state == HealthSuspect && !p.Refused && must == staysLast:
 		h.unanswered = false
 		h.kept = true
@@ -240,7 +240,7 @@ func (h *Health) observeProbe(p Probe, must stay, now time.Time) {
 		if h.why != p.Detail {
 			why = h.why + ", and " + p.Detail
 		}
-		h.set(HealthDown, why, now)
+		h.setState(HealthDown, why, now)
 	}
 }
 
@@ -248,16 +248,16 @@ func (h *Health) observeProbe(p Probe, must stay, now time.Time) {
 func (h *Health) answered(now time.Time) {
 	switch h.state {
 	case HealthUnknown:
-		h.set(HealthReady, "", now)
+		h.setState(HealthReady, "", now)
 	case HealthSuspect:
 		h.recover("the engine answers", now)
 	case HealthDown:
 		h.share = 1
 		h.notBefore = time.Time{}
-		h.set(HealthHalfOpen, "the engine answers again", now)
+		h.setState(HealthHalfOpen, "the engine answers again", now)
 	case HealthHalfOpen:
 		if now.Sub(h.since) >= rampTime {
-			h.set(HealthReady, "the engine has answered for long", now)
+			h.setState(HealthReady, "the engine has answered for long", now)
 		}
 	}
 }
@@ -265,10 +265,10 @@ func (h *Health) answered(now time.Time) {
 // recover ends a suspicion. mu is held.
 func (h *Health) recover(why string, now time.Time) {
 	if h.share > 0 {
-		h.set(HealthHalfOpen, why, now)
+		h.setState(HealthHalfOpen, why, now)
 		return
 	}
-	h.set(HealthReady, why, now)
+	h.setState(HealthReady, why, now)
 }
 
 // trust makes the worker ready, because its agent reports it again.
@@ -276,14 +276,14 @@ func (h *Health) trust(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state != HealthReady {
-		h.set(HealthReady, "its agent reports it", now)
+		h.setState(HealthReady, "its agent reports it", now)
 	}
 	h.unanswered = false
 	h.settle()
 }
 
-// set changes the state. mu is held.
-func (h *Health) set(to HealthState, why string, now time.Time) {
+// setState changes the state. mu is held.
+func (h *Health) setState(to HealthState, why string, now time.Time) {
 	h.why = why
 	if h.state == to {
 		return

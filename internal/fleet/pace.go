@@ -99,8 +99,8 @@ func (p *pace) observe(took, estimated time.Duration, at time.Time) {
 	defer p.mu.Unlock()
 	p.observed++
 	seconds, expected := min(took, paceBeyond*estimated).Seconds(), estimated.Seconds()
-	p.evidence.add(seconds, expected, paceKeep, at)
-	p.recent.add(seconds, expected, paceKeepRecent, at)
+	p.evidence.addPrefill(seconds, expected, paceKeep, at)
+	p.recent.addPrefill(seconds, expected, paceKeepRecent, at)
 	if p.recent.differs(&p.evidence) {
 		p.evidence = p.recent
 	}
@@ -127,8 +127,8 @@ func (p *pace) stats(now time.Time) PaceStats {
 	return s
 }
 
-// add adds a prefill, after older ones have lost weight by their number and their age.
-func (e *paceEvidence) add(took, estimated, keep float64, at time.Time) {
+// addPrefill adds a prefill, after older ones have lost weight by their number and their age.
+func (e *paceEvidence) addPrefill(took, estimated, keep float64, at time.Time) {
 	keep *= e.faded(at)
 	e.weight *= keep
 	e.took *= keep

@@ -160,7 +160,7 @@ func (l *Learned) Observe(w Work, took time.Duration) {
 
 	y := min(max(float64(took)/expected, 1.0/beyond), beyond)
 	trust := l.trust(math.Abs(y - 1))
-	l.add(w, expected, y, trust)
+	l.addObservation(w, expected, y, trust)
 	l.observed++
 	l.pass.Store(l.solve())
 }
@@ -174,9 +174,9 @@ func (l *Learned) trust(off float64) float64 {
 	return max(usual/off, leastTrust)
 }
 
-// add adds an observation to the sums, and makes earlier ones count less. The terms are the prior's terms for this work, divided by the
-// estimate before it is scaled, so that their sum is near 1 whatever the engine's speed and the size of the work.
-func (l *Learned) add(w Work, expected, y, trust float64) {
+// addObservation adds an observation to the sums, and makes earlier ones count less. The terms are the prior's terms for this work, divided
+// by the estimate before it is scaled, so that their sum is near 1 whatever the engine's speed and the size of the work.
+func (l *Learned) addObservation(w Work, expected, y, trust float64) {
 	z := [terms]float64{w.Steps, w.Context, w.Prefills, w.Tokens}
 	for i := range z {
 		z[i] *= l.start[i] * l.scale / expected

@@ -79,8 +79,8 @@ type seenWorker struct {
 	since time.Time
 }
 
-// of returns a copy of the memory of a model, which its caller may change. Slices in it are replaced, and not changed.
-func (s State) of(m *Model) *memory {
+// memoryOf returns a copy of the memory of a model, which its caller may change. Slices in it are replaced, and not changed.
+func (s State) memoryOf(m *Model) *memory {
 	out := &memory{name: m.Name}
 	if i, ok := s.find(m.Name); ok {
 		*out = *s.models[i]
@@ -130,7 +130,7 @@ func (m *memory) pool(r fleet.Role) *poolMemory {
 // Warm returns the state after rates of a model, in requests per second, one for each step of Model.Every, the newest last. A
 // planner that begins with the rates of the last day knows its season.
 func (s State) Warm(m *Model, rates []float64) State {
-	warm := s.of(m)
+	warm := s.memoryOf(m)
 	warm.rate = forecast.Warm(warm.rate, rates)
 	return s.with(warm)
 }

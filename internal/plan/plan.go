@@ -56,7 +56,7 @@ func Next(s State, o Observation) (Plan, State) {
 	var pools []*pool
 	for i := range o.Settings.Models {
 		m := &o.Settings.Models[i]
-		memory := s.of(m)
+		memory := s.memoryOf(m)
 		pools = append(pools, memory.plan(&o, m)...)
 		s = s.with(memory)
 	}

@@ -53,9 +53,9 @@ func (r *restarts) String() string {
 }
 
 // Set adds one restart, or several that are separated by spaces.
-func (r *restarts) Set(text string) error { return forEachWord(text, r.add) }
+func (r *restarts) Set(text string) error { return forEachWord(text, r.addRestart) }
 
-func (r *restarts) add(text string) error {
+func (r *restarts) addRestart(text string) error {
 	worker, times, ok := strings.Cut(text, "@")
 	at, after, ok2 := strings.Cut(times, "+")
 	n, err := strconv.Atoi(worker)
@@ -81,9 +81,9 @@ func (t *tiers) String() string {
 }
 
 // Set adds one tier, or several that are separated by spaces.
-func (t *tiers) Set(text string) error { return forEachWord(text, t.add) }
+func (t *tiers) Set(text string) error { return forEachWord(text, t.addTier) }
 
-func (t *tiers) add(text string) error {
+func (t *tiers) addTier(text string) error {
 	const form = "write it like host=20000,60us,60us,1ms: a tier (host, disk or external), its blocks, " +
 		"the times to read and to write one, and the latency of a load"
 	name, values, _ := strings.Cut(text, "=")
@@ -120,7 +120,7 @@ func (s *slowdowns) String() string {
 }
 
 // Set adds one factor, or several that are separated by spaces.
-func (s *slowdowns) Set(text string) error { return forEachWord(text, s.add) }
+func (s *slowdowns) Set(text string) error { return forEachWord(text, s.addSlowdown) }
 
 // forEachWord adds the words of a flag one by one.
 func forEachWord(text string, add func(word string) error) error {
@@ -132,7 +132,7 @@ func forEachWord(text string, add func(word string) error) error {
 	return nil
 }
 
-func (s *slowdowns) add(text string) error {
+func (s *slowdowns) addSlowdown(text string) error {
 	worker, factor, ok := strings.Cut(text, "=")
 	n, err := strconv.Atoi(worker)
 	v, err2 := strconv.ParseFloat(factor, 64)
@@ -156,9 +156,9 @@ func (s *slowStarts) String() string {
 }
 
 // Set adds one worker, or several that are separated by spaces.
-func (s *slowStarts) Set(text string) error { return forEachWord(text, s.add) }
+func (s *slowStarts) Set(text string) error { return forEachWord(text, s.addSlowStart) }
 
-func (s *slowStarts) add(text string) error {
+func (s *slowStarts) addSlowStart(text string) error {
 	worker, prompts, ok := strings.Cut(text, "=")
 	n, err := strconv.Atoi(worker)
 	v, err2 := strconv.Atoi(prompts)
@@ -182,9 +182,9 @@ func (s *slowSpells) String() string {
 }
 
 // Set adds one spell, or several that are separated by spaces.
-func (s *slowSpells) Set(text string) error { return forEachWord(text, s.add) }
+func (s *slowSpells) Set(text string) error { return forEachWord(text, s.addSlowSpell) }
 
-func (s *slowSpells) add(text string) error {
+func (s *slowSpells) addSlowSpell(text string) error {
 	worker, rest, ok := strings.Cut(text, "=")
 	factor, times, ok2 := strings.Cut(rest, "@")
 	at, span, ok3 := strings.Cut(times, "+")

@@ -49,7 +49,7 @@ func (r *Router) DecideInto(d *decision.Decision, req *request.Request, now time
 
 // finish counts a decision and keeps it for Explain. chain is its prompt's blocks.
 func (r *Router) finish(d *decision.Decision, chain []blockhash.Sequence) {
-	r.counts.add(d)
+	r.counts.countDecision(d)
 	r.recent.Add(d)
 	if d.Outcome == decision.Queued || d.Role == fleet.Prefill { // that is a part of a request
 		return
@@ -71,7 +71,7 @@ func (r *Router) decide(w *workspace, req *request.Request, d *decision.Decision
 		refused = q.Reuse(req, k, d)
 		q.Session = learned.SessionHash(r.cfg.Seed, d.Session)
 	} else {
-		refused = r.read(w, q, req, d)
+		refused = r.readPrompt(w, q, req, d)
 	}
 	if refused == nil {
 		refused = r.attempt(w, q, d)

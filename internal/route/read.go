@@ -9,9 +9,9 @@ import (
 	"github.com/stator-project/stator/internal/route/serving"
 )
 
-// read parses the request, finds its model and policy, and renders and tokenizes its prompt. It writes its findings into d,
+// readPrompt parses the request, finds its model and policy, and renders and tokenizes its prompt. It writes its findings into d,
 // even if it refuses the request.
-func (r *Router) read(w *workspace, q *request.Prepared, req *request.Request, d *decision.Decision) *decision.Refusal {
+func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Request, d *decision.Decision) *decision.Refusal {
 	q.Reset()
 	d.Model = req.Model
 	if req.SaltKey != nil && !req.Known {

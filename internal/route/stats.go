@@ -20,9 +20,9 @@ type counts struct {
 	unread                                atomic.Uint64
 }
 
-// add counts a decision. A request that waits is counted twice: as queued when it comes, and as picked or
+// countDecision counts a decision. A request that waits is counted twice: as queued when it comes, and as picked or
 // refused when it goes.
-func (c *counts) add(d *decision.Decision) {
+func (c *counts) countDecision(d *decision.Decision) {
 	switch d.Outcome {
 	case decision.Picked:
 		c.picked.Add(1)

@@ -49,8 +49,8 @@ const (
 // used is the tick of the chunk's last use, and use sets it.
 func (g *chunk) used() uint8 { return uint8(g.age.Load()) }
 
-// use records that the chunk was used at an age.
-func (g *chunk) use(age uint8) { g.age.Store(uint32(age)) }
+// setAge records that the chunk was used at an age.
+func (g *chunk) setAge(age uint8) { g.age.Store(uint32(age)) }
 
 // holders is the set of a run; of nil, which is no node, the empty one.
 func (r *holderRun) holders() *set {
@@ -158,7 +158,7 @@ func (e *edit) reserve(to *set) bool {
 			return false
 		}
 		g = &chunk{}
-		g.use(e.age)
+		g.setAge(e.age)
 		g.mu.Lock()
 	}
 	r := e.n.runLocked(g, to)

@@ -86,7 +86,7 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 			e.last, e.chunk = seq, nil
 			return 0, true
 		}
-		return 0, e.add(shard, at, seq, k)
+		return 0, e.addNode(shard, at, seq, k)
 	}
 	old, pos := at.run.Load(), uint8(at.word.Load())
 	if e.where != nil && (old.chunk != e.where || pos != e.wherePos) {
@@ -106,7 +106,7 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 	e.last = seq
 	e.chunk, e.pos = old.chunk, pos
 	if e.set != 0 && e.now-e.age < e.now-old.chunk.used() {
-		old.chunk.use(e.age)
+		old.chunk.setAge(e.age)
 	}
 	return before, true
 }
@@ -132,8 +132,8 @@ func (e *edit) flush() {
 	e.leaving, e.gone = nil, 0
 }
 
-// add makes the node of a block that has no holder yet. False means that there is no room.
-func (e *edit) add(shard *nodeShard, at *slot, seq blockhash.Sequence, k uint64) bool {
+// addNode makes the node of a block that has no holder yet. False means that there is no room.
+func (e *edit) addNode(shard *nodeShard, at *slot, seq blockhash.Sequence, k uint64) bool {
 	at = e.n.roomLocked(shard, at, k)
 	if at == nil {
 		return false

@@ -111,9 +111,9 @@ func (t *engineTable) prefetch(hashes []uint64) {
 	prefetch.Lines(&entries, n)
 }
 
-// add adds tiers to hash, which stands for seq, and returns its content and tiers before. If it stood for
+// addTiers adds tiers to hash, which stands for seq, and returns its content and tiers before. If it stood for
 // another content nothing changes. ok is false if there is no room.
-func (t *engineTable) add(hash uint64, seq blockhash.Sequence, tiers uint8, b *budget) (was blockhash.Sequence, had uint8, ok bool) {
+func (t *engineTable) addTiers(hash uint64, seq blockhash.Sequence, tiers uint8, b *budget) (was blockhash.Sequence, had uint8, ok bool) {
 	s, number := t.segment(hash)
 	i, found := s.find(hash)
 	if !found {
@@ -126,8 +126,8 @@ func (t *engineTable) add(hash uint64, seq blockhash.Sequence, tiers uint8, b *b
 	return was, had, true
 }
 
-// set writes the content and the tiers of hash, which are not 0. False means that there is no room.
-func (t *engineTable) set(hash uint64, seq blockhash.Sequence, tiers uint8, b *budget) bool {
+// setTiers writes the content and the tiers of hash, which are not 0. False means that there is no room.
+func (t *engineTable) setTiers(hash uint64, seq blockhash.Sequence, tiers uint8, b *budget) bool {
 	s, number := t.segment(hash)
 	i, found := s.find(hash)
 	if !found {

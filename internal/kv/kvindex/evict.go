@@ -178,7 +178,7 @@ func (x *Index) evictWaiting(r *rank) int {
 	}
 	before := r.predictions.n
 	for range (len(r.predictions.heap) + 7) / 8 {
-		x.end(r, r.predictions.pop())
+		x.endPrediction(r, r.predictions.popFirst())
 	}
 	r.predictions.dropSpare(&x.budget)
 	return orphans + before - r.predictions.n
@@ -214,7 +214,7 @@ func (x *Index) reapRank(r *rank, n int) int {
 		if n <= 0 {
 			return 0
 		}
-		n -= x.end(r, r.predictions.pop())
+		n -= x.endPrediction(r, r.predictions.popFirst())
 	}
 	r.predictions.dropSpare(&x.budget)
 	x.budget.release(orphanBytes*int64(len(r.orphans.byHash)) + twinBytes*int64(len(r.twins)))

@@ -137,5 +137,5 @@ func (o *Overlap) retire(p *progress) {
 		w.cut(&p.held.Blocks)
 		p.held.InHost = min(p.held.InHost, w.best)
 	}
-	o.add(p.held)
+	o.addRank(p.held)
 }

@@ -62,8 +62,8 @@ func (o *Overlap) reset() {
 	o.windows = o.windows[:0]
 }
 
-// add adds a rank to the result.
-func (o *Overlap) add(h Held) {
+// addRank adds a rank to the result.
+func (o *Overlap) addRank(h Held) {
 	for int(h.Rank) >= len(o.at) {
 		o.at = append(o.at, 0)
 	}

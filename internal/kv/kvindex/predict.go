@@ -41,7 +41,7 @@ func (x *Index) Predict(id fleet.RankID, chain []blockhash.Sequence, from int, u
 	end := roundUp(until)
 	p := predicting{x: x, r: r, e: x.edit(r, predicted, 0), end: end, limit: limit}
 	p.e.unless = 1<<fleet.Device | predicted
-	p.all(chain, from)
+	p.predictChain(chain, from)
 	p.e.done()
 	if p.first != nil {
 		r.predictions.push(prediction{p.end, p.first})
@@ -61,8 +61,8 @@ type predicting struct {
 	old   *predictionPart // the owner of the last block that was prolonged
 }
 
-// all predicts the blocks of a chain except the first from.
-func (p *predicting) all(chain []blockhash.Sequence, from int) {
+// predictChain predicts the blocks of a chain except the first from.
+func (p *predicting) predictChain(chain []blockhash.Sequence, from int) {
 	p.x.nodes.prefetch(chain[from:])
 	for i := from; i < len(chain); i++ {
 		if (i-from)%prefetch.Most == 0 {
@@ -125,7 +125,7 @@ func (p *predicting) block(seq blockhash.Sequence, left int) bool {
 	}
 	to.seqs = append(to.seqs, seq)
 	held.size += len(to.seqs) - had
-	held.own(to, bit)
+	held.ownBlock(to, bit)
 	return true
 }
 
@@ -136,7 +136,7 @@ func (p *predicting) evictFirst() bool {
 		return false
 	}
 	p.old = nil // it may be a part of that prediction
-	p.x.end(p.r, held.pop())
+	p.x.endPrediction(p.r, held.popFirst())
 	return true
 }
 
@@ -239,7 +239,7 @@ func (x *Index) Expire(now time.Time) {
 		r.mu.Lock()
 		p := &r.predictions
 		for len(p.heap) > 0 && p.heap[0].at <= at && left > 0 {
-			left -= x.end(r, p.pop())
+			left -= x.endPrediction(r, p.popFirst())
 		}
 		if len(p.heap) > 0 {
 			x.lowerNext(p.heap[0].at)
@@ -251,8 +251,8 @@ func (x *Index) Expire(now time.Time) {
 // expireBlocks bounds the blocks of one call of Expire, for the sake of the decision that calls it.
 const expireBlocks = 4096
 
-// end ends the blocks that a prediction still owns, and returns the number of blocks that it had.
-func (x *Index) end(r *rank, ended prediction) (blocks int) {
+// endPrediction ends the blocks that a prediction still owns, and returns the number of blocks that it had.
+func (x *Index) endPrediction(r *rank, ended prediction) (blocks int) {
 	e := x.edit(r, 0, predicted)
 	for p := ended.parts; p != nil; {
 		next := p.next

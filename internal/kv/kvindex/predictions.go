@@ -119,8 +119,8 @@ func (p *predictions) owner(at *chunk, bit uint64) *predictionPart {
 	return t
 }
 
-// own makes a part the owner of a block that none owns.
-func (p *predictions) own(t *predictionPart, bit uint64) {
+// ownBlock makes a part the owner of a block that none owns.
+func (p *predictions) ownBlock(t *predictionPart, bit uint64) {
 	p.n++
 	if t.owned == 0 {
 		if p.byChunk == nil {
@@ -168,8 +168,8 @@ func (p *predictions) push(b prediction) {
 	}
 }
 
-// pop takes the prediction that ends first off the heap.
-func (p *predictions) pop() prediction {
+// popFirst takes the prediction that ends first off the heap.
+func (p *predictions) popFirst() prediction {
 	first, last := p.heap[0], len(p.heap)-1
 	p.heap[0], p.heap[last] = p.heap[last], prediction{}
 	p.heap = p.heap[:last]

@@ -58,8 +58,8 @@ func (s *set) find(holder uint32) (int, bool) {
 	return slices.BinarySearchFunc(s.all(), holder, func(m member, h uint32) int { return int(m.holder()) - int(h) })
 }
 
-// mix is the hash of a member. Hashes are added up, so a bad mix would make different sets collide.
-func mix(m member) uint64 {
+// hashMember returns the hash of a member. Hashes are added up, so a weak hash would make different sets collide.
+func hashMember(m member) uint64 {
 	hi, lo := bits.Mul64(uint64(m)+0x9e3779b97f4a7c15, 0xe7037ed1a0b428db)
 	return hi ^ lo
 }
@@ -85,11 +85,11 @@ func (x *sets) change(old *set, holder uint32, tiers uint8) (s *set, ok bool) {
 		sum = old.hash
 	}
 	if had {
-		sum -= mix(old.members[at])
+		sum -= hashMember(old.members[at])
 	}
 	now := member(holder<<tierBits | uint32(tiers))
 	if tiers != 0 {
-		sum += mix(now)
+		sum += hashMember(now)
 	}
 
 	shard := &x.shards[sum>>60]

@@ -214,10 +214,10 @@ func (x *Index) storeNamed(r *rank, e *edit, p place, hashes []uint64) {
 // storeTier records that the rank holds content seq under the engine's hash on the tier of bit, which is e's.
 // False means that there is no room, and then nothing has changed.
 func (x *Index) storeTier(r *rank, e *edit, hash uint64, seq blockhash.Sequence, bit uint8) bool {
-	was, tiers, ok := r.engine.add(hash, seq, bit, &x.budget)
+	was, tiers, ok := r.engine.addTiers(hash, seq, bit, &x.budget)
 	if tiers != 0 && was != seq {
 		x.forget(r, hash, was, tiers) // the engine uses the hash for another content now
-		_, tiers, ok = r.engine.add(hash, seq, bit, &x.budget)
+		_, tiers, ok = r.engine.addTiers(hash, seq, bit, &x.budget)
 	}
 	if !ok {
 		return false
@@ -233,7 +233,7 @@ func (x *Index) storeTier(r *rank, e *edit, hash uint64, seq blockhash.Sequence,
 	case !ok && tiers == 0:
 		r.engine.remove(hash, &x.budget)
 	case !ok:
-		r.engine.set(hash, seq, tiers, &x.budget)
+		r.engine.setTiers(hash, seq, tiers, &x.budget)
 	}
 	return ok
 }
@@ -312,7 +312,7 @@ func (x *Index) removeTier(r *rank, e *edit, hash uint64, seq blockhash.Sequence
 	}
 	tiers &^= bit
 	if tiers != 0 {
-		r.engine.set(hash, seq, tiers, &x.budget) // needs no room: its slot exists
+		r.engine.setTiers(hash, seq, tiers, &x.budget) // needs no room: its slot exists
 		return
 	}
 	r.engine.remove(hash, &x.budget)

@@ -38,7 +38,7 @@ func (w *walk) next(i int) (holders *set, n int) {
 		return nil, 0
 	}
 	if r.chunk.used() != w.now {
-		r.chunk.use(w.now)
+		r.chunk.setAge(w.now)
 	}
 	n = min(bits.TrailingZeros64(^(r.bits.Load() >> pos)), len(w.blocks)-i)
 	w.prefetchAhead(i + n)

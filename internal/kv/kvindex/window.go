@@ -207,7 +207,7 @@ func (x *Index) storeGroup(r *rank, e *edit, hash uint64, seq blockhash.Sequence
 		x.forgetWindow(r, hash, was, groups)
 		groups = 0
 	}
-	if !w.table.set(hash, seq, groups|bit, &x.budget) {
+	if !w.table.setTiers(hash, seq, groups|bit, &x.budget) {
 		return false
 	}
 
@@ -219,7 +219,7 @@ func (x *Index) storeGroup(r *rank, e *edit, hash uint64, seq blockhash.Sequence
 		return true
 	}
 	if groups != 0 {
-		w.table.set(hash, seq, groups, &x.budget) // needs no room: its slot exists
+		w.table.setTiers(hash, seq, groups, &x.budget) // needs no room: its slot exists
 	} else {
 		w.table.remove(hash, &x.budget)
 	}
@@ -244,7 +244,7 @@ func (x *Index) removeGroups(r *rank, hash uint64, seq blockhash.Sequence, group
 
 	groups &^= gone
 	if groups != 0 {
-		w.table.set(hash, seq, groups, &x.budget) // needs no room: its slot exists
+		w.table.setTiers(hash, seq, groups, &x.budget) // needs no room: its slot exists
 		return
 	}
 	w.table.remove(hash, &x.budget)

@@ -33,7 +33,7 @@ func (s *Stack) Touch(chain []blockhash.Sequence, capacity int) {
 	s.scale(capacity)
 	for i := len(chain) - 1; i >= 0; i-- {
 		if s.samples(chain[i]) {
-			s.use(chain[i])
+			s.raise(chain[i])
 		}
 	}
 }
@@ -78,17 +78,17 @@ func (s *Stack) scale(capacity int) {
 
 func (s *Stack) samples(block blockhash.Sequence) bool { return uint64(block)&s.mask == 0 }
 
-// use puts a block on top.
-func (s *Stack) use(block blockhash.Sequence) {
+// raise puts a block on top of the stack.
+func (s *Stack) raise(block blockhash.Sequence) {
 	if len(s.blocks) == places {
 		s.renumber()
 	}
 	if old, known := s.placed[block]; known {
 		s.blocks[old] = 0
-		s.add(old, -1)
+		s.addAbove(old, -1)
 	}
 	s.placed[block] = uint32(len(s.blocks))
-	s.add(uint32(len(s.blocks)), 1)
+	s.addAbove(uint32(len(s.blocks)), 1)
 	s.blocks = append(s.blocks, block)
 }
 
@@ -101,7 +101,7 @@ func (s *Stack) distance(place uint32) int {
 	return (len(s.placed) - upTo) * s.each
 }
 
-func (s *Stack) add(place uint32, n int32) {
+func (s *Stack) addAbove(place uint32, n int32) {
 	for i := int(place) + 1; i <= places; i += i & -i {
 		s.above[i] += n
 	}
@@ -127,6 +127,6 @@ func (s *Stack) renumber() {
 	s.blocks = kept
 	clear(s.above[:])
 	for place := range kept {
-		s.add(uint32(place), 1)
+		s.addAbove(uint32(place), 1)
 	}
 }

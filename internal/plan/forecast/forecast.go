@@ -165,9 +165,9 @@ func (c *calibrated) observe(v float64) *calibrated {
 		length := 1 << i
 		place := length - 1 + c.step%length
 		if c.step >= length && !math.IsNaN(v) {
-			next.scores[i] = c.scores[i].add(c.past[place] - v)
+			next.scores[i] = c.scores[i].withError(c.past[place] - v)
 		}
-		next.past[place] = next.raw(length).Mean
+		next.past[place] = next.uncorrected(length).Mean
 	}
 
 	const longest = 1 << (horizons - 1)
@@ -178,15 +178,15 @@ func (c *calibrated) observe(v float64) *calibrated {
 	return &next
 }
 
-// add returns the score with one more error.
-func (s score) add(e float64) score {
+// withError returns the score with one more error.
+func (s score) withError(e float64) score {
 	s.n = min(s.n+1, remembered)
 	s.square += (e*e - s.square) / s.n
 	return s
 }
 
-// raw returns the model's estimate within bounds.
-func (c *calibrated) raw(steps int) Estimate {
+// uncorrected returns the model's estimate within bounds.
+func (c *calibrated) uncorrected(steps int) Estimate {
 	e := c.model.at(steps)
 	if math.IsNaN(e.Mean) {
 		e.Mean = 0
@@ -200,7 +200,7 @@ func (c *calibrated) raw(steps int) Estimate {
 // At implements [Forecaster].
 func (c *calibrated) At(steps int) Estimate {
 	steps = min(max(steps, 1), mostSteps)
-	e := c.raw(steps)
+	e := c.uncorrected(steps)
 	e.Deviation = min(math.Sqrt(c.variance(steps, e)), largest)
 	return e
 }

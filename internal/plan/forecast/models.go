@@ -14,7 +14,7 @@ func (c constant) observe(v float64) model {
 		return c
 	}
 	if c.seen {
-		c.moves = c.moves.add(v - c.last)
+		c.moves = c.moves.withError(v - c.last)
 	}
 	c.last, c.seen = v, true
 	return c
@@ -153,7 +153,7 @@ func (s holt) next(v float64) holt {
 	}
 
 	predicted := s.level + s.damping*s.trend
-	s.moves = s.moves.add(v - predicted)
+	s.moves = s.moves.withError(v - predicted)
 	level := predicted + s.ofLevel*(v-predicted)
 	s.trend = s.ofTrend*(level-s.level) + (1-s.ofTrend)*s.damping*s.trend
 	s.level = level

@@ -28,7 +28,7 @@ func (a *Again) Next(l *Line) (made *plan.Plan, equal bool, err error) {
 		if !l.Begin.Continued || a.settings == nil {
 			a.state = plan.State{}
 		}
-		a.use(l.Begin.Settings)
+		a.setSettings(l.Begin.Settings)
 		for i := range a.settings.Models {
 			m := &a.settings.Models[i]
 			if rates := l.Begin.Rates[m.Name]; len(rates) > 0 && !l.Begin.Continued {
@@ -37,7 +37,7 @@ func (a *Again) Next(l *Line) (made *plan.Plan, equal bool, err error) {
 		}
 		return nil, true, nil
 	case l.Settings != nil:
-		a.use(l.Settings)
+		a.setSettings(l.Settings)
 		return nil, true, nil
 	case a.settings == nil:
 		return nil, false, fmt.Errorf("the log has no settings before its first plan, at %v: give the whole file", l.Observation.At)
@@ -56,8 +56,8 @@ func (a *Again) Next(l *Line) (made *plan.Plan, equal bool, err error) {
 	return &next, equal, nil
 }
 
-// use replaces the settings.
-func (a *Again) use(s *plan.Settings) {
+// setSettings replaces the settings.
+func (a *Again) setSettings(s *plan.Settings) {
 	if a.Change != nil {
 		a.Change(s)
 	}

@@ -118,7 +118,7 @@ func (e *Finder) fill(f *Field, snap *fleet.Snapshot, q *request.Prepared, now t
 		if rank.Worker.State != fleet.Ready || onlyAdmitted && !Admits(&rank, rank.Load.Booked().Requests, now) {
 			continue
 		}
-		f.add(rank, !e.isBusy(&m.Busy, &rank, now))
+		f.addRank(rank, !e.isBusy(&m.Busy, &rank, now))
 	}
 }
 
@@ -127,8 +127,8 @@ func Admits(rank *fleet.Rank, booked int64, now time.Time) bool {
 	return rank.Load.Health().Admits(booked, now)
 }
 
-// add appends a ready rank. Free ranks stand in front of busy ones.
-func (f *Field) add(rank fleet.Rank, free bool) {
+// addRank appends a ready rank. Free ranks stand in front of busy ones.
+func (f *Field) addRank(rank fleet.Rank, free bool) {
 	f.Ranks = append(f.Ranks, rank)
 	if !free {
 		return

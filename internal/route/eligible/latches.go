@@ -52,7 +52,7 @@ type latches struct {
 
 // update sets the latch of a rank by its usage now, and returns whether the rank is busy.
 func (l *latches) update(b *serving.Busy, rank *fleet.Rank, booked *fleet.Amount, now time.Time) bool {
-	bit, used := l.of(rank.ID), kvUsage(rank, booked, now)
+	bit, used := l.latchOf(rank.ID), kvUsage(rank, booked, now)
 	release := serving.KVRelease * b.KVUsage
 	switch {
 	case used > b.KVUsage:
@@ -63,8 +63,8 @@ func (l *latches) update(b *serving.Busy, rank *fleet.Rank, booked *fleet.Amount
 	return bit.Load() && used >= release // another decision may have set the latch meanwhile
 }
 
-// of returns the latch of a rank. It makes missing latches up to this rank.
-func (l *latches) of(id fleet.RankID) *atomic.Bool {
+// latchOf returns the latch of a rank. It makes missing latches up to this rank.
+func (l *latches) latchOf(id fleet.RankID) *atomic.Bool {
 	if have := l.bits.Load(); have != nil && int(id) < len(*have) {
 		return (*have)[id]
 	}

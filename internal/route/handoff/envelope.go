@@ -21,7 +21,7 @@ type Envelope struct {
 // example, accepts UTF-16 and byte order marks.
 func Read(body []byte, shape Endpoint) (Envelope, *openai.Error) {
 	e := Envelope{IsSingle: true}
-	found, err := read(body, func(name string, member []byte) {
+	found, err := readMembers(body, func(name string, member []byte) {
 		switch {
 		case name == "model": // of several the last one counts
 			e.Model = openai.ShortString(valueOf(member))
@@ -38,8 +38,8 @@ func Read(body []byte, shape Endpoint) (Envelope, *openai.Error) {
 	return e, nil
 }
 
-// read reports whether a body has members of transfers, and calls see for each member, unless see is nil.
-func read(body []byte, see func(name string, member []byte)) (found bool, err *openai.Error) {
+// readMembers reports whether a body has members of transfers, and calls see for each member, unless see is nil.
+func readMembers(body []byte, see func(name string, member []byte)) (found bool, err *openai.Error) {
 	if !isObject(body) || !utf8.Valid(body) {
 		return false, openai.Invalid("", "invalid_json",
 			"The request body is not a JSON object in UTF-8 without a byte order mark. Send one.")

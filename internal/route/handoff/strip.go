@@ -34,7 +34,7 @@ const holderLevels = 2
 // Strip returns a body without the members of transfers at its top level and in holders, in new memory; nil if it has none. Names
 // may have escapes and be repeated. All other members keep their bytes and their order. It returns an error as [Read] does.
 func Strip(body []byte) (clean []byte, err *openai.Error) {
-	found, err := read(body, nil)
+	found, err := readMembers(body, nil)
 	if !found || err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ func (a *answerLengths) observe(tokens float64, session uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.seen = min(a.seen+1, answerKeep)
-	mean := a.all()
+	mean := a.meanOfAll()
 	if a.seen == 1 {
 		mean = tokens
 	}
@@ -67,8 +67,8 @@ func (a *answerLengths) observe(tokens float64, session uint64) {
 	s.tokens += (float32(tokens) - s.tokens) / float32(s.seen)
 }
 
-// all is the mean length of all answers, in tokens.
-func (a *answerLengths) all() float64 {
+// meanOfAll is the mean length of all answers, in tokens.
+func (a *answerLengths) meanOfAll() float64 {
 	if mean := math.Float64frombits(a.mean.Load()); mean > 0 {
 		return mean
 	}
@@ -78,14 +78,14 @@ func (a *answerLengths) all() float64 {
 // Of is the length that is expected of a session's next answer, in tokens.
 func (a *answerLengths) Of(session uint64) float64 {
 	if session == 0 {
-		return a.all()
+		return a.meanOfAll()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s := &a.sessions[session%answerSessions]; s.session == session && s.seen >= answerFirst {
 		return max(1, float64(s.tokens))
 	}
-	return a.all()
+	return a.meanOfAll()
 }
 
 // SessionHash returns the hash of a session's name; 0 for none. The seed should be secret: sessions with one hash share their figures.

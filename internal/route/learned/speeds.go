@@ -107,7 +107,7 @@ func (s *Speeds) ObserveInterval(rank fleet.Rank, i *fleet.Interval, now time.Ti
 	}
 
 	class := s.Of(rank.Worker)
-	each := i.Blocks*float64(rank.Worker.BlockSize) + class.Answers.all()/2
+	each := i.Blocks*float64(rank.Worker.BlockSize) + class.Answers.meanOfAll()/2
 	w := perfmodel.Work{Steps: 1, Context: i.Running * each, Prefills: min(1, i.Passes/passes), Tokens: i.Tokens / passes}
 	expected := float64(class.Pass.Pass().Time(w)) * passes
 	rank.Load.ObservePace(took, time.Duration(expected), now)

@@ -44,7 +44,7 @@ func (p *Publisher) Next(now time.Time) (u Update, due bool) {
 		if ok && before == current || !ok && current.isZero() {
 			continue
 		}
-		p.set(rank.ID, current)
+		p.setAmount(rank.ID, current)
 		changed = append(changed, current)
 	}
 
@@ -54,7 +54,7 @@ func (p *Publisher) Next(now time.Time) (u Update, due bool) {
 	}
 	if full {
 		p.lastFull = now
-		changed = p.all()
+		changed = p.fullUpdate()
 	}
 
 	p.seq++
@@ -62,8 +62,8 @@ func (p *Publisher) Next(now time.Time) (u Update, due bool) {
 	return Update{Replica: p.replica, Seq: p.seq, Ranks: changed, Full: full, Digest: p.digest}, true
 }
 
-// set records the published amount of a rank.
-func (p *Publisher) set(id fleet.RankID, current RankAmount) {
+// setAmount records the published amount of a rank.
+func (p *Publisher) setAmount(id fleet.RankID, current RankAmount) {
 	before := p.published[id]
 	p.digest += current.digest() - before.digest()
 
@@ -74,14 +74,14 @@ func (p *Publisher) set(id fleet.RankID, current RankAmount) {
 	}
 }
 
-// all returns the amounts that are not zero, sorted by worker and rank. It drops the ranks that have left
+// fullUpdate returns the amounts that are not zero, sorted by worker and rank. It drops the ranks that have left
 // the fleet.
-func (p *Publisher) all() []RankAmount {
+func (p *Publisher) fullUpdate() []RankAmount {
 	snap := p.fleet.Snapshot()
 	list := make([]RankAmount, 0, len(p.published))
 	for id, a := range p.published {
 		if rank, ok := snap.Rank(a.Worker, a.Rank); !ok || rank.ID != id {
-			p.set(id, RankAmount{})
+			p.setAmount(id, RankAmount{})
 			continue
 		}
 		list = append(list, a)

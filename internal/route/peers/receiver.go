@@ -137,7 +137,7 @@ func (p *replica) clearAllBut(ranks []RankAmount, now time.Time) {
 
 	for k, b := range p.booked {
 		if !kept[k] {
-			p.set(k, b.load, fleet.Amount{}, now)
+			p.setAmount(k, b.load, fleet.Amount{}, now)
 		}
 	}
 }
@@ -151,13 +151,13 @@ func (p *replica) apply(a *RankAmount, snap *fleet.Snapshot, now time.Time) {
 
 	k := keyOf(a)
 	if b, ok := p.booked[k]; ok && b.load != load { // the rank has left the fleet, or joined it, since
-		p.set(k, b.load, fleet.Amount{}, now)
+		p.setAmount(k, b.load, fleet.Amount{}, now)
 	}
-	p.set(k, load, a.Amount, now)
+	p.setAmount(k, load, a.Amount, now)
 }
 
-// set replaces the amount of a rank, in its load too.
-func (p *replica) set(k key, load *fleet.Load, amount fleet.Amount, now time.Time) {
+// setAmount replaces the amount of a rank, in its load too.
+func (p *replica) setAmount(k key, load *fleet.Load, amount fleet.Amount, now time.Time) {
 	before, ok := p.booked[k]
 	if !ok && len(p.booked) >= maxRanks {
 		return
@@ -186,7 +186,7 @@ func (r *Receiver) Expire(now time.Time) (expired int) {
 			continue
 		}
 		for k, b := range p.booked {
-			p.set(k, b.load, fleet.Amount{}, now)
+			p.setAmount(k, b.load, fleet.Amount{}, now)
 		}
 		delete(r.replicas, name)
 		expired++

@@ -52,7 +52,7 @@ func (it *Item) ClassName() string { return it.class.Name }
 // amount counts the waiting requests of a class or of the whole queue.
 type amount struct{ requests, tokens, cached int }
 
-func (a *amount) add(r *Request, sign int) {
+func (a *amount) addRequest(r *Request, sign int) {
 	a.requests += sign
 	a.tokens += sign * r.Tokens
 	a.cached += sign * r.Cached
@@ -144,8 +144,8 @@ func (q *Queue) insert(it *Item) {
 	c := it.class
 	it.key = q.key(c, &it.Request)
 	c.insert(it, q.gate(&it.Request))
-	c.sum.add(&it.Request, 1)
-	q.all.add(&it.Request, 1)
+	c.sum.addRequest(&it.Request, 1)
+	q.all.addRequest(&it.Request, 1)
 	q.due.push((*dueItem)(it))
 }
 
@@ -169,8 +169,8 @@ func (q *Queue) Remove(it *Item) bool {
 	}
 	c := it.class
 	c.remove(it)
-	c.sum.add(&it.Request, -1)
-	q.all.add(&it.Request, -1)
+	c.sum.addRequest(&it.Request, -1)
+	q.all.addRequest(&it.Request, -1)
 	q.due.remove((*dueItem)(it))
 	if g := q.gates[it.Lane]; g.lanes == 0 {
 		delete(q.gates, it.Lane)

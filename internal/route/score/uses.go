@@ -17,8 +17,8 @@ type uses struct {
 	byRank map[fleet.RankID]*recency.Stack // guarded by mu
 }
 
-// of returns the stack of a rank; nil if no prompt has used it.
-func (u *uses) of(rank fleet.RankID) *recency.Stack {
+// stackOf returns the stack of a rank; nil if no prompt has used it.
+func (u *uses) stackOf(rank fleet.RankID) *recency.Stack {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
 	return u.byRank[rank]
@@ -29,14 +29,14 @@ func (u *uses) touch(rank fleet.Rank, chain []blockhash.Sequence) {
 	if len(chain) == 0 || rank.Worker.Blocks <= 0 {
 		return
 	}
-	stack := u.of(rank.ID)
+	stack := u.stackOf(rank.ID)
 	if stack == nil {
-		stack = u.add(rank.ID)
+		stack = u.addStack(rank.ID)
 	}
 	stack.Touch(chain, rank.Worker.Blocks)
 }
 
-func (u *uses) add(rank fleet.RankID) *recency.Stack {
+func (u *uses) addStack(rank fleet.RankID) *recency.Stack {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.byRank == nil {
@@ -66,7 +66,7 @@ func (u *uses) discount(c *pick.Candidate, q *request.Prepared) {
 	if waiting+c.Facts.Held <= capacity {
 		return
 	}
-	stack := u.of(c.Rank.ID)
+	stack := u.stackOf(c.Rank.ID)
 	if stack == nil {
 		return
 	}
