@@ -116,15 +116,15 @@ const startTime = time.Minute
 // awaitDecision sends requests until one is served by a decision.
 func (f *fleet) awaitDecision(ctx context.Context) error {
 	return process.Await(ctx, startTime, func(ctx context.Context) error {
-		if !f.ask(ctx) {
+		if !f.sendRequest(ctx) {
 			return errors.New("the gateway does not serve requests by decisions")
 		}
 		return nil
 	})
 }
 
-// ask sends a request, and reports whether a router decided it.
-func (f *fleet) ask(ctx context.Context) bool {
+// sendRequest sends a request, and reports whether a router decided it.
+func (f *fleet) sendRequest(ctx context.Context) bool {
 	const body = `{"model":"sim","prompt":"Are you there?","max_tokens":1}`
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/completions", strings.NewReader(body))
 	if err != nil {

@@ -33,7 +33,7 @@ func (m *measurement) compare(ctx context.Context, b binaries, name string, resu
 		if err != nil {
 			return err
 		}
-		results.add(name, n, before, after)
+		results.addMeasurement(name, n, before, after)
 	}
 	fmt.Fprintln(m.progress, name)
 	return nil

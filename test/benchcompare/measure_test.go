@@ -25,7 +25,7 @@ func TestPairs(t *testing.T) {
 func TestReport(t *testing.T) {
 	var r report
 	r.begin("internal/route")
-	r.add("BenchmarkDecide/ranks=10", 100, 1234.5, 1300)
+	r.addMeasurement("BenchmarkDecide/ranks=10", 100, 1234.5, 1300)
 	want := "pkg: internal/route\nBenchmarkDecide/ranks=10\t100\t1234.50 cpu-ns/op\n"
 	if got := r.base.String(); got != want || r.count != 1 {
 		t.Errorf("%q, %d measurements, want %q", got, r.count, want)

@@ -22,8 +22,8 @@ func (r *report) begin(pkg string) {
 	fmt.Fprintf(&r.now, "pkg: %s\n", pkg)
 }
 
-// add adds one measurement of n operations at each revision: nanoseconds of CPU time per operation.
-func (r *report) add(name string, n int, base, now float64) {
+// addMeasurement adds one measurement of n operations at each revision: nanoseconds of CPU time per operation.
+func (r *report) addMeasurement(name string, n int, base, now float64) {
 	const line = "%s\t%d\t%.2f cpu-ns/op\n"
 	fmt.Fprintf(&r.base, line, name, n, base)
 	fmt.Fprintf(&r.now, line, name, n, now)

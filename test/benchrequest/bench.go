@@ -380,7 +380,7 @@ func (b *bench) awaitAnswer(file, gateway string, w witness) error {
 		}
 		defer c.close()
 
-		_, _, err = c.run(ctx, 1, func(dst []byte, _ int) []byte {
+		_, _, err = c.sendAll(ctx, 1, func(dst []byte, _ int) []byte {
 			return dialogue{seed: 1, chars: least}.appendBody(dst, text, 1)
 		})
 		if err != nil {

@@ -49,9 +49,9 @@ func (c *clients) close() {
 	}
 }
 
-// run sends n requests and returns when all are answered: how long that took, and how long
+// sendAll sends n requests and returns when all are answered: how long that took, and how long
 // each of them. appendBody makes the body of request i, which is not timed.
-func (c *clients) run(ctx context.Context, n int, appendBody func(dst []byte, i int) []byte) (wall time.Duration, took []time.Duration,
+func (c *clients) sendAll(ctx context.Context, n int, appendBody func(dst []byte, i int) []byte) (wall time.Duration, took []time.Duration,
 	err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

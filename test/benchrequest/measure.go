@@ -140,7 +140,7 @@ func (b *bench) send(s *setup, c *clients, k int, body func([]byte, int) []byte,
 		return err
 	}
 
-	wall, took, err := c.run(ctx, k, body)
+	wall, took, err := c.sendAll(ctx, k, body)
 	if err == nil {
 		err = backoff.Sleep(ctx, settle)
 	}

@@ -65,7 +65,7 @@ func (b *bench) profileOne(ctx context.Context, s *setup, text *corpus, round, c
 	}
 	done := make(chan result, 1)
 	go func() {
-		data, err := get(ctx, fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", s.admin, profileSeconds))
+		data, err := getPage(ctx, fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", s.admin, profileSeconds))
 		done <- result{data, err}
 	}()
 

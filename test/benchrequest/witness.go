@@ -43,7 +43,7 @@ const (
 var otherOutcomes = []string{"retried", "misdirected", "unpicked", "unserved", "answered"}
 
 func (w ourWitness) read(ctx context.Context) (counts, error) {
-	text, err := get(ctx, "http://"+w.admin+"/metrics")
+	text, err := getPage(ctx, "http://"+w.admin+"/metrics")
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (ourWitness) prove(seen counts, n int) error {
 type emptyWitness struct{ admin string }
 
 func (w emptyWitness) read(ctx context.Context) (counts, error) {
-	text, err := get(ctx, "http://"+w.admin+"/counts")
+	text, err := getPage(ctx, "http://"+w.admin+"/counts")
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ type plainWitness struct{}
 func (plainWitness) read(context.Context) (counts, error) { return counts{}, nil }
 func (plainWitness) prove(counts, int) error              { return nil }
 
-func get(ctx context.Context, url string) ([]byte, error) {
+func getPage(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err

@@ -104,7 +104,7 @@ func runAgents(ctx context.Context, o *options, in io.Reader, out io.Writer) err
 	running, pause := context.WithCancel(ctx)
 	var publishing sync.WaitGroup
 	for _, n := range nodes {
-		publishing.Go(func() { n.run(running) })
+		publishing.Go(func() { n.publishBatches(running) })
 	}
 	lines.Scan()
 	pause()
@@ -135,8 +135,8 @@ const markEvery = time.Second
 // tick is the interval at which an agent's engines publish.
 const tick = 5 * time.Millisecond
 
-// run publishes the batches of a node's engines, at their rate, until ctx ends.
-func (n *node) run(ctx context.Context) {
+// publishBatches publishes the batches of a node's engines, at their rate, until ctx ends.
+func (n *node) publishBatches(ctx context.Context) {
 	began := time.Now()
 	marked := began
 	ticker := time.NewTicker(tick)

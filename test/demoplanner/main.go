@@ -53,10 +53,10 @@ func Main(ctx context.Context, args []string, out, progress io.Writer) error {
 	if f.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	return run(ctx, o, out, progress)
+	return playDemo(ctx, o, out, progress)
 }
 
-func run(ctx context.Context, o options, out, progress io.Writer) error {
+func playDemo(ctx context.Context, o options, out, progress io.Writer) error {
 	fmt.Fprintf(progress, "load average %s; starting the gateway\n", process.LoadAverage())
 	g, err := start(ctx, o)
 	if err != nil {

@@ -87,7 +87,7 @@ func (d *demo) play(ctx context.Context) error {
 // request sends one request and reads its answer.
 func (d *demo) request(ctx context.Context, number int) {
 	began := time.Now()
-	first, err := d.ask(ctx, number)
+	first, err := d.sendRequest(ctx, number)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
@@ -98,8 +98,8 @@ func (d *demo) request(ctx context.Context, number int) {
 	d.all = append(d.all, first.Sub(began))
 }
 
-// ask sends a streamed completion of token ids that no other request has, and returns when its first token came.
-func (d *demo) ask(ctx context.Context, number int) (first time.Time, err error) {
+// sendRequest sends a streamed completion of token ids that no other request has, and returns when its first token came.
+func (d *demo) sendRequest(ctx context.Context, number int) (first time.Time, err error) {
 	tokens := make([]int, promptTokens)
 	for i := range tokens {
 		tokens[i] = 1 + (number*7919+i*i)%250

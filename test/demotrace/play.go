@@ -64,7 +64,7 @@ func play(ctx context.Context, o options, policy string, rows []trace.MooncakeRo
 			a, err := streams.Send(ctx, f.Client, f.URL+"/v1/completions", bodyOf(row))
 			mu.Lock()
 			defer mu.Unlock()
-			r.add(a, err)
+			r.addAnswer(a, err)
 		})
 		if (i+1)%100 == 0 {
 			fmt.Fprintf(progress, "\r%-12s %d of %d requests", policy, i+1, len(rows))
@@ -77,7 +77,7 @@ func play(ctx context.Context, o options, policy string, rows []trace.MooncakeRo
 	return r, f.account(&r)
 }
 
-func (r *result) add(a streams.Answer, err error) {
+func (r *result) addAnswer(a streams.Answer, err error) {
 	if err != nil {
 		r.failed++
 		r.lastError = err.Error()

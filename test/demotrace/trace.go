@@ -26,7 +26,7 @@ func load(path string, n int) (rows []trace.MooncakeRow, name string, err error)
 	}
 	defer func() { _ = f.Close() }()
 
-	rows, err = read(trace.MooncakeRows(f), n)
+	rows, err = readRows(trace.MooncakeRows(f), n)
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: %w", path, err)
 	}
@@ -36,7 +36,7 @@ func load(path string, n int) (rows []trace.MooncakeRow, name string, err error)
 // generatedSeed is the seed of the generated trace.
 const generatedSeed = 2
 
-func read(next func() (trace.MooncakeRow, bool, error), n int) (rows []trace.MooncakeRow, err error) {
+func readRows(next func() (trace.MooncakeRow, bool, error), n int) (rows []trace.MooncakeRow, err error) {
 	for len(rows) < n {
 		row, ok, err := next()
 		if err != nil {

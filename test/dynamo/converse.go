@@ -54,7 +54,7 @@ func (b *bench) converse(ctx context.Context, g *gateway) (*result, error) {
 	}
 	r := &result{byWorker: map[string]int{}}
 	for i := range answers {
-		r.add(i, answers[i], decisions)
+		r.addConversation(i, answers[i], decisions)
 	}
 	r.ranks, err = g.Ranks(ctx)
 	return r, err
@@ -79,8 +79,8 @@ func (g *gateway) awaitDecisions(ctx context.Context, answers [][]answer) (all m
 	return all, err
 }
 
-// add counts a conversation in.
-func (r *result) add(conversation int, answers []answer, decisions map[string]*decisionlog.Decision) {
+// addConversation counts the turns of a conversation.
+func (r *result) addConversation(conversation int, answers []answer, decisions map[string]*decisionlog.Decision) {
 	served := map[string]bool{}
 	for turn, a := range answers {
 		d := decisions[a.decision]

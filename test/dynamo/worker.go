@@ -82,7 +82,7 @@ func (w *worker) await(ctx context.Context) error {
 		if w.mocker.Ended() {
 			return errors.New("the mocker ended; the last lines of its log:\n" + process.LastLines(w.mocker.Log))
 		}
-		_, err := get(ctx, "http://"+w.address+"/v1/models/"+url.PathEscape(modelName)+"/ready")
+		_, err := getPage(ctx, "http://"+w.address+"/v1/models/"+url.PathEscape(modelName)+"/ready")
 		return err
 	})
 }
@@ -100,15 +100,15 @@ func (w *worker) version(ctx context.Context) (string, error) {
 
 // getJSON reads a page of JSON into v.
 func getJSON(ctx context.Context, at string, v any) error {
-	text, err := get(ctx, at)
+	text, err := getPage(ctx, at)
 	if err != nil {
 		return err
 	}
 	return json.Unmarshal(text, v)
 }
 
-// get reads a page.
-func get(ctx context.Context, at string) ([]byte, error) {
+// getPage reads a page.
+func getPage(ctx context.Context, at string) ([]byte, error) {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)

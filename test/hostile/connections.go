@@ -17,9 +17,9 @@ import (
 // patience is the time for which a connection case waits for the gateway.
 const patience = 5 * time.Second
 
-// raw sends bytes over a connection and returns the first answer. A connection that the gateway closes, and one on
+// sendRaw sends bytes over a connection and returns the first answer. A connection that the gateway closes, and one on
 // which nothing comes, have status 0.
-func raw(text string) func(gateway string) (int, []byte, error) {
+func sendRaw(text string) func(gateway string) (int, []byte, error) {
 	return func(gateway string) (int, []byte, error) {
 		conn, err := net.DialTimeout("tcp", gateway, patience)
 		if err != nil {
@@ -87,7 +87,7 @@ func connectionCases() []testCase {
 
 	var list []testCase
 	for _, t := range texts {
-		list = append(list, testCase{name: t.name, send: raw(t.text), want: t.want, param: "*"})
+		list = append(list, testCase{name: t.name, send: sendRaw(t.text), want: t.want, param: "*"})
 	}
 	for _, m := range http2Modes {
 		list = append(list, testCase{name: "HTTP/2: " + m.name, send: m.send, want: []int{0, 200, 400}, param: "*",
@@ -212,6 +212,6 @@ func overHTTP2(n int, write func(f *h2, id uint32) error) func(gateway string) (
 		_ = out.Flush() // the gateway may have closed the connection
 		time.Sleep(200 * time.Millisecond)
 		_ = conn.Close()
-		return raw("GET /live HTTP/1.1\r\nHost: gateway\r\n\r\n")(gateway)
+		return sendRaw("GET /live HTTP/1.1\r\nHost: gateway\r\n\r\n")(gateway)
 	}
 }

@@ -31,7 +31,7 @@ func (s *stack) play(ctx context.Context, classes []class, o *options, out io.Wr
 				return nil, err
 			}
 			spent, problem := s.playCase(ctx, &c.cases[i])
-			r.add(spent, problem)
+			r.addCase(spent, problem)
 			if problem != nil || o.verbose {
 				fmt.Fprintf(out, "%s: %s: %v (%.1f ms, %.1f MB)\n", c.name, c.cases[i].name, problem,
 					milliseconds(spent.cpu), megabytes(spent.bytes))
@@ -42,7 +42,7 @@ func (s *stack) play(ctx context.Context, classes []class, o *options, out io.Wr
 	return results, nil
 }
 
-func (r *classResult) add(spent used, problem error) {
+func (r *classResult) addCase(spent used, problem error) {
 	r.cases++
 	if problem != nil {
 		r.failed++

@@ -159,18 +159,18 @@ func printAdapters(p *page, all []*adapted, before []int, took time.Duration) {
 		"first requests for it got the statuses %v, and %v after the first one it was served. Then one conversation of %d turns, with the "+
 		"same prompts for the model and for each adapter.",
 		loadedAdapter, neededAdapter, before, took.Round(100*time.Millisecond), adapterTurns)
-	p.row("model", "requests", "to a", "to b", "cached tokens equal", "promised", "served")
+	p.writeRow("model", "requests", "to a", "to b", "cached tokens equal", "promised", "served")
 	equal, requests := 0, 0
 	apart := true
 	for _, a := range all {
-		p.row(a.name, a.requests, a.picks["a"], a.picks["b"], a.equal, a.promised, a.served)
+		p.writeRow(a.name, a.requests, a.picks["a"], a.picks["b"], a.equal, a.promised, a.served)
 		equal += a.equal
 		requests += a.requests
 		if a.name == loadedAdapter {
 			apart = a.picks["b"] == a.requests
 		}
 	}
-	p.end()
+	p.endTable()
 	p.bar("requests for an adapter go to the engine that has it", apart)
 	p.bar("cached tokens of adapters are equal", equal == requests)
 }

@@ -174,15 +174,15 @@ func clientsSection(ctx context.Context, b *bench, engines []*engine, p *page) e
 
 // cases writes a table of cases, and returns how many of them are good.
 func (p *page) cases(list []clientCase) (good int) {
-	p.row("library", "what", "result")
+	p.writeRow("library", "what", "result")
 	for _, c := range list {
 		if c.Problem == "" {
 			good++
 			c.Problem = "as it should be"
 		}
-		p.row(c.Library, c.What, c.Problem)
+		p.writeRow(c.Library, c.What, c.Problem)
 	}
-	p.end()
+	p.endTable()
 	return good
 }
 
@@ -193,15 +193,15 @@ func printClients(p *page, cases []clientCase, pass, shut []pathCase) {
 	good := p.cases(cases)
 
 	p.text("Paths that Stator does not read go to the least loaded worker of their model. The engine answers with the same status itself.")
-	p.row("path", "engine", "gateway")
+	p.writeRow("path", "engine", "gateway")
 	same := 0
 	for _, c := range pass {
-		p.row("`"+c.path+"`", c.engine, c.gateway)
+		p.writeRow("`"+c.path+"`", c.engine, c.gateway)
 		if c.engine == c.gateway {
 			same++
 		}
 	}
-	p.end()
+	p.endTable()
 
 	var open []string
 	for _, c := range shut {

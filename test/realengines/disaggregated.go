@@ -96,8 +96,8 @@ const (
 	roundBack    = "the prefill engine is back"
 )
 
-// run sends all rounds.
-func (d *disaggregated) run(ctx context.Context) error {
+// sendRounds sends all rounds.
+func (d *disaggregated) sendRounds(ctx context.Context) error {
 	list := legRequests(d.writer, false, true)
 	for _, what := range []string{roundFirst, roundSecond} {
 		if _, err := d.round(ctx, what, list, nil); err != nil {
@@ -275,7 +275,7 @@ func disaggregatedSection(ctx context.Context, b *bench, _ []*engine, p *page) e
 		return err
 	}
 	defer d.g.Stop()
-	if err := d.run(ctx); err != nil {
+	if err := d.sendRounds(ctx); err != nil {
 		return err
 	}
 	return d.print(p)

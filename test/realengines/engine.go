@@ -158,7 +158,7 @@ func (e *engine) kill() {
 
 // forget empties the engine's prefix cache.
 func (e *engine) forget(ctx context.Context) error {
-	_, err := do(ctx, http.MethodPost, "http://"+e.address+"/reset_prefix_cache", nil)
+	_, err := doRequest(ctx, http.MethodPost, "http://"+e.address+"/reset_prefix_cache", nil)
 	return err
 }
 
@@ -199,8 +199,8 @@ func (e *engine) metrics(ctx context.Context, names ...string) (map[string]float
 	return sums, nil
 }
 
-// do sends a request, whose body is JSON, and returns the body of a good answer.
-func do(ctx context.Context, method, url string, body io.Reader) (string, error) {
+// doRequest sends a request, whose body is JSON, and returns the body of a good answer.
+func doRequest(ctx context.Context, method, url string, body io.Reader) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return "", err
@@ -223,7 +223,7 @@ func do(ctx context.Context, method, url string, body io.Reader) (string, error)
 func getText(ctx context.Context, url string) (string, error) {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	return do(ctx, http.MethodGet, url, nil)
+	return doRequest(ctx, http.MethodGet, url, nil)
 }
 
 // lastLines returns the end of a file.

@@ -120,11 +120,11 @@ func printEvictions(p *page, runs []*eviction) {
 	p.section("Conversations that do not fit")
 	p.text("Each engine has %d blocks of %d tokens, and the conversations need more. \"Promised\" are the tokens that decisions "+
 		"expected in the picked worker's cache.", smallCache, blockSize)
-	p.row("requests at a time", "requests", "equal", "prompt tokens", "promised", "served", "promised ÷ served")
+	p.writeRow("requests at a time", "requests", "equal", "prompt tokens", "promised", "served", "promised ÷ served")
 	for _, e := range runs {
-		p.row(e.concurrent, e.requests, e.equal, e.prompt, e.promised, e.served, fmt.Sprintf("%.2f", e.ratio()))
+		p.writeRow(e.concurrent, e.requests, e.equal, e.prompt, e.promised, e.served, fmt.Sprintf("%.2f", e.ratio()))
 	}
-	p.end()
+	p.endTable()
 	for _, e := range runs {
 		met := e.ratio() >= 0.9 && e.ratio() <= 1.1
 		p.bar(fmt.Sprintf("promised ÷ served is between 0.9 and 1.1 with %d requests at a time", e.concurrent), met)

@@ -221,11 +221,11 @@ func printFailures(p *page, dead, frozen *failure) {
 	p.section("Engines that fail")
 	p.text("%d conversations are cached on both engines. Then one engine fails, and %d of their turns follow, one each %v. \"Met\" are "+
 		"requests that were picked for the engine while it was gone.", failingConversations, failingTurns, turnPause)
-	p.row("engine", "served before", "requests", "good answers", "gave up", "met", "last one after", "longest good answer")
+	p.writeRow("engine", "served before", "requests", "good answers", "gave up", "met", "last one after", "longest good answer")
 	for _, f := range []*failure{dead, frozen} {
-		p.row(f.what, f.had, f.sent, f.good, f.gaveUp, f.met, f.last.Round(10*time.Millisecond), f.longest.Round(10*time.Millisecond))
+		p.writeRow(f.what, f.had, f.sent, f.good, f.gaveUp, f.met, f.last.Round(10*time.Millisecond), f.longest.Round(10*time.Millisecond))
 	}
-	p.end()
+	p.endTable()
 	p.bar("the engine has served conversations before it fails", min(dead.had, frozen.had) > 0)
 	p.bar("at most 3 requests meet a dead engine", dead.met <= 3)
 	p.bar(fmt.Sprintf("no request meets a dead engine after %v", settled), dead.last <= settled)

@@ -143,7 +143,7 @@ func (g *gateway) send(ctx context.Context, path string, body map[string]any) (a
 		a.text = string(text)
 		return a, err
 	}
-	return a, a.read(text, full["stream"] == true)
+	return a, a.readBody(text, full["stream"] == true)
 }
 
 // sendGood is send for a request that must be answered well.
@@ -155,8 +155,8 @@ func (g *gateway) sendGood(ctx context.Context, path string, body map[string]any
 	return a, err
 }
 
-// read reads the usage and the token ids from the body of an answer.
-func (a *answer) read(body []byte, streamed bool) error {
+// readBody reads the usage and the token ids from the body of an answer.
+func (a *answer) readBody(body []byte, streamed bool) error {
 	parts := [][]byte{body}
 	if streamed {
 		parts = nil

@@ -163,7 +163,7 @@ func (h *hostileRun) print(p *page) {
 		"a member. A client leaves after 20 s, with status 0. \"Read\" counts the bodies that reached an engine and in which Python's "+
 		"decoder finds a client's member of a transfer.",
 		h.dangerous, len(h.sent)*hostileBodies)
-	p.row("the router", "bodies", "answers by status", "bodies that engines got", "read", "engines alive")
+	p.writeRow("the router", "bodies", "answers by status", "bodies that engines got", "read", "engines alive")
 
 	arrived, read := 0, 0
 	alive := true
@@ -172,12 +172,12 @@ func (h *hostileRun) print(p *page) {
 		for _, status := range slices.Sorted(maps.Keys(r.statuses)) {
 			counts = append(counts, fmt.Sprintf("%d: %d", status, r.statuses[status]))
 		}
-		p.row(r.router, hostileBodies, strings.Join(counts, ", "), r.arrived, r.read, r.alive)
+		p.writeRow(r.router, hostileBodies, strings.Join(counts, ", "), r.arrived, r.read, r.alive)
 		read += r.read
 		alive = alive && r.alive == len(h.engines)
 		arrived += r.arrived
 	}
-	p.end()
+	p.endTable()
 
 	p.bar("both engines are alive after each round", alive)
 	p.bar("no engine reads a client's member of a transfer", read == 0)

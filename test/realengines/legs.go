@@ -98,8 +98,8 @@ type legPart struct {
 	}
 }
 
-// read reads the body of a good answer.
-func (c *completion) read() error {
+// readBody reads the body of a good answer.
+func (c *completion) readBody() error {
 	parts := []string{c.body}
 	if streamed := strings.Contains(c.body, "\ndata: {") || strings.HasPrefix(c.body, "data: {"); streamed {
 		parts = nil
@@ -115,7 +115,7 @@ func (c *completion) read() error {
 		if err := json.Unmarshal([]byte(raw), &p); err != nil {
 			return fmt.Errorf("read %.200s: %w", raw, err)
 		}
-		c.add(&p)
+		c.addPart(&p)
 	}
 	return nil
 }
@@ -123,8 +123,8 @@ func (c *completion) read() error {
 // idPrefixes are before the request's id in the ids of answers.
 var idPrefixes = []string{"cmpl-", "chatcmpl-", "generate-tokens-"}
 
-// add adds the tokens of a part.
-func (c *completion) add(p *legPart) {
+// addPart adds the tokens of a part.
+func (c *completion) addPart(p *legPart) {
 	for _, prefix := range idPrefixes {
 		if id, found := strings.CutPrefix(p.ID, prefix); found {
 			c.id = id
@@ -192,7 +192,7 @@ func (r *legRequest) complete(ctx context.Context, url string, more map[string]a
 	if c.status != http.StatusOK {
 		return c, nil
 	}
-	return c, c.read()
+	return c, c.readBody()
 }
 
 // legRound has the results of some requests through the gateway, one after another.
@@ -350,13 +350,13 @@ func wantFrom(ctx context.Context, e *engine, rounds []*legRound) error {
 
 // printRounds writes the table of rounds.
 func printRounds(p *page, rounds []*legRound) {
-	p.row("requests", "sent", "status 200", "equal", "prefills", "by the relay", "tokens fetched", "tokens computed there", "longest")
+	p.writeRow("requests", "sent", "status 200", "equal", "prefills", "by the relay", "tokens fetched", "tokens computed there", "longest")
 	for _, r := range rounds {
 		good, equal := r.good()
-		p.row(r.what, len(r.answers), good, equal, r.counts.transferred, r.counts.relayed, r.counts.fetched, r.counts.computed,
+		p.writeRow(r.what, len(r.answers), good, equal, r.counts.transferred, r.counts.relayed, r.counts.fetched, r.counts.computed,
 			r.longest().Round(10*time.Millisecond))
 	}
-	p.end()
+	p.endTable()
 	for _, r := range rounds {
 		if problem := r.problem(); problem != "" {
 			p.item("%s: %s", r.what, problem)

@@ -40,7 +40,7 @@ func TestReadCompletion(t *testing.T) {
 		},
 	} {
 		got := completion{body: c.body}
-		if err := got.read(); err != nil {
+		if err := got.readBody(); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if got.id != c.want.id || !slices.Equal(got.ids, c.want.ids) || got.text != c.want.text || got.usage != c.want.usage {

@@ -133,15 +133,15 @@ func llamaSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
 	p.text("Two llama.cpp servers (xllamacpp), launched by Stator, with a tiny model. They publish no events, so the blocks of a cache "+
 		"are predicted from decisions, in blocks of %d tokens; llama.cpp reuses single tokens. %d conversations of %d turns, one turn "+
 		"after another.", llamaBlock, llamaConversations, llamaTurns)
-	p.row("requests", "prompt tokens equal", "cached tokens within a block", "promised", "served", "conversations that moved")
-	p.row(l.requests, l.prompts, l.near, l.promised, l.served, l.moved)
-	p.end()
+	p.writeRow("requests", "prompt tokens equal", "cached tokens within a block", "promised", "served", "conversations that moved")
+	p.writeRow(l.requests, l.prompts, l.near, l.promised, l.served, l.moved)
+	p.endTable()
 
 	k := l.kills
 	p.text("Then the engines are killed in turn with SIGKILL, and at the end the gateway is stopped.")
-	p.row("killed", "back", "longest", "left of processes, ports and /dev/shm")
-	p.row(k.killed, k.back, k.longest.Round(100*time.Millisecond), cmp.Or(strings.Join(k.left, ", "), "nothing"))
-	p.end()
+	p.writeRow("killed", "back", "longest", "left of processes, ports and /dev/shm")
+	p.writeRow(k.killed, k.back, k.longest.Round(100*time.Millisecond), cmp.Or(strings.Join(k.left, ", "), "nothing"))
+	p.endTable()
 	p.bar("prompt tokens are equal with llama.cpp", l.prompts == l.requests)
 	p.bar("no conversation moves between llama.cpp servers", l.moved == 0)
 	p.bar("each killed llama.cpp is back, and nothing is left of them at the end", k.back == k.killed && len(k.left) == 0)

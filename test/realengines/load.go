@@ -183,14 +183,14 @@ func printLoads(p *page, b *bench, loads []load) {
 
 	for _, d := range datasets {
 		p.text("%s: %s.", d.name, d.about)
-		p.row("at a time", "policy", "hit share", "of one infinite cache", "mean TTFT", "p99 TTFT", "mean latency",
+		p.writeRow("at a time", "policy", "hit share", "of one infinite cache", "mean TTFT", "p99 TTFT", "mean latency",
 			"requests/s", "picks a : b")
 		for _, l := range loads {
 			if l.dataset.name == d.name {
 				l.print(p)
 			}
 		}
-		p.end()
+		p.endTable()
 	}
 	p.text("There are %d comparisons. If all policies were equal, %s would lose about one in 40 of them by chance.",
 		len(loads)*len(compared)*(len(policies)-1), policies[0].name)
@@ -218,7 +218,7 @@ func (l *load) print(p *page) {
 			picks[0] += r.picks[0]
 			picks[1] += r.picks[1]
 		}
-		p.row(append(cells, fmt.Sprintf("%d : %d", picks[0], picks[1]))...)
+		p.writeRow(append(cells, fmt.Sprintf("%d : %d", picks[0], picks[1]))...)
 	}
 }
 

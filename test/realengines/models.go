@@ -251,7 +251,7 @@ func printModels(p *page, all []*modelCase, wrong, gone []refusedCase, libraries
 		"`vllm serve --runner pooling`. It is configured without a path, so its prompts are not read. %d rounds of all requests, in a "+
 		"random order. \"Equal\" are answers with the same vectors, scores and token counts that the engine itself gives.",
 		modelName, poolingName, vectorsName, modelRounds)
-	p.row("model", "path", "requests", "to a", "to b", "to "+poolingName, "equal")
+	p.writeRow("model", "path", "requests", "to a", "to b", "to "+poolingName, "equal")
 	requests, right := 0, 0
 	differ := false
 	for _, c := range all {
@@ -260,29 +260,29 @@ func printModels(p *page, all []*modelCase, wrong, gone []refusedCase, libraries
 			same = c.equal
 			differ = differ || c.equal < c.requests
 		}
-		p.row(c.model, "`"+c.path+"`", c.requests, c.picks["a"], c.picks["b"], c.picks[poolingName], same)
+		p.writeRow(c.model, "`"+c.path+"`", c.requests, c.picks["a"], c.picks["b"], c.picks[poolingName], same)
 		requests += c.requests
 		right += c.right()
 	}
-	p.end()
+	p.endTable()
 
 	p.text("Requests for the wrong model get the answer of its engine, and those for a model that is not there get the gateway's.")
-	p.row("model", "path", "engine", "gateway", "the client gets")
+	p.writeRow("model", "path", "engine", "gateway", "the client gets")
 	passed := 0
 	for _, c := range wrong {
-		p.row(c.model, "`"+c.path+"`", c.engine.status, c.gateway.status, "`"+c.gateway.body+"`")
+		p.writeRow(c.model, "`"+c.path+"`", c.engine.status, c.gateway.status, "`"+c.gateway.body+"`")
 		if c.gateway.status >= http.StatusBadRequest && c.gateway.status == c.engine.status && c.gateway.body == c.engine.body {
 			passed++
 		}
 	}
 	refused := 0
 	for _, c := range gone {
-		p.row(c.model, "`"+c.path+"`", "", c.gateway.status, "`"+c.gateway.code()+"`")
+		p.writeRow(c.model, "`"+c.path+"`", "", c.gateway.status, "`"+c.gateway.code()+"`")
 		if c.gateway.status == http.StatusNotFound && c.gateway.code() == "model_not_found" {
 			refused++
 		}
 	}
-	p.end()
+	p.endTable()
 
 	good := p.cases(libraries)
 	p.bar("requests for each model go to its engines", right == requests)

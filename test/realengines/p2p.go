@@ -189,8 +189,8 @@ const (
 
 var pullKinds = [...]string{"to engine p, which has it", "to engine d, which is to fetch it", "to engine d after these"}
 
-// all returns the sum of the kinds.
-func (p *pulls) all() (sum pullKind) {
+// total returns the sum of the kinds.
+func (p *pulls) total() (sum pullKind) {
 	for _, k := range p.kinds {
 		sum.requests += k.requests
 		sum.good += k.good
@@ -364,27 +364,27 @@ func (p *pulls) print(page *page) {
 	page.text("The same engines serve whole requests, with `transfer: p2p`. Engine p has the %d tokens with which %d requests begin, "+
 		"which follow each other after %v; %d such groups. Answers of %d tokens are compared with the answers to requests alone: in "+
 		"a batch, vLLM rounds otherwise, which may change a token.", pullPrefix, pullRequests, pullPause, pullGroups, pullAnswer)
-	page.row("requests", "sent", "status 200", "equal")
+	page.writeRow("requests", "sent", "status 200", "equal")
 	for i, k := range p.kinds {
-		page.row(pullKinds[i], k.requests, k.good, k.equal)
+		page.writeRow(pullKinds[i], k.requests, k.good, k.equal)
 	}
-	page.end()
+	page.endTable()
 	page.text("Decisions have engine d fetch %d tokens, and it has fetched %d.", p.expected, p.fetched)
 
 	page.text("Then engine d itself was asked to fetch the beginning of a prompt from elsewhere, without the gateway. Clients waited %v.",
 		fetchPatience)
-	page.row("source", "answer", "equal", "after")
+	page.writeRow("source", "answer", "equal", "after")
 	for _, r := range p.direct {
 		_, equal := r.good()
 		answer := "none"
 		if r.answers[0].status != 0 {
 			answer = strconv.Itoa(r.answers[0].status)
 		}
-		page.row(r.what, answer, equal, r.longest().Round(10*time.Millisecond))
+		page.writeRow(r.what, answer, equal, r.longest().Round(10*time.Millisecond))
 	}
-	page.end()
+	page.endTable()
 
-	all := p.all()
+	all := p.total()
 	fetch := p.kinds[pulled]
 	page.bar("all requests with one beginning are answered", all.good == all.requests)
 	page.bar("at least 9 of 10 answers are equal to the answers to requests alone", 10*all.equal >= 9*all.requests)

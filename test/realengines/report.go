@@ -26,8 +26,8 @@ func (p *page) text(format string, args ...any) { fmt.Fprintf(&p.b, format+"\n\n
 // item writes a line of a list.
 func (p *page) item(format string, args ...any) { fmt.Fprintf(&p.b, "* "+format+"\n", args...) }
 
-// row writes a row of a table. The first row has the titles.
-func (p *page) row(cells ...any) {
+// writeRow writes a row of a table. The first row has the titles.
+func (p *page) writeRow(cells ...any) {
 	p.b.WriteByte('|')
 	for _, c := range cells {
 		fmt.Fprintf(&p.b, " %v |", c)
@@ -39,8 +39,8 @@ func (p *page) row(cells ...any) {
 	p.rows++
 }
 
-// end ends a table.
-func (p *page) end() {
+// endTable ends a table.
+func (p *page) endTable() {
 	p.b.WriteByte('\n')
 	p.rows = 0
 }

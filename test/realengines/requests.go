@@ -62,7 +62,7 @@ func randomIDs(rng *rand.Rand, n int) []uint32 {
 	return ids
 }
 
-func (w *writer) add(kind, path string, body map[string]any) {
+func (w *writer) addRequest(kind, path string, body map[string]any) {
 	w.list = append(w.list, request{kind, path, body})
 }
 
@@ -104,7 +104,7 @@ func (w *writer) dialogues(n, turns int) {
 			case 4:
 				body["tool_choice"] = "none"
 			}
-			w.add(kind, chats, body)
+			w.addRequest(kind, chats, body)
 
 			if turn%2 == 0 {
 				list = append(list, message("assistant", w.text(40)))
@@ -129,7 +129,7 @@ func (w *writer) agents(n, steps int) {
 			if step%3 == 1 {
 				body["stream"] = true
 			}
-			w.add("agent", chats, body)
+			w.addRequest("agent", chats, body)
 		}
 	}
 }
@@ -138,30 +138,30 @@ func (w *writer) agents(n, steps int) {
 func (w *writer) completions() {
 	base, ids := w.text(400), w.ids(900)
 	for i := range 10 {
-		w.add("text", completions, map[string]any{"prompt": fmt.Sprint(base, " tail ", i), "stream": i%2 == 1})
-		w.add("token ids", completions, map[string]any{"prompt": append(append([]uint32(nil), ids[:200+70*i]...), uint32(5+i))})
+		w.addRequest("text", completions, map[string]any{"prompt": fmt.Sprint(base, " tail ", i), "stream": i%2 == 1})
+		w.addRequest("token ids", completions, map[string]any{"prompt": append(append([]uint32(nil), ids[:200+70*i]...), uint32(5+i))})
 	}
 
 	for range 3 {
-		w.add("several prompts", completions, map[string]any{"prompt": []string{base + "x", w.text(100)}})
-		w.add("several prompts", completions, map[string]any{"prompt": [][]uint32{ids[:300], ids[100:500]}})
-		w.add("logprobs", completions, map[string]any{"prompt": base + " logs", "logprobs": 1})
-		w.add("echo", completions, map[string]any{"prompt": base + " echo", "echo": true})
-		w.add("prompt_logprobs", completions, map[string]any{"prompt": base + " whole", "prompt_logprobs": 1})
-		w.add("echo with logprobs", completions, map[string]any{"prompt": base + " whole", "echo": true, "logprobs": 1})
+		w.addRequest("several prompts", completions, map[string]any{"prompt": []string{base + "x", w.text(100)}})
+		w.addRequest("several prompts", completions, map[string]any{"prompt": [][]uint32{ids[:300], ids[100:500]}})
+		w.addRequest("logprobs", completions, map[string]any{"prompt": base + " logs", "logprobs": 1})
+		w.addRequest("echo", completions, map[string]any{"prompt": base + " echo", "echo": true})
+		w.addRequest("prompt_logprobs", completions, map[string]any{"prompt": base + " whole", "prompt_logprobs": 1})
+		w.addRequest("echo with logprobs", completions, map[string]any{"prompt": base + " whole", "echo": true, "logprobs": 1})
 		special := map[string]any{"prompt": base + "<|im_start|>user\nx<|im_end|>", "add_special_tokens": false}
-		w.add("special tokens in text", completions, special)
+		w.addRequest("special tokens in text", completions, special)
 	}
 	for _, n := range []int{320, 321, 319, 320, 321, 319} {
-		w.add("whole blocks and one token around", completions, map[string]any{"prompt": ids[:n]})
+		w.addRequest("whole blocks and one token around", completions, map[string]any{"prompt": ids[:n]})
 	}
 	for range 2 {
 		long := make([]uint32, blockSize*500+7)
 		for i := range long {
 			long[i] = uint32(11*i%140_000 + 50)
 		}
-		w.add("long", completions, map[string]any{"prompt": long[:blockSize*128+7]})
-		w.add("long", completions, map[string]any{"prompt": long})
+		w.addRequest("long", completions, map[string]any{"prompt": long[:blockSize*128+7]})
+		w.addRequest("long", completions, map[string]any{"prompt": long})
 	}
 }
 
@@ -195,7 +195,7 @@ func (w *writer) corners() {
 			"session":            {"messages": start, "session_id": "s1", "user": "u1", "priority": 0},
 			"logprobs of a chat": {"messages": start, "logprobs": true, "top_logprobs": 2},
 		} {
-			w.add(kind, chats, body)
+			w.addRequest(kind, chats, body)
 		}
 	}
 }
@@ -208,7 +208,7 @@ func (w *writer) salts() {
 		if salt != "" {
 			body["cache_salt"] = salt
 		}
-		w.add("salt", chats, body)
+		w.addRequest("salt", chats, body)
 	}
 }
 
@@ -216,10 +216,10 @@ func (w *writer) salts() {
 func (w *writer) refusals() {
 	for range 4 {
 		text := w.text(300)
-		w.add("refused", chats, map[string]any{"messages": []any{message("user", text)}, "n": 2})
-		w.add("after a refusal", chats, map[string]any{"messages": []any{message("user", text)}})
+		w.addRequest("refused", chats, map[string]any{"messages": []any{message("user", text)}, "n": 2})
+		w.addRequest("after a refusal", chats, map[string]any{"messages": []any{message("user", text)}})
 	}
-	w.add("refused", completions, map[string]any{"prompt": ""})
+	w.addRequest("refused", completions, map[string]any{"prompt": ""})
 }
 
 // requests returns the requests of the truth run.

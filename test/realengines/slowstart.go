@@ -78,11 +78,11 @@ func slowStartSection(ctx context.Context, b *bench, engines []*engine, p *page)
 	p.section("A slow start")
 	p.text("%d prompts, during which an engine stands still, and then %d prompts of %d tokens that no cache has, one after another.",
 		firstPrompts, coldPrompts, coldTokens)
-	p.row("stands still", "to a", "to b")
+	p.writeRow("stands still", "to a", "to b")
 	for _, s := range []*slowStart{plain, slow} {
-		p.row(s.what, s.picks["a"], s.picks["b"])
+		p.writeRow(s.what, s.picks["a"], s.picks["b"])
 	}
-	p.end()
+	p.endTable()
 	p.bar(fmt.Sprintf("each engine gets at least %d of %d cold prompts after a slow start", leastOfSixty, coldPrompts),
 		min(slow.picks["a"], slow.picks["b"]) >= leastOfSixty)
 	return nil

@@ -203,7 +203,7 @@ func (s *storeRun) forget(ctx context.Context, tiers ...string) error {
 		}
 	}
 	for _, tier := range tiers {
-		if _, err := do(ctx, http.MethodPost, s.g.Admin+"/kv/flush", strings.NewReader(`{"tier": "`+tier+`"}`)); err != nil {
+		if _, err := doRequest(ctx, http.MethodPost, s.g.Admin+"/kv/flush", strings.NewReader(`{"tier": "`+tier+`"}`)); err != nil {
 			return err
 		}
 	}
@@ -256,8 +256,8 @@ const (
 	storeOther    = "by the other engine, from host memory"
 )
 
-// run sends all rounds.
-func (s *storeRun) run(ctx context.Context) error {
+// sendRounds sends all rounds.
+func (s *storeRun) sendRounds(ctx context.Context) error {
 	if err := s.round(ctx, storeComputed); err != nil {
 		return err
 	}
@@ -340,7 +340,7 @@ func runStore(ctx context.Context, b *bench) (*storeRun, error) {
 		return nil, err
 	}
 	s.prompts(w)
-	return s, s.run(ctx)
+	return s, s.sendRounds(ctx)
 }
 
 // equal counts the answers of a round that have the token ids of the first round, and exact those that have the logprobs of the second one,
@@ -368,7 +368,7 @@ func (s *storeRun) print(p *page) {
 		"blocks of later events from then on.",
 		len(s.requests), s.requests[0].prompt, s.requests[len(s.requests)-1].prompt, blocks, blockSize, storeCache)
 
-	p.row("round", "token ids equal", "logprobs equal to the second round", "tokens expected in caches", "tokens cached, by vLLM",
+	p.writeRow("round", "token ids equal", "logprobs equal to the second round", "tokens expected in caches", "tokens cached, by vLLM",
 		"of these outside of its cache, by vLLM", "blocks written", "blocks read", "loaded from the disk", "loaded from objects")
 	for _, r := range s.rounds {
 		equal, exact, cached := s.equal(r)
@@ -377,10 +377,10 @@ func (s *storeRun) print(p *page) {
 			promised = "-"
 		}
 		c := r.counts
-		p.row(r.what, fmt.Sprintf("%d of %d", equal, len(r.answers)), fmt.Sprintf("%d of %d", exact, len(r.answers)), promised, cached,
+		p.writeRow(r.what, fmt.Sprintf("%d of %d", equal, len(r.answers)), fmt.Sprintf("%d of %d", exact, len(r.answers)), promised, cached,
 			c.hits, c.committed, c.fetched, c.fromDisk, c.fromExternal)
 	}
-	p.end()
+	p.endTable()
 
 	differ := 0
 	for i, a := range s.changed {

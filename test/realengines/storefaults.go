@@ -51,7 +51,7 @@ type faultRun struct {
 // equalCount counts answers with the tokens of the engine without store, and all.
 type equalCount struct{ equal, all int }
 
-func (c *equalCount) add(q *legRequest, got *completion) {
+func (c *equalCount) countAnswer(q *legRequest, got *completion) {
 	c.all++
 	if got.status == http.StatusOK && slices.Equal(got.ids, q.want.ids) {
 		c.equal++
@@ -184,7 +184,7 @@ func (f *faultRun) prepare(ctx context.Context) error {
 			if e == f.plain {
 				q.want = *got
 			}
-			f.after.add(q, got)
+			f.after.countAnswer(q, got)
 		}
 	}
 	return nil
@@ -268,7 +268,7 @@ func (f *faultRun) round(ctx context.Context) error {
 	f.proxy.faulty.Store(false)
 
 	for i, q := range asked {
-		f.during.add(q, answers[i])
+		f.during.countAnswer(q, answers[i])
 	}
 	return f.check(ctx)
 }
@@ -305,7 +305,7 @@ func sendAll(ctx context.Context, e *engine, requests []*legRequest, count *equa
 		if err != nil {
 			return err
 		}
-		count.add(q, got)
+		count.countAnswer(q, got)
 	}
 	return nil
 }
@@ -465,18 +465,18 @@ func (f *faultRun) print(p *page) {
 		"requests load at once. About half of their clients leave within 0.6 s, and others ask the same. After each round the tiers "+
 		"are emptied, this engine gets all prompts once more and saves their blocks, and a second engine loads these. Answers are "+
 		"compared with the answers of an engine without connector.", faultPrompts)
-	p.row("", "")
-	p.row("rounds", f.rounds)
+	p.writeRow("", "")
+	p.writeRow("rounds", f.rounds)
 	for kind, name := range faultNames {
-		p.row("answers to fetches "+name, f.proxy.counts[kind].Load())
+		p.writeRow("answers to fetches "+name, f.proxy.counts[kind].Load())
 	}
-	p.row("failed loads, by the engine", f.failed)
-	p.row("clients that left", f.left)
-	p.row("answers with the right tokens in the rounds", f.during)
-	p.row("the same prompts afterwards", f.after)
-	p.row("by the second engine, from the saved blocks", f.loaded)
-	p.row("tokens that it loaded", f.hits)
-	p.end()
+	p.writeRow("failed loads, by the engine", f.failed)
+	p.writeRow("clients that left", f.left)
+	p.writeRow("answers with the right tokens in the rounds", f.during)
+	p.writeRow("the same prompts afterwards", f.after)
+	p.writeRow("by the second engine, from the saved blocks", f.loaded)
+	p.writeRow("tokens that it loaded", f.hits)
+	p.endTable()
 
 	spoilt := f.failed + int(f.proxy.counts[faultSlow].Load())
 	p.bar(fmt.Sprintf("at least %d failed, slow and cut loads", faultLoads), spoilt >= faultLoads)

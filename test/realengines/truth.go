@@ -150,11 +150,11 @@ func (t *truth) tokenize(ctx context.Context, b *bench, list []request, answers 
 func (t *truth) print(p *page) {
 	p.section("Expected and reported cached tokens")
 	p.text("Requests one after another: dialogues with tools, agents' growing prompts, completions, token ids, salts, template corners.")
-	p.row("", "equal", "of", "share")
-	p.row("prompt tokens", t.prompts, t.compared, share(t.prompts, t.compared))
-	p.row("cached tokens", t.cached, t.compared, share(t.cached, t.compared))
-	p.row("token ids of chats", t.equalIDs, t.chats, share(t.equalIDs, t.chats))
-	p.end()
+	p.writeRow("", "equal", "of", "share")
+	p.writeRow("prompt tokens", t.prompts, t.compared, share(t.prompts, t.compared))
+	p.writeRow("cached tokens", t.cached, t.compared, share(t.cached, t.compared))
+	p.writeRow("token ids of chats", t.equalIDs, t.chats, share(t.equalIDs, t.chats))
+	p.endTable()
 	p.text("%d requests were sent, and %d of them refused, as expected. Cached tokens: %d expected, %d reported.",
 		t.sent, t.refused, t.promised, t.served)
 	for _, kind := range slices.Sorted(maps.Keys(t.odd)) {

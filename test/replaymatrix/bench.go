@@ -62,7 +62,7 @@ func playAgain(list []outcome, jobs int) error {
 			places <- struct{}{}
 			defer func() { <-places }()
 			seeds := len(list[i].Rows[0].Seeds)
-			list[i].Rows[0], errs[i] = b.row(&list[i], kv.name, &kv.settings[0], 1, seeds)
+			list[i].Rows[0], errs[i] = b.playRow(&list[i], kv.name, &kv.settings[0], 1, seeds)
 		})
 	}
 	running.Wait()
@@ -72,9 +72,9 @@ func playAgain(list []outcome, jobs int) error {
 // searchSeed is the seed of the search. The tables have the seeds from 1.
 const searchSeed = 1001
 
-// run plays all cells, some at a time, and returns their outcomes in order. A cell that fails is left out, and in the error. When
+// playCells plays all cells, some at a time, and returns their outcomes in order. A cell that fails is left out, and in the error. When
 // ctx is done no further cell begins. ended is called with each outcome, from several goroutines.
-func (b *bench) run(ctx context.Context, cells []cell, ended func(*outcome) error) ([]outcome, error) {
+func (b *bench) playCells(ctx context.Context, cells []cell, ended func(*outcome) error) ([]outcome, error) {
 	list := make([]outcome, len(cells))
 	errs := make([]error, len(cells))
 	began := time.Now()
@@ -123,7 +123,7 @@ func (b *bench) cell(c *cell) (outcome, error) {
 	rate := 0.0
 	if c.fixed == "" && c.arrival.kind != closedLoop {
 		var err error
-		rate, err = b.capacities.of(c)
+		rate, err = b.capacities.capacityOf(c)
 		if err != nil {
 			return outcome{}, err
 		}
@@ -132,7 +132,7 @@ func (b *bench) cell(c *cell) (outcome, error) {
 	out := outcome{Cell: c.name(), Half: c.half(), Flags: c.flags(rate), Sessions: c.sharing.sessions}
 	for i := range b.routers {
 		r := &b.routers[i]
-		byDefault, err := b.row(&out, r.name, &r.settings[0], 1, b.seeds)
+		byDefault, err := b.playRow(&out, r.name, &r.settings[0], 1, b.seeds)
 		if err != nil {
 			return out, err
 		}
@@ -145,7 +145,7 @@ func (b *bench) cell(c *cell) (outcome, error) {
 		if best == 0 {
 			continue
 		}
-		chosen, err := b.row(&out, r.name, &r.settings[best], 1, b.seeds)
+		chosen, err := b.playRow(&out, r.name, &r.settings[best], 1, b.seeds)
 		if err != nil {
 			return out, err
 		}
@@ -162,7 +162,7 @@ func (b *bench) search(out *outcome, r *contestant) (best int, err error) {
 	}
 	tried := make([]row, len(r.settings))
 	for i := range r.settings {
-		tried[i], err = b.row(out, r.name, &r.settings[i], searchSeed, 1)
+		tried[i], err = b.playRow(out, r.name, &r.settings[i], searchSeed, 1)
 		if err != nil {
 			return 0, err
 		}
@@ -176,8 +176,8 @@ func (b *bench) search(out *outcome, r *contestant) (best int, err error) {
 // badness is the figure that the search makes least: the mean time of a request. Failed requests make it larger.
 func (r *row) badness() float64 { return r.E2E * (1 + r.Errors) }
 
-// row plays a setting on so many seeds.
-func (b *bench) row(out *outcome, router string, s *setting, from, seeds int) (row, error) {
+// playRow plays a setting on so many seeds.
+func (b *bench) playRow(out *outcome, router string, s *setting, from, seeds int) (row, error) {
 	r := row{Router: router, Setting: s.name}
 	for seed := from; seed < from+seeds; seed++ {
 		flags := strings.Join([]string{out.Flags, s.flags, fmt.Sprint("--seed ", seed)}, " ")

@@ -50,13 +50,13 @@ func main() {
 		o.seeds = 1
 	}
 
-	if err := o.run(); err != nil {
+	if err := o.playAndReport(); err != nil {
 		fmt.Fprintln(os.Stderr, "replaymatrix:", err)
 		os.Exit(1)
 	}
 }
 
-func (o *options) run() error {
+func (o *options) playAndReport() error {
 	if o.half != "A" && o.half != "B" && o.half != both {
 		return fmt.Errorf("--half is %q: use A, B or %s", o.half, both)
 	}
@@ -82,7 +82,7 @@ func (o *options) run() error {
 		return slices.ContainsFunc(kept, func(o outcome) bool { return o.Cell == c.name() })
 	})
 	b := bench{seeds: max(1, o.seeds), jobs: o.cellsEach, routers: contestants(), capacities: newCapacities()}
-	list, failed := b.run(ctx, left, stored.add)
+	list, failed := b.playCells(ctx, left, stored.addOutcome)
 	stop()
 	failed = errors.Join(failed, stored.close())
 	list = append(kept, list...)

@@ -149,13 +149,13 @@ func TestSessions(t *testing.T) {
 func TestCapacity(t *testing.T) {
 	c := cell{shape: shape{128, 64}, engines: 4, seqs: 256, routers: 1, condition: conditions[len(conditions)-1]}
 	known := newCapacities()
-	rate, err := known.of(&c)
+	rate, err := known.capacityOf(&c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	even := c
 	even.condition = conditions[0]
-	whole, err := known.of(&even)
+	whole, err := known.capacityOf(&even)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestStore(t *testing.T) {
 	write := func(resume bool, cell string) (kept int) {
 		s, list, err := openStore(path, resume)
 		if err == nil {
-			err = errors.Join(s.add(&outcome{Cell: cell, Rows: rows()}), s.close())
+			err = errors.Join(s.addOutcome(&outcome{Cell: cell, Rows: rows()}), s.close())
 		}
 		if err != nil {
 			t.Fatal(err)

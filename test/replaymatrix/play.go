@@ -138,10 +138,10 @@ func newCapacities() *capacities {
 	return &capacities{known: map[string]func() (float64, error){}}
 }
 
-// of returns how many requests a second the fleet of a cell can serve if nothing is shared: the rate of one engine, or of one
+// capacityOf returns how many requests a second the fleet of a cell can serve if nothing is shared: the rate of one engine, or of one
 // that prefills and one that decodes, in a closed loop that fills its slots, times the number of engines. A slow engine
 // counts for less.
-func (c *capacities) of(x *cell) (float64, error) {
+func (c *capacities) capacityOf(x *cell) (float64, error) {
 	alike := 1.0
 	if x.apart {
 		alike = 2

@@ -36,8 +36,8 @@ func openStore(path string, resume bool) (*store, []outcome, error) {
 	return &store{file: file}, kept, err
 }
 
-// add writes an outcome.
-func (s *store) add(o *outcome) error {
+// addOutcome writes an outcome.
+func (s *store) addOutcome(o *outcome) error {
 	if s.file == nil {
 		return nil
 	}

@@ -37,11 +37,11 @@ func Send(ctx context.Context, client *http.Client, url string, body []byte) (An
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
 		return Answer{}, fmt.Errorf("%s: %s", resp.Status, text)
 	}
-	return read(resp.Body, begun)
+	return readEvents(resp.Body, begun)
 }
 
-// read reads the events of an answer. A stream that ends early is an error.
-func read(body io.Reader, begun time.Time) (a Answer, err error) {
+// readEvents reads the events of an answer. A stream that ends early is an error.
+func readEvents(body io.Reader, begun time.Time) (a Answer, err error) {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 1<<20)
 	ended := false

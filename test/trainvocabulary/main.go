@@ -20,13 +20,13 @@ func main() {
 	out := flag.String("out", "internal/models/sim", "folder to write to")
 	size := flag.Int("size", 8000, "entries, with the 256 bytes and without special tokens")
 	flag.Parse()
-	if err := run(*out, *size); err != nil {
+	if err := trainVocabulary(*out, *size); err != nil {
 		fmt.Fprintln(os.Stderr, "trainvocabulary:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out string, size int) error {
+func trainVocabulary(out string, size int) error {
 	v := learn(pieces(generate()), size)
 	file, err := encode(v)
 	if err != nil {

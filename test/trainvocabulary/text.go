@@ -24,7 +24,7 @@ func generate() string {
 	for range 12_000 {
 		b.WriteString(g.paragraph())
 		if g.IntN(8) == 0 {
-			b.WriteString(g.run())
+			b.WriteString(g.signLine())
 		}
 	}
 	return b.String()
@@ -42,8 +42,8 @@ func (g *generator) word(topic int) string {
 	return words[at]
 }
 
-// any is a word of any topic; half of all words are of the first.
-func (g *generator) any() string {
+// anyWord is a word of any topic; half of all words are of the first.
+func (g *generator) anyWord() string {
 	if g.IntN(2) == 0 {
 		return g.word(0)
 	}
@@ -54,7 +54,7 @@ func (g *generator) any() string {
 var forms = []string{"s", "s", "ed", "ing", "er", "ly", "'s"}
 
 func (g *generator) inflected() string {
-	w := g.any()
+	w := g.anyWord()
 	if g.IntN(5) == 0 && len(w) > 4 {
 		w = strings.TrimSuffix(w, "e") + forms[g.IntN(len(forms))]
 	}
@@ -67,8 +67,8 @@ func (g *generator) number() int {
 	return int(2000 * f * f * f * f)
 }
 
-// run is a line of one sign, or white space, as rules and indented code have them.
-func (g *generator) run() string {
+// signLine returns a line of one sign, or white space, as rules and indented code have them.
+func (g *generator) signLine() string {
 	return strings.Repeat([]string{"=", "-", "#", "*", "^", "~", " ", " ", " ", ".", "\n"}[g.IntN(11)], 1+g.IntN(40)) + "\n"
 }
 
@@ -225,7 +225,7 @@ func (g *generator) trace() string {
 
 func (g *generator) list() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "## %s %s\n\n", title(g.name()), g.any())
+	fmt.Fprintf(&b, "## %s %s\n\n", title(g.name()), g.anyWord())
 	for i := range 2 + g.IntN(5) {
 		mark := []string{"- ", "* ", fmt.Sprintf("%d. ", i+1), "  - ", "- **" + title(g.name()) + "**: "}[g.IntN(5)]
 		b.WriteString(mark + g.sentence() + "\n")
@@ -237,7 +237,7 @@ func (g *generator) markup() string {
 	tag := g.name()
 	return fmt.Sprintf("<%s>\n%s %s\n</%s>\n<div class=\"%s\"><a href=\"%s\">%s</a></div>\n\n| %s | %s |\n| --- | --- |\n| %s | %s |\n\n",
 		tag, g.sentence(), g.sentence(), tag,
-		g.identifier(), g.path(), g.any(), g.name(), g.name(), g.value(), g.value())
+		g.identifier(), g.path(), g.anyWord(), g.name(), g.name(), g.value(), g.value())
 }
 
 // split cuts the generated text, which is ASCII, as the pattern of the vocabulary does. Go has

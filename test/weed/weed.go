@@ -66,7 +66,7 @@ func New(dir string) (*Server, error) {
 			s.Endpoint = "http://127.0.0.1:" + strconv.Itoa(port)
 		}
 	}
-	s.config = child.Config{Path: program, Args: args, Dir: dir, Line: s.output.add}
+	s.config = child.Config{Path: program, Args: args, Dir: dir, Line: s.output.addLine}
 	return s, nil
 }
 
@@ -158,7 +158,7 @@ type output struct {
 	buf bytes.Buffer
 }
 
-func (o *output) add(line string) {
+func (o *output) addLine(line string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.buf.Len() < mostOutput {

@@ -44,8 +44,8 @@ type plan struct {
 	fleets func(mode int) []fleet
 }
 
-// all returns every candidate of a mode.
-func all(gpus int) func(mode int) []fleet {
+// allFleets returns every candidate of a mode.
+func allFleets(gpus int) func(mode int) []fleet {
 	return func(mode int) []fleet { return modes[mode].fleets(gpus) }
 }
 

@@ -28,11 +28,11 @@ func Run(_ context.Context, args []string, out, _ io.Writer) error {
 		return err
 	}
 	b.slots = make(chan struct{}, max(1, *jobs))
-	return b.run(out, *traces, *only, *quick)
+	return b.printAll(out, *traces, *only, *quick)
 }
 
-// run prints everything.
-func (b *bench) run(w io.Writer, traces, only string, quick bool) error {
+// printAll prints the tables of all workloads.
+func (b *bench) printAll(w io.Writer, traces, only string, quick bool) error {
 	printParameters(w)
 	if err := b.load(w, traces); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (b *bench) run(w io.Writer, traces, only string, quick bool) error {
 		if !strings.Contains(l.name, only) {
 			continue
 		}
-		candidates := all(sizes[0])
+		candidates := allFleets(sizes[0])
 		for _, gpus := range sizes {
 			c, err := b.compare(plan{l, gpus, measured, candidates})
 			if err != nil {
@@ -83,7 +83,7 @@ func (b *bench) bounds(w io.Writer) error {
 		{"passes as long as the longer one of their parts", physics{prefill: 1, decode: 1, transfer: 1, overlap: true}},
 		{"prompts without the time that does not depend on their tokens", physics{prefill: 1, decode: 1, transfer: 1, noLaunch: true}},
 	} {
-		c, err := b.compare(plan{l, gpusOfNode, x.physics, all(gpusOfNode)})
+		c, err := b.compare(plan{l, gpusOfNode, x.physics, allFleets(gpusOfNode)})
 		if err != nil {
 			return err
 		}

@@ -247,7 +247,7 @@ func (m *memory) decideThroughput(o *plan.Observation, c *Config, roles fleetPoo
 	}
 
 	var d Decision
-	if a := roles.of().Model.Algorithm; a == AlgorithmThroughput || a == AlgorithmHybrid {
+	if a := roles.anyPool().Model.Algorithm; a == AlgorithmThroughput || a == AlgorithmHybrid {
 		d, m.state = c.NextThroughput(m.state, roles.ready())
 		roles.take(o, d)
 	}
@@ -292,8 +292,8 @@ func (p *pool) engines(l Limits, context float64) (engines []Engine, steps []Sam
 	return engines, steps
 }
 
-// of returns one of the pools.
-func (r fleetPools) of() *pool {
+// anyPool returns one of the pools.
+func (r fleetPools) anyPool() *pool {
 	if r.decode != nil {
 		return r.decode
 	}

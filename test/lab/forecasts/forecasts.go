@@ -29,7 +29,7 @@ func Run(_ context.Context, args []string, out, _ io.Writer) error {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	return run(out, *traces, *only, *seed, *quick)
+	return printTables(out, *traces, *only, *seed, *quick)
 }
 
 // step is the time of one value, and horizons are the distances of predictions, in steps.
@@ -68,8 +68,8 @@ type score struct {
 	absolute, pinball, covered float64
 }
 
-// run prints a table for each series and horizon, and then what won.
-func run(w io.Writer, traces, only string, seed uint64, quick bool) error {
+// printTables prints a table for each series and horizon, and then what won.
+func printTables(w io.Writer, traces, only string, seed uint64, quick bool) error {
 	list, skipped, err := allSeries(traces, seed, quick)
 	if err != nil {
 		return err

@@ -78,7 +78,7 @@ func TestQuick(t *testing.T) {
 		t.Skip("it takes some seconds")
 	}
 	var out strings.Builder
-	if err := run(&out, t.TempDir(), "", 1, true); err != nil {
+	if err := printTables(&out, t.TempDir(), "", 1, true); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"ServeGen", "sinusoid", "spikes", "The hour of Azure is left out", "nearest to the best in the mean"} {

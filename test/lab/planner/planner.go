@@ -35,7 +35,7 @@ func Run(_ context.Context, args []string, out, progress io.Writer) error {
 		return err
 	}
 	b.slots = make(chan struct{}, max(1, *jobs))
-	return b.run(out, progress, &o)
+	return b.printComparisons(out, progress, &o)
 }
 
 // options are the flags.
@@ -48,8 +48,8 @@ type options struct {
 // startUps are the times from the start of an engine until it is ready.
 var startUps = []time.Duration{0, 30 * time.Second, 120 * time.Second}
 
-// run prints everything.
-func (b *bench) run(w, progress io.Writer, o *options) error {
+// printComparisons prints the tables of all workloads and start-up times.
+func (b *bench) printComparisons(w, progress io.Writer, o *options) error {
 	profile, err := perfmodel.LoadProfile(os.DirFS(o.profile))
 	if err != nil {
 		return err

@@ -162,13 +162,13 @@ func sinusoid(period, length time.Duration, seed uint64) func(b *bench) (trace.S
 
 // azure and mooncake read the public traces.
 func azure(b *bench) ([]trace.Arrival, error) {
-	return b.read(tracefiles.Azure, func(r io.Reader) trace.Source { return trace.Azure(r, false) })
+	return b.readArrivals(tracefiles.Azure, func(r io.Reader) trace.Source { return trace.Azure(r, false) })
 }
 
 // mooncake spreads arrivals over the 3 s to which its times are rounded.
 func mooncake(b *bench) ([]trace.Arrival, error) {
 	const rounded = 3 * time.Second
-	return b.read(tracefiles.Mooncake, func(r io.Reader) trace.Source {
+	return b.readArrivals(tracefiles.Mooncake, func(r io.Reader) trace.Source {
 		return trace.Jitter(rounded, 1, trace.Mooncake(r, blockTokens))
 	})
 }
@@ -210,8 +210,8 @@ func half(of func(b *bench) ([]trace.Arrival, error), second bool) func(b *bench
 	}
 }
 
-// read returns the arrivals of a trace, which is read once.
-func (b *bench) read(file tracefiles.File, parse func(r io.Reader) trace.Source) ([]trace.Arrival, error) {
+// readArrivals returns the arrivals of a trace, which is read once.
+func (b *bench) readArrivals(file tracefiles.File, parse func(r io.Reader) trace.Source) ([]trace.Arrival, error) {
 	b.reading.Lock()
 	defer b.reading.Unlock()
 	if list := b.arrivals[file.Path]; list != nil {

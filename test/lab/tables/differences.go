@@ -10,8 +10,8 @@ import (
 	"github.com/stator-project/stator/test/stats"
 )
 
-// row is a row of a table: means over seeds, and standard deviations.
-func (s *spec) row(list []sim.Result, first ...string) string {
+// tableRow returns a row of a table: means over seeds, and standard deviations.
+func (s *spec) tableRow(list []sim.Result, first ...string) string {
 	cells := first
 	for _, c := range s.Columns {
 		values := make([]float64, len(list))

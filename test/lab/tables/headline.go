@@ -48,7 +48,7 @@ func Headline(ctx context.Context, args []string, out, _ io.Writer) error {
 		if at == 0 {
 			first = list
 		}
-		row := s.row(list, s.Levels[i/len(s.Contenders)].Name, s.Contenders[at].Name)
+		row := s.tableRow(list, s.Levels[i/len(s.Contenders)].Name, s.Contenders[at].Name)
 		fmt.Fprintf(out, "%s %s | %s |\n", strings.TrimSuffix(row, "\n"), times(first, list, "ttft"), times(first, list, "e2e"))
 	}
 	return nil

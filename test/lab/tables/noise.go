@@ -41,7 +41,7 @@ func Noise(ctx context.Context, args []string, out, _ io.Writer) error {
 		n.Situations = s.Quick
 		n.seeds = 2
 	}
-	return n.run(*only)
+	return n.printSituations(*only)
 }
 
 // noise is one run of the command.
@@ -77,8 +77,8 @@ const (
 // arrive in the first seconds of a run may wait for them. A warm-up leaves these requests out.
 const slowStart, warmup = " --slow-start 1=3", "--warmup 10s"
 
-// run prints the tables of all situations.
-func (b *noise) run(only string) error {
+// printSituations prints the tables of all situations.
+func (b *noise) printSituations(only string) error {
 	for _, s := range b.Situations {
 		if !strings.Contains(s.Name, only) {
 			continue
@@ -121,12 +121,12 @@ func (b *noise) situation(s situation) error {
 	for at, level := range b.Levels {
 		results := make([][]sim.Result, len(b.Contenders))
 		for i := range b.Contenders {
-			list, err := b.all(1, seeds, s.Flags, level.Flags, chosen[i])
+			list, err := b.playAll(1, seeds, s.Flags, level.Flags, chosen[i])
 			if err != nil {
 				return err
 			}
 			results[i] = list
-			fmt.Fprint(b.out, b.row(list, level.Name, b.Contenders[i].Name))
+			fmt.Fprint(b.out, b.tableRow(list, level.Name, b.Contenders[i].Name))
 		}
 		differences = append(differences, differenceRow(level.Name, results[rowKV], results[rowDynamo]))
 		if at == slowLevel {
@@ -145,15 +145,15 @@ func (b *noise) slowStart(s situation, seeds int, chosen []string, plain [][]sim
 	fmt.Fprintf(b.out, "Three prompts of engine 1 take 1.5 s longer (%s):\n\n", level.Name)
 	fmt.Fprint(b.out, head("policy", "TTFT mean", "of it the three prompts", "TTFT mean after 10 s"))
 	for _, i := range []int{rowKV, rowDynamo} {
-		with, err := b.all(1, seeds, s.Flags, level.Flags, chosen[i], slowStart)
+		with, err := b.playAll(1, seeds, s.Flags, level.Flags, chosen[i], slowStart)
 		if err != nil {
 			return err
 		}
-		later, err := b.all(1, seeds, s.Flags, level.Flags, chosen[i], warmup)
+		later, err := b.playAll(1, seeds, s.Flags, level.Flags, chosen[i], warmup)
 		if err != nil {
 			return err
 		}
-		laterWith, err := b.all(1, seeds, s.Flags, level.Flags, chosen[i], slowStart, warmup)
+		laterWith, err := b.playAll(1, seeds, s.Flags, level.Flags, chosen[i], slowStart, warmup)
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (b *noise) search(s situation, p contender) (best string, err error) {
 	for _, setting := range p.Settings {
 		t := trial{setting: setting}
 		for _, noise := range b.searched() {
-			results, err := b.all(searchSeed, min(b.seeds, searchSeeds)*s.Times, s.Flags, noise, p.Flags+" "+setting)
+			results, err := b.playAll(searchSeed, min(b.seeds, searchSeeds)*s.Times, s.Flags, noise, p.Flags+" "+setting)
 			if err != nil {
 				return "", err
 			}

@@ -51,8 +51,8 @@ func (p *player) start(seed, n int, flags ...string) func() ([]sim.Result, error
 	}
 }
 
-// all is start for a caller that waits at once.
-func (p *player) all(seed, n int, flags ...string) ([]sim.Result, error) {
+// playAll starts runs as start does, and waits for them.
+func (p *player) playAll(seed, n int, flags ...string) ([]sim.Result, error) {
 	return p.start(seed, n, flags...)()
 }
 

@@ -19,11 +19,11 @@ func Run(_ context.Context, args []string, out, _ io.Writer) error {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	return run(out, *seeds, *quick)
+	return printTables(out, *seeds, *quick)
 }
 
-// run prints everything.
-func run(w io.Writer, seeds int, quick bool) error {
+// printTables prints the engine, and the table of each kind of conversation.
+func printTables(w io.Writer, seeds int, quick bool) error {
 	e, err := (&setting{}).engine()
 	if err != nil {
 		return err

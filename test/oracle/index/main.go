@@ -33,14 +33,14 @@ type operation struct {
 }
 
 func main() {
-	if err := run(os.Args[1], os.Stdout); err != nil {
+	if err := answerOperations(os.Args[1], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(file string, out io.Writer) error {
-	operations, err := read(file)
+func answerOperations(file string, out io.Writer) error {
+	operations, err := readOperations(file)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func measure(operations []operation) (m measured) {
 	return m
 }
 
-func read(file string) (operations []operation, err error) {
+func readOperations(file string) (operations []operation, err error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func main() {
 	bench := flag.Int("bench", 0, "encode the texts so many times and report the time")
 	flag.Parse()
 
-	if err := run(*model, *bench, os.Stdin, os.Stdout); err != nil {
+	if err := answerLines(*model, *bench, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		if errors.Is(err, errRefused) {
 			os.Exit(exitRefused)
@@ -46,7 +46,7 @@ func main() {
 
 var errRefused = errors.New("refused")
 
-func run(model string, bench int, in io.Reader, out io.Writer) error {
+func answerLines(model string, bench int, in io.Reader, out io.Writer) error {
 	src, err := os.ReadFile(model)
 	if err != nil {
 		return err

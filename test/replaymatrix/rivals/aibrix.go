@@ -54,18 +54,18 @@ func (p *AIBrix) Choose(cs []pick.Candidate, asked *pick.Request, rng *rand.Rand
 		p.order = newRecent(p.Capacity)
 		p.holders = map[blockhash.Sequence][]int{}
 	}
-	least, most := own(&cs[0]), 0
+	least, most := ownRequests(&cs[0]), 0
 	for i := range cs {
-		least, most = min(least, own(&cs[i])), max(most, own(&cs[i]))
+		least, most = min(least, ownRequests(&cs[i])), max(most, ownRequests(&cs[i]))
 	}
 	isImbalanced := most-least > p.Imbalance
-	p.match(cs, asked.Blocks, func(c *pick.Candidate) bool { return !isImbalanced || own(c) == least })
+	p.match(cs, asked.Blocks, func(c *pick.Candidate) bool { return !isImbalanced || ownRequests(c) == least })
 
 	chosen := p.bestMatch(cs, rng)
 	if chosen < 0 {
 		chosen = fewestRequests(cs, least, rng)
 	}
-	p.remember(asked.Blocks, p.numbers.of(&cs[chosen]))
+	p.remember(asked.Blocks, p.numbers.numberOf(&cs[chosen]))
 	return chosen
 }
 
@@ -73,12 +73,12 @@ func (p *AIBrix) Choose(cs []pick.Candidate, asked *pick.Request, rng *rand.Rand
 // were sent to a worker without a gap. It is -1 without a match.
 func (p *AIBrix) match(cs []pick.Candidate, blocks []blockhash.Sequence, mayMatch func(*pick.Candidate) bool) {
 	for i := range cs {
-		p.numbers.of(&cs[i])
+		p.numbers.numberOf(&cs[i])
 	}
 	held := p.held(blocks)
 	p.matched = p.matched[:0]
 	for i := range cs {
-		n := held[p.numbers.of(&cs[i])]
+		n := held[p.numbers.numberOf(&cs[i])]
 		if p.Events {
 			n = cs[i].Facts.Overlap[fleet.Device]
 		}
@@ -114,14 +114,14 @@ func (p *AIBrix) bestMatch(cs []pick.Candidate, rng *rand.Rand) int {
 	bound := p.bound(cs)
 	best, ties := -1, 0
 	for i := range cs {
-		if p.matched[i] < 0 || float64(own(&cs[i])) > bound {
+		if p.matched[i] < 0 || float64(ownRequests(&cs[i])) > bound {
 			continue
 		}
 		order := 1
 		if best >= 0 {
 			order = p.matched[i] - p.matched[best]
 			if order == 0 {
-				order = own(&cs[best]) - own(&cs[i])
+				order = ownRequests(&cs[best]) - ownRequests(&cs[i])
 			}
 		}
 
@@ -142,10 +142,10 @@ func (p *AIBrix) bestMatch(cs []pick.Candidate, rng *rand.Rand) int {
 func (p *AIBrix) bound(cs []pick.Candidate) float64 {
 	mean, squares := 0.0, 0.0
 	for i := range cs {
-		mean += float64(own(&cs[i])) / float64(len(cs))
+		mean += float64(ownRequests(&cs[i])) / float64(len(cs))
 	}
 	for i := range cs {
-		d := float64(own(&cs[i])) - mean
+		d := float64(ownRequests(&cs[i])) - mean
 		squares += d * d
 	}
 	return mean + p.Factor*math.Sqrt(squares/float64(max(1, len(cs)-1)))
@@ -155,7 +155,7 @@ func (p *AIBrix) bound(cs []pick.Candidate) float64 {
 func fewestRequests(cs []pick.Candidate, least int, rng *rand.Rand) int {
 	chosen, ties := 0, 0
 	for i := range cs {
-		if own(&cs[i]) != least {
+		if ownRequests(&cs[i]) != least {
 			continue
 		}
 		ties++
@@ -175,7 +175,7 @@ func (p *AIBrix) remember(blocks []blockhash.Sequence, worker int) {
 		if !slices.Contains(p.holders[block], worker) {
 			p.holders[block] = append(p.holders[block], worker)
 		}
-		if evicted, isFull := p.order.add(block); isFull {
+		if evicted, isFull := p.order.addBlock(block); isFull {
 			delete(p.holders, evicted)
 		}
 	}

@@ -13,7 +13,7 @@ import "github.com/stator-project/stator/internal/route/pick"
 // numbers gives each worker a number, from 0 on. A worker that starts again keeps its number, as a pod keeps its address.
 type numbers map[string]int
 
-func (n numbers) of(c *pick.Candidate) int {
+func (n numbers) numberOf(c *pick.Candidate) int {
 	name := c.Rank.Worker.Name
 	number, ok := n[name]
 	if !ok {
@@ -29,5 +29,5 @@ func reported(c *pick.Candidate) (waiting int, usage float64) {
 	return r.Waiting, r.KVUsage
 }
 
-// own is the number of requests that this router has sent to a candidate and that have not ended.
-func own(c *pick.Candidate) int { return int(c.Rank.Load.Own().Requests) }
+// ownRequests is the number of requests that this router has sent to a candidate and that have not ended.
+func ownRequests(c *pick.Candidate) int { return int(c.Rank.Load.Own().Requests) }

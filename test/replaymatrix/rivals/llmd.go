@@ -93,7 +93,7 @@ func (p *LLMD) score(cs []pick.Candidate, blocks int) {
 			least = waiting
 		}
 		most = max(most, waiting)
-		mostOwn = max(mostOwn, own(&cs[i]))
+		mostOwn = max(mostOwn, ownRequests(&cs[i]))
 	}
 
 	for i := range cs {
@@ -104,7 +104,7 @@ func (p *LLMD) score(cs []pick.Candidate, blocks int) {
 			queue = float64(most-waiting) / float64(most-least)
 		}
 		active := 1.0
-		if n := own(c); n > 0 {
+		if n := ownRequests(c); n > 0 {
 			active = float64(mostOwn-n) / float64(mostOwn)
 		}
 		load := 0.5 * (1 - min(float64(waiting), queueThreshold)/queueThreshold)
@@ -117,7 +117,7 @@ func (p *LLMD) score(cs []pick.Candidate, blocks int) {
 // has, and counts a worker's blocks also where some are missing before them.
 func (p *LLMD) match(cs []pick.Candidate, blocks []blockhash.Sequence) {
 	for i := range cs {
-		p.numbers.of(&cs[i])
+		p.numbers.numberOf(&cs[i])
 	}
 	p.matched = slices.Grow(p.matched[:0], len(p.numbers))[:len(p.numbers)]
 	clear(p.matched)
@@ -140,7 +140,7 @@ func (p *LLMD) matchedOf(c *pick.Candidate) int {
 	if p.Precise {
 		return c.Facts.Overlap[fleet.Device]
 	}
-	return p.matched[p.numbers.of(c)]
+	return p.matched[p.numbers.numberOf(c)]
 }
 
 // remember adds the blocks of a prompt to the index of the worker that was chosen.
@@ -148,7 +148,7 @@ func (p *LLMD) remember(c *pick.Candidate, blocks []blockhash.Sequence) {
 	if p.Precise {
 		return
 	}
-	worker := p.numbers.of(c)
+	worker := p.numbers.numberOf(c)
 	sent := p.sent[worker]
 	if sent == nil {
 		sent = newRecent(c.Facts.Capacity)
@@ -159,7 +159,7 @@ func (p *LLMD) remember(c *pick.Candidate, blocks []blockhash.Sequence) {
 		if _, has := sent.at[block]; !has {
 			p.holders[block] = append(p.holders[block], worker)
 		}
-		evicted, isFull := sent.add(block)
+		evicted, isFull := sent.addBlock(block)
 		if !isFull {
 			continue
 		}

@@ -17,8 +17,8 @@ func newRecent(capacity int) *recent {
 	return &recent{capacity: max(1, capacity), at: map[blockhash.Sequence]*list.Element{}}
 }
 
-// add adds a block. If the set is full, it returns the block that leaves it.
-func (r *recent) add(block blockhash.Sequence) (evicted blockhash.Sequence, isFull bool) {
+// addBlock adds a block. If the set is full, it returns the block that leaves it.
+func (r *recent) addBlock(block blockhash.Sequence) (evicted blockhash.Sequence, isFull bool) {
 	if e, ok := r.at[block]; ok {
 		r.order.MoveToFront(e)
 		return 0, false

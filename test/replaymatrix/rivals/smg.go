@@ -59,14 +59,14 @@ func (p *SMG) Choose(cs []pick.Candidate, asked *pick.Request, _ *rand.Rand) int
 	default:
 		owner, matched := p.match(asked.Blocks)
 		if float64(matched) > p.Threshold*float64(len(asked.Blocks)) {
-			chosen = slices.IndexFunc(cs, func(c pick.Candidate) bool { return p.numbers.of(&c) == owner })
+			chosen = slices.IndexFunc(cs, func(c pick.Candidate) bool { return p.numbers.numberOf(&c) == owner })
 			if chosen < 0 { // the worker is gone: the first one is taken, and the tree stays
 				chosen, insert = 0, false
 			}
 		}
 	}
 
-	worker := p.numbers.of(&cs[chosen])
+	worker := p.numbers.numberOf(&cs[chosen])
 	p.processed[worker]++
 	if insert && !p.Events {
 		p.insert(asked.Blocks, worker)
@@ -78,14 +78,14 @@ func (p *SMG) Choose(cs []pick.Candidate, asked *pick.Request, _ *rand.Rand) int
 func (p *SMG) loads(cs []pick.Candidate) (idlest int, isImbalanced bool) {
 	most := 0
 	for i := range cs {
-		load, least := own(&cs[i]), own(&cs[idlest])
+		load, least := ownRequests(&cs[i]), ownRequests(&cs[idlest])
 		most = max(most, load)
-		fewer := p.processed[p.numbers.of(&cs[i])] < p.processed[p.numbers.of(&cs[idlest])]
+		fewer := p.processed[p.numbers.numberOf(&cs[i])] < p.processed[p.numbers.numberOf(&cs[idlest])]
 		if load < least || load == least && fewer {
 			idlest = i
 		}
 	}
-	least := own(&cs[idlest])
+	least := ownRequests(&cs[idlest])
 	return idlest, most-least > p.Abs && float64(most) > p.Rel*float64(least)
 }
 
@@ -98,7 +98,7 @@ func (p *SMG) mostCached(cs []pick.Candidate, idlest int) int {
 			continue
 		}
 		if best < 0 || held > cs[best].Facts.Overlap[fleet.Device] ||
-			held == cs[best].Facts.Overlap[fleet.Device] && own(&cs[i]) < own(&cs[best]) {
+			held == cs[best].Facts.Overlap[fleet.Device] && ownRequests(&cs[i]) < ownRequests(&cs[best]) {
 			best = i
 		}
 	}
