@@ -66,7 +66,9 @@ func (r *Router) newDoors(cfg Config) {
 	healthv1.RegisterHealthServer(d.grpc, d.health)
 }
 
-// drain lets streams end until ctx ends, and has Envoys connect elsewhere. Then it stops the gRPC server.
+// drain lets streams end until ctx ends, and has Envoys connect elsewhere. Then it stops the gRPC server. An Envoy that gets GOAWAY opens
+// its next stream on another connection, which this process does not accept any more: it goes to another router, or its request goes on
+// without a decision.
 func (d *doors) drain(ctx context.Context) {
 	var refusing sync.WaitGroup
 	d.stream.Drain(ctx, func() {

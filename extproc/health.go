@@ -69,7 +69,8 @@ func (r *Router) followHealth(ctx context.Context) {
 	}
 }
 
-// serveHealth serves nothing but the health, without TLS, until stop is called: kubelets ask for it and speak no TLS.
+// serveHealth serves nothing but the health, without TLS, until stop is called: kubelets ask for it and speak no TLS. It does not end the
+// router if it fails, because requests do not need it.
 func (d *doors) serveHealth(ln net.Listener) (stop func()) {
 	g := grpc.NewServer()
 	healthv1.RegisterHealthServer(g, d.health)

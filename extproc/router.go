@@ -277,6 +277,8 @@ func (r *Router) runBesideServer(ctx context.Context, cfg *RunConfig) error {
 	}
 
 	err := r.doors.accessLog.Run(ctx)
+	// The access log is not followed any more, so its streams need no end of their own. The streams of requests end first, because the
+	// server resets what is left when it stops.
 	hard := cfg.Hard
 	if hard == nil {
 		hard = context.Background()
