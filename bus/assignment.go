@@ -44,7 +44,7 @@ func (b *Bus) PutAssignment(ctx context.Context, a Assignment) error {
 		}
 		return received.Term
 	}}
-	return b.put(ctx, &f, a.Term, encode(assignmentMessage(&a)))
+	return b.putFenced(ctx, &f, a.Term, encode(assignmentMessage(&a)))
 }
 
 // WatchAssignment calls apply with the assignment of a node now and at every change, until ctx ends. synced is called when the one of the

@@ -42,9 +42,9 @@ func (f *fenced) term(value []byte) uint64 {
 	return term
 }
 
-// put replaces the value, and waits until the server has stored it. A value of an earlier term than the present one is refused
+// putFenced replaces the value, and waits until the server has stored it. A value of an earlier term than the present one is refused
 // with ErrEarlierTerm. It is written at the revision that was read, so if two planners have the same term, only one writes.
-func (b *Bus) put(ctx context.Context, f *fenced, term uint64, value []byte) error {
+func (b *Bus) putFenced(ctx context.Context, f *fenced, term uint64, value []byte) error {
 	kv, err := b.bucket(ctx, f.bucket, 0)
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (b *Bus) put(ctx context.Context, f *fenced, term uint64, value []byte) err
 	defer cancel()
 
 	// The clocks of planners may differ, and a leader may notice its loss late. Only the stored value counts.
-	revision, there, err := f.read(ctx, kv)
+	revision, there, err := f.readValue(ctx, kv)
 	if err == nil && there != nil && f.term(there) > term {
 		return ErrEarlierTerm
 	}
@@ -67,8 +67,8 @@ func (b *Bus) put(ctx context.Context, f *fenced, term uint64, value []byte) err
 	return nil
 }
 
-// read returns the value and its revision; nil and 0 if there is none.
-func (f *fenced) read(ctx context.Context, kv jetstream.KeyValue) (revision uint64, value []byte, err error) {
+// readValue returns the value and its revision; nil and 0 if there is none.
+func (f *fenced) readValue(ctx context.Context, kv jetstream.KeyValue) (revision uint64, value []byte, err error) {
 	entry, err := kv.Get(ctx, f.key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return 0, nil, nil

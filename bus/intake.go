@@ -43,7 +43,7 @@ func (b *Bus) SubscribeEvents(ctx context.Context, apply func(*feed.Message)) er
 	for i := range in.queues {
 		queue := make(chan *nats.Msg, maxWaiting/messageCost/len(in.queues))
 		in.queues[i] = queue
-		readers.Go(func() { in.read(ctx, queue) })
+		readers.Go(func() { in.applyQueue(ctx, queue) })
 	}
 
 	return b.data.subscribe(ctx, b.eventSubject("*"), in.enqueue)
@@ -76,8 +76,8 @@ func (in *intake) enqueue(m *nats.Msg) {
 	in.bus.reader.dropped.Inc()
 }
 
-// read applies the messages of a queue until ctx ends.
-func (in *intake) read(ctx context.Context, queue <-chan *nats.Msg) {
+// applyQueue applies the messages of a queue until ctx ends.
+func (in *intake) applyQueue(ctx context.Context, queue <-chan *nats.Msg) {
 	// The decoder reuses its memory for every batch.
 	var d batchDecoder
 	for {

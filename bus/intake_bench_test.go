@@ -143,7 +143,7 @@ func (f *intakeFleet) bench(b *testing.B, intakes int) {
 	defer readers.Wait()
 	defer stop()
 	for _, queue := range in.queues {
-		readers.Go(func() { in.read(ctx, queue) })
+		readers.Go(func() { in.applyQueue(ctx, queue) })
 	}
 
 	const round = 50_000

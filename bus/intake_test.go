@@ -73,7 +73,7 @@ func TestIntakeIsBoundedInBytes(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
 	for _, queue := range in.queues {
-		readers.Go(func() { in.read(ctx, queue) })
+		readers.Go(func() { in.applyQueue(ctx, queue) })
 	}
 	for in.waiting.Load() > 0 && t.Context().Err() == nil {
 		time.Sleep(time.Millisecond)

@@ -193,7 +193,7 @@ func (b *Bus) lastTerm(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, value, err := fencedPlan.read(ctx, kv)
+	_, value, err := fencedPlan.readValue(ctx, kv)
 	if err != nil && isBucketLost(err) {
 		b.forgetBucket(planBucket)
 	}

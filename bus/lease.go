@@ -172,7 +172,7 @@ func (h *holding) renew(ctx context.Context, kv jetstream.KeyValue) error {
 	}
 
 	// An earlier write of this process may have arrived without an answer. Everything else is a loss.
-	there, err := h.read(ctx, kv)
+	there, err := h.readLease(ctx, kv)
 	if err == nil && there.owner == ownProcess {
 		h.revision, err = kv.Update(ctx, h.lease.Name, h.value(), there.revision)
 		return err
@@ -194,7 +194,7 @@ func (h *holding) claim(ctx context.Context, kv jetstream.KeyValue) error {
 		return err
 	}
 
-	there, err := h.read(ctx, kv)
+	there, err := h.readLease(ctx, kv)
 	if err != nil {
 		return err // it may have expired meanwhile; the next attempt creates it
 	}
@@ -224,9 +224,9 @@ type found struct {
 	address  string // of the engine that it describes
 }
 
-// read returns the lease that is on the server. A value that is no lease of this worker has no holder: anything that
+// readLease returns the lease that is on the server. A value that is no lease of this worker has no holder: anything that
 // can publish to the key could have left it there.
-func (h *holding) read(ctx context.Context, kv jetstream.KeyValue) (found, error) {
+func (h *holding) readLease(ctx context.Context, kv jetstream.KeyValue) (found, error) {
 	entry, err := kv.Get(ctx, h.lease.Name)
 	if err != nil {
 		return found{}, err
@@ -286,7 +286,7 @@ func (h *holding) remove() error {
 	// A write without an answer may have given the lease another revision.
 	err = h.deleteAt(ctx, kv, h.revision)
 	if errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
-		there, readErr := h.read(ctx, kv)
+		there, readErr := h.readLease(ctx, kv)
 		if readErr != nil || there.owner != ownProcess {
 			return readErr
 		}

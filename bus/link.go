@@ -228,7 +228,7 @@ func (l *link) subscribe(ctx context.Context, subject string, handle func(*nats.
 	if err != nil {
 		return fmt.Errorf("subscribe to %s: %w", subject, err)
 	}
-	l.add(sub)
+	l.addSubscription(sub)
 	defer l.remove(sub)
 	if err := sub.SetPendingLimits(maxWaitingMessages, maxWaitingBytes); err != nil {
 		return fmt.Errorf("subscribe to %s: %w", subject, err)
@@ -249,8 +249,8 @@ func (l *link) subscribe(ctx context.Context, subject string, handle func(*nats.
 	}
 }
 
-// add has the drops of a subscription counted.
-func (l *link) add(sub *nats.Subscription) {
+// addSubscription adds a subscription whose drops are counted.
+func (l *link) addSubscription(sub *nats.Subscription) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 

@@ -35,7 +35,7 @@ var fencedPlan = fenced{planBucket, planKey, "plan", func(value []byte) uint64 {
 // PublishPlan replaces the cluster's plan. It waits until the server has stored it. A plan of an earlier term than the present one is
 // refused with ErrEarlierTerm.
 func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
-	return b.put(ctx, &fencedPlan, p.Term, encode(planMessage(p)))
+	return b.putFenced(ctx, &fencedPlan, p.Term, encode(planMessage(p)))
 }
 
 // WatchPlan calls apply with the plan now and at every change, until ctx ends. After the server was away

@@ -116,7 +116,7 @@ func (r *replay) page(ctx context.Context) (end feed.Position, isLast bool, err 
 
 	before := r.from
 	r.end = nil
-	newer, err := eachField(m.Data, r.use)
+	newer, err := eachField(m.Data, r.applyField)
 	switch {
 	case err != nil:
 		return end, false, err
@@ -129,8 +129,8 @@ func (r *replay) page(ctx context.Context) (end feed.Position, isLast bool, err 
 	return end, r.from >= end.Next || r.from == before, err
 }
 
-// use applies one field of a page.
-func (r *replay) use(number protowire.Number, data []byte) error {
+// applyField applies one field of a page.
+func (r *replay) applyField(number protowire.Number, data []byte) error {
 	if number == positionField {
 		r.end = &busv1.Position{}
 		return decode(r.end, data)

@@ -58,7 +58,7 @@ func (b *Bus) PutWanted(ctx context.Context, w Wanted) error {
 	if err != nil {
 		return fmt.Errorf("publish wanted workers: %w", err)
 	}
-	return b.put(ctx, &fencedWanted, w.Term, data)
+	return b.putFenced(ctx, &fencedWanted, w.Term, data)
 }
 
 // Wanted returns the wanted scale and the program's last answer. Each is zero if it is absent or cannot be read.
@@ -69,7 +69,7 @@ func (b *Bus) Wanted(ctx context.Context) (w Wanted, d Done, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
-	_, value, err := fencedWanted.read(ctx, kv)
+	_, value, err := fencedWanted.readValue(ctx, kv)
 	if err != nil {
 		b.forgetBucket(scaleBucket)
 		return w, d, err

@@ -138,19 +138,20 @@ func (u *User) Permissions(cluster string) Permissions {
 		// receives the addresses of the KV stores of all nodes. It answers requests on subjects of its node.
 		return Permissions{
 			Publish: append([]string{
-				s.key(workerBucket, u.Node+".>"), s.of("kv", u.Node), s.of("load", u.Node, ">"), s.of("kvstore", u.Node),
-				s.of("answer", u.Node, "*"), s.info(workerBucket), s.read(workerBucket),
+				s.key(workerBucket, u.Node+".>"), s.message("kv", u.Node), s.message("load", u.Node, ">"), s.message("kvstore", u.Node),
+				s.message("answer", u.Node, "*"), s.info(workerBucket), s.getEntry(workerBucket),
 				s.key(slotsBucket, u.Node), s.info(slotsBucket),
 			}, s.consumeKey(assignBucket, u.Node)...),
-			Subscribe: []string{s.of("rpc", u.Node, ">"), s.of("kvstore", "*"), inbox},
+			Subscribe: []string{s.message("rpc", u.Node, ">"), s.message("kvstore", "*"), inbox},
 		}
 	case RoleRouter:
 		return Permissions{
 			Publish: append([]string{
-				s.of("book", "*"), s.of("demand", "*"), s.of("ends", "*"), s.of("gone"), s.of("rpc", ">"),
+				s.message("book", "*"), s.message("demand", "*"), s.message("ends", "*"), s.message("gone"), s.message("rpc", ">"),
 			}, s.watch()...),
-			Subscribe: []string{s.of("kv", "*"), s.of("load", ">"), s.of("book", "*"), s.of("ends", "*"), s.of("gone"),
-				s.of("answer", "*", "*"), inbox},
+			Subscribe: []string{s.message("kv", "*"), s.message("load", ">"), s.message("book", "*"), s.message("ends", "*"),
+				s.message("gone"),
+				s.message("answer", "*", "*"), inbox},
 		}
 	case RoleControl:
 		return Permissions{Publish: s.watch(), Subscribe: []string{inbox}}
@@ -158,20 +159,20 @@ func (u *User) Permissions(cluster string) Permissions {
 		// It has no consumer on the buckets that it writes.
 		return Permissions{
 			Publish: append([]string{
-				s.key(planBucket, planKey), s.info(planBucket), s.read(planBucket),
-				s.key(leaderBucket, leaderKey), s.info(leaderBucket), s.read(leaderBucket),
-				s.key(scaleBucket, wantedKey), s.info(scaleBucket), s.read(scaleBucket),
-				s.key(assignBucket, "*"), s.info(assignBucket), s.read(assignBucket),
+				s.key(planBucket, planKey), s.info(planBucket), s.getEntry(planBucket),
+				s.key(leaderBucket, leaderKey), s.info(leaderBucket), s.getEntry(leaderBucket),
+				s.key(scaleBucket, wantedKey), s.info(scaleBucket), s.getEntry(scaleBucket),
+				s.key(assignBucket, "*"), s.info(assignBucket), s.getEntry(assignBucket),
 			}, append(s.consume(workerBucket), s.consume(slotsBucket)...)...),
-			Subscribe: []string{s.of("demand", "*"), s.of("load", ">"), s.of("book", "*"), inbox},
+			Subscribe: []string{s.message("demand", "*"), s.message("load", ">"), s.message("book", "*"), inbox},
 		}
 	case RoleScaler:
 		return Permissions{
-			Publish:   []string{s.key(scaleBucket, doneKey), s.info(scaleBucket), s.read(scaleBucket)},
+			Publish:   []string{s.key(scaleBucket, doneKey), s.info(scaleBucket), s.getEntry(scaleBucket)},
 			Subscribe: []string{inbox},
 		}
 	case RoleObserver:
-		return Permissions{Publish: s.watch(), Subscribe: []string{s.of(">"), inbox}}
+		return Permissions{Publish: s.watch(), Subscribe: []string{s.message(">"), inbox}}
 	}
 	return Permissions{Publish: []string{">"}, Subscribe: []string{">"}}
 }
@@ -180,8 +181,8 @@ func (u *User) Permissions(cluster string) Permissions {
 // store buckets.
 type subjects struct{ cluster string }
 
-// of returns a subject of plain messages.
-func (s subjects) of(parts ...string) string {
+// message returns a subject of plain messages.
+func (s subjects) message(parts ...string) string {
 	return "stator.v1." + s.cluster + "." + strings.Join(parts, ".")
 }
 
@@ -195,8 +196,8 @@ func (s subjects) info(bucket string) string {
 	return "$JS.API.STREAM.INFO." + streamName(s.cluster, bucket)
 }
 
-// read returns the subject of requests for one entry of a bucket. The answer wraps the value in JSON.
-func (s subjects) read(bucket string) string {
+// getEntry returns the subject of requests for one entry of a bucket. The answer wraps the value in JSON.
+func (s subjects) getEntry(bucket string) string {
 	return "$JS.API.STREAM.MSG.GET." + streamName(s.cluster, bucket)
 }
 
@@ -204,7 +205,7 @@ func (s subjects) read(bucket string) string {
 // deleting the consumers of others would take a guess.
 func (s subjects) consume(bucket string) []string {
 	return append([]string{
-		s.info(bucket), s.read(bucket), "$JS.API.CONSUMER.CREATE." + streamName(s.cluster, bucket) + ".>",
+		s.info(bucket), s.getEntry(bucket), "$JS.API.CONSUMER.CREATE." + streamName(s.cluster, bucket) + ".>",
 	}, s.ofConsumers(bucket)...)
 }
 
