@@ -65,7 +65,7 @@ func ReadConnectors[V any](args map[string]V) (Connectors, error) {
 				key, err)
 		}
 		var c Connectors
-		err = c.add(&read, 0)
+		err = c.addConnector(&read, 0)
 		return c, err
 	}
 	return Connectors{}, nil
@@ -74,8 +74,8 @@ func ReadConnectors[V any](args map[string]V) (Connectors, error) {
 // maxNesting bounds how deep a MultiConnector has others in it.
 const maxNesting = 4
 
-// add adds a connector and those in it.
-func (c *Connectors) add(from *transferConfig, depth int) error {
+// addConnector adds a connector and those in it.
+func (c *Connectors) addConnector(from *transferConfig, depth int) error {
 	if depth > maxNesting {
 		return fmt.Errorf("args.%s has connectors in more than %d others", optionOfConnectors, maxNesting)
 	}
@@ -90,7 +90,7 @@ func (c *Connectors) add(from *transferConfig, depth int) error {
 		}
 	}
 	for i := range from.Extra.Connectors {
-		if err := c.add(&from.Extra.Connectors[i], depth+1); err != nil {
+		if err := c.addConnector(&from.Extra.Connectors[i], depth+1); err != nil {
 			return err
 		}
 	}
