@@ -10,9 +10,9 @@ import (
 // other, in JSON or in msgpack (with names or by position), or a frame of its event plane
 // around them. A KvCacheEvent alone is read as of worker 0.
 //
-// Dynamo names blocks by content as we do, so nothing is hashed. Events of blocks that belong
-// to a cache beside the worker ("cache_owner") are skipped. The numbers are those of one
-// worker's rank: [Batch.Only] takes one out of many.
+// Dynamo names blocks by content as we do, so nothing is hashed. Events of blocks that belong to a cache
+// beside the worker ("cache_owner") are skipped. The numbers belong to one worker's rank: [Batch.Only]
+// takes one out of many.
 //
 // On an error the batch is empty. In a steady state nothing is allocated.
 func DecodeDynamo(payload []byte, lim Limits, b *Batch) error {
@@ -45,7 +45,7 @@ type dynamoFields struct {
 	foreign       bool // the blocks are not the worker's own
 	parent        EngineHash
 	hasParent     bool
-	hashes        int // where the event's begin in the batch's
+	hashes        int // index of the event's first hash in the batch's
 	blocks        int
 	contentKnown  int // blocks that named their content
 	hash, content uint64

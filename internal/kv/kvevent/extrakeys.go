@@ -123,7 +123,7 @@ func (x *extraKeys) decodeKey(raw []byte, e *entry) (rest []byte, err error) {
 		case e.mayBeSalt:
 			x.salt, e.mayBeSalt = bytes.TrimPrefix(key, []byte(saltTag)), false
 		default:
-			x.add(e.block, blockhash.MediaHash(text(key)))
+			x.addKey(e.block, blockhash.MediaHash(text(key)))
 		}
 		return rest, nil
 	case msgp.BinType:
@@ -131,7 +131,7 @@ func (x *extraKeys) decodeKey(raw []byte, e *entry) (rest []byte, err error) {
 		if err != nil {
 			return raw, err
 		}
-		x.add(e.block, digestHash(key))
+		x.addKey(e.block, digestHash(key))
 		return rest, nil
 	case msgp.ArrayType:
 		return x.decodePair(raw, e.block)
@@ -141,7 +141,7 @@ func (x *extraKeys) decodeKey(raw []byte, e *entry) (rest []byte, err error) {
 		if err != nil {
 			return raw, err
 		}
-		x.add(e.block, xxh3.Hash(raw[:len(raw)-len(rest)]))
+		x.addKey(e.block, xxh3.Hash(raw[:len(raw)-len(rest)]))
 		return rest, nil
 	}
 }
@@ -156,18 +156,18 @@ func (x *extraKeys) decodePair(raw []byte, block int) (rest []byte, err error) {
 		return raw, err
 	}
 	if n == 0 || msgp.NextType(inner) != msgp.StrType {
-		x.add(block, xxh3.Hash(raw[:len(raw)-len(rest)]))
+		x.addKey(block, xxh3.Hash(raw[:len(raw)-len(rest)]))
 		return rest, nil
 	}
 	id, _, err := msgp.ReadStringZC(inner)
 	if err != nil {
 		return raw, err
 	}
-	x.add(block, blockhash.MediaHash(text(id)))
+	x.addKey(block, blockhash.MediaHash(text(id)))
 	return rest, nil
 }
 
-func (x *extraKeys) add(block int, hash uint64) {
+func (x *extraKeys) addKey(block int, hash uint64) {
 	x.words = append(x.words, keyWord{block, hash})
 }
 
@@ -220,13 +220,13 @@ func (x *extraKeys) decodeObject(raw []byte, i int) ([]byte, error) {
 		}
 		hash, rest, err := readHash(raw)
 		if err == nil {
-			x.add(i, uint64(hash))
+			x.addKey(i, uint64(hash))
 		}
 		return rest, err
 	})
 }
 
-// eachKey calls value with every field of a map; it returns what is behind the value.
+// eachKey calls value with every field of a map; it returns the bytes behind the value.
 func eachKey(raw []byte, value func(name string, raw []byte) ([]byte, error)) ([]byte, error) {
 	n, raw, err := msgp.ReadMapHeaderBytes(raw)
 	for i := uint32(0); i < n && err == nil; i++ {

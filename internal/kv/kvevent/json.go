@@ -13,7 +13,7 @@ import (
 // encoding/json could not promise. It accepts a little more than JSON is, such as leading
 // zeros, and never less.
 type jsonReader struct {
-	raw     []byte // what is left
+	raw     []byte // the bytes that are left
 	depth   int
 	frames  [maxNesting]jsonFrame
 	scratch []byte // unescaped strings of this message, one behind the other

@@ -5,7 +5,7 @@ package kvevent
 // there is, and no other prompt finds more.
 const maxSalted = 1 << 16
 
-// memory is what one rank's engine reports once and later events depend on.
+// memory has the values that one rank's engine reports once and on which later events depend.
 type memory struct {
 	seeds map[EngineHash]uint64 // salted block -> the seed of its chain; nil until a salt is seen
 	ring  []EngineHash          // the keys of seeds, oldest at next

@@ -9,7 +9,7 @@ import (
 
 // packReader is a reader of msgpack.
 type packReader struct {
-	raw    []byte // what is left
+	raw    []byte // the bytes that are left
 	depth  int
 	frames [maxNesting]packFrame
 }

@@ -61,8 +61,8 @@ const (
 	kindEnd // no value: the message is over
 )
 
-// maxNesting is the depth to which a decoder enters a message; the dialects need 8. What is skipped
-// may be deeper.
+// maxNesting is the depth to which a decoder enters a message; the dialects need 8. Values that
+// are skipped may be deeper.
 const maxNesting = 16
 
 // hashOf reads one engine hash: a number of either sign, or the hexadecimal digits of a

@@ -29,7 +29,7 @@ func DecodeTRTLLM(payload []byte, lim Limits, b *Batch) error {
 	return nil
 }
 
-// trtMemory is what TensorRT-LLM reports once and later events depend on.
+// trtMemory has the values that TensorRT-LLM reports once and on which later events depend.
 type trtMemory struct {
 	window    uint64 // the largest: the window of full attention
 	created   bool   // the last event was "created"
@@ -62,7 +62,7 @@ type trtFields struct {
 	numbered  bool
 	window    uint64
 	rank      int
-	hashes    int // where the event's hashes begin in the batch's
+	hashes    int // index of the event's first hash in the batch's
 	parent    EngineHash
 	hasParent bool
 	lora      []byte

@@ -112,7 +112,7 @@ func (d *trtDecoder) tokenID() error {
 }
 
 func (d *trtDecoder) addWord(hash uint64) {
-	d.b.memory.extra.add(len(d.b.memory.trt.blocks)-1, hash)
+	d.b.memory.extra.addKey(len(d.b.memory.trt.blocks)-1, hash)
 }
 
 // media reads {"type": "mm_key", "hash": hexadecimal, "start_offset": n}.

@@ -14,7 +14,7 @@ import (
 
 // vllmFields are one event's fields as they stand in the message. Byte slices point into it.
 type vllmFields struct {
-	hashes    int // where the event's hashes begin in the batch's
+	hashes    int // index of the event's first hash in the batch's
 	parent    EngineHash
 	hasParent bool
 	blockSize int
