@@ -78,7 +78,7 @@ func Dial(ctx context.Context, path string, user User) (*Client, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("begin a session with the KV store: %w", err)
 	}
-	go c.read()
+	go c.passFrames()
 	return c, nil
 }
 
@@ -154,7 +154,7 @@ func (c *Client) Find(ctx context.Context, keys []block.Key, prefix int) (blocks
 	blocks = int(r.uint32())
 	load = int(r.uint32())
 	took = time.Duration(r.uint64()) * time.Microsecond
-	return blocks, load, took, r.end()
+	return blocks, load, took, r.finish()
 }
 
 // Lease is blocks that the store holds for the client.
@@ -174,7 +174,7 @@ func (c *Client) Fetch(ctx context.Context, keys []block.Key) (*Lease, error) {
 	r := &reader{left: body}
 	l := &Lease{client: c, number: r.uint32()}
 	l.Slots = r.slots()
-	return l, r.end()
+	return l, r.finish()
 }
 
 // Release gives the blocks back. took is the time that the copy to the engine took, or 0.
@@ -191,7 +191,7 @@ func (c *Client) Reserve(ctx context.Context, n int) (slots []int, err error) {
 	}
 	r := &reader{left: body}
 	slots = r.slots()
-	return slots, r.end()
+	return slots, r.finish()
 }
 
 // Commit gives reserved slots, which are written, to the store under the keys of their blocks.
@@ -260,8 +260,8 @@ func (c *Client) send(kind byte, number uint32, body []byte) error {
 	return nil
 }
 
-// read passes answers and changes on until the session ends.
-func (c *Client) read() {
+// passFrames passes answers and changes on until the session ends.
+func (c *Client) passFrames() {
 	defer close(c.done)
 	var buffer []byte
 	err := ErrEnded
@@ -278,7 +278,7 @@ func (c *Client) read() {
 			r := &reader{left: f.body}
 			tier, stored := fleet.Tier(r.byte()), r.byte() == 1
 			keys := r.keys()
-			if r.end() == nil && tier < fleet.Tiers {
+			if r.finish() == nil && tier < fleet.Tiers {
 				c.changed(tier, stored, keys)
 			}
 			continue

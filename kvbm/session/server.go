@@ -179,7 +179,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		s.cfg.Log.Info("engine uses the KV store", "engine", x.engine, "pid", x.pid)
 		var writer sync.WaitGroup
 		writer.Go(func() { x.writeChanges(live) })
-		err = x.run(live)
+		err = x.answerRequests(live)
 		cancel()
 		writer.Wait()
 	}
@@ -197,8 +197,8 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// add adds a session of a layout, if there is room and the store has that layout. The first one opens the store.
-func (s *Server) add(x *session, layout block.Layout) (err error) {
+// addSession adds a session of a layout, if there is room and the store has that layout. The first one opens the store.
+func (s *Server) addSession(x *session, layout block.Layout) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.sessions) >= s.cfg.Sessions {
@@ -250,7 +250,7 @@ func (x *session) open() error {
 		if h.Speed != nil {
 			x.compute = h.Speed.compute
 		}
-		err = x.server.add(x, h.Layout)
+		err = x.server.addSession(x, h.Layout)
 	}
 	if err != nil {
 		_ = x.send(kindFailed, f.number, []byte(err.Error())) // the error is logged

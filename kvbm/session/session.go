@@ -53,8 +53,8 @@ type session struct {
 // maxChanges bounds the changes that wait for a client. A client that is so far behind has to begin again.
 const maxChanges = 4096
 
-// run answers requests until the client leaves, breaks a rule, or ctx ends.
-func (x *session) run(ctx context.Context) error {
+// answerRequests answers requests until the client leaves, breaks a rule, or ctx ends.
+func (x *session) answerRequests(ctx context.Context) error {
 	for {
 		f, err := readFrame(x.conn, &x.buffer)
 		switch {
@@ -86,7 +86,7 @@ func (x *session) answer(ctx context.Context, f *frame) error {
 		return x.commit(f.number, r)
 	case kindDrop:
 		slots := r.slots()
-		if err := r.end(); err != nil {
+		if err := r.finish(); err != nil {
 			return err
 		}
 		if err := x.give(slots); err != nil {
@@ -100,7 +100,7 @@ func (x *session) answer(ctx context.Context, f *frame) error {
 func (x *session) find(number uint32, r *reader) error {
 	prefix := int(r.uint32())
 	keys := r.keys()
-	if err := r.end(); err != nil {
+	if err := r.finish(); err != nil {
 		return err
 	}
 	x.name(keys)
@@ -114,7 +114,7 @@ func (x *session) find(number uint32, r *reader) error {
 // fetch fetches blocks while other requests are answered.
 func (x *session) fetch(ctx context.Context, number uint32, r *reader) error {
 	keys := r.keys()
-	if err := r.end(); err != nil {
+	if err := r.finish(); err != nil {
 		return err
 	}
 	x.name(keys)
@@ -145,7 +145,7 @@ func (x *session) fetch(ctx context.Context, number uint32, r *reader) error {
 
 func (x *session) release(r *reader) error {
 	lease, took := r.uint32(), r.uint64()
-	if err := r.end(); err != nil {
+	if err := r.finish(); err != nil {
 		return err
 	}
 	x.mu.Lock()
@@ -162,7 +162,7 @@ func (x *session) release(r *reader) error {
 
 func (x *session) reserve(number uint32, r *reader) error {
 	n := int(r.uint32())
-	if err := r.end(); err != nil {
+	if err := r.finish(); err != nil {
 		return err
 	}
 	var slots []int
@@ -183,7 +183,7 @@ func (x *session) commit(number uint32, r *reader) error {
 		slots[i] = int(r.uint32())
 		keys[i] = r.key()
 	}
-	if err := r.end(); err != nil {
+	if err := r.finish(); err != nil {
 		return err
 	}
 	if err := x.give(slots); err != nil {

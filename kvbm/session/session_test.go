@@ -374,7 +374,7 @@ func FuzzFrames(f *testing.F) {
 			} {
 				r := &reader{left: frame.body}
 				read(r)
-				_ = r.end()
+				_ = r.finish()
 			}
 		}
 	})

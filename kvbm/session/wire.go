@@ -171,8 +171,8 @@ func (r *reader) slots() []int {
 	return slots
 }
 
-// end returns the error of a body of which something is left, or that was too short.
-func (r *reader) end() error {
+// finish returns the error of a body of which something is left, or that was too short.
+func (r *reader) finish() error {
 	if r.err == nil && len(r.left) > 0 {
 		return errShort
 	}

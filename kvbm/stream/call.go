@@ -93,7 +93,7 @@ func (c *connection) call(ctx context.Context, message []byte) ([]byte, error) {
 
 	frame := binary.LittleEndian.AppendUint32(appendFrame(nil, kindCall, 4+len(message)), id)
 	if err := c.write(ctx, append(frame, message...)); err != nil && ctx.Err() == nil {
-		c.end(fmt.Errorf("call a peer: %w", err))
+		c.closeFor(fmt.Errorf("call a peer: %w", err))
 	}
 	select {
 	case <-x.done:

@@ -82,7 +82,7 @@ func (c *Client) Close() {
 	conn := c.conn
 	c.mu.Unlock()
 	if conn != nil {
-		conn.end(ErrClosed)
+		conn.closeFor(ErrClosed)
 		<-conn.ended
 	}
 }
@@ -93,7 +93,7 @@ func (c *Client) Drop(reason error) {
 	conn := c.conn
 	c.mu.Unlock()
 	if conn != nil {
-		conn.end(reason)
+		conn.closeFor(reason)
 	}
 }
 

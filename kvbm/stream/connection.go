@@ -67,7 +67,7 @@ type transfer struct {
 func newConnection(conn *tls.Conn, bytes, window int, calls bool) *connection {
 	c := &connection{conn: conn, bytes: bytes, window: window, answersCalls: calls, ended: make(chan struct{}),
 		writing: make(chan struct{}, 1), transfers: map[uint32]*transfer{}, calls: map[uint32]*call{}}
-	go c.read()
+	go c.receiveFrames()
 	return c
 }
 
@@ -78,9 +78,9 @@ func (c *connection) alive() bool {
 	return c.err == nil
 }
 
-// end closes the connection for a reason. The first one counts. It closes the connection below TLS, because the last message of TLS could
-// wait for the peer.
-func (c *connection) end(err error) {
+// closeFor closes the connection for a reason. The first one counts. It closes the connection below TLS, because the last message of TLS
+// could wait for the peer.
+func (c *connection) closeFor(err error) {
 	c.mu.Lock()
 	if c.err == nil {
 		c.err = err
@@ -106,7 +106,7 @@ func (c *connection) transfer(ctx context.Context, keys []block.Key, dst [][]byt
 	c.mu.Unlock()
 
 	if err := c.write(ctx, appendRequest(nil, id, keys)); err != nil && ctx.Err() == nil {
-		c.end(fmt.Errorf("request blocks: %w", err))
+		c.closeFor(fmt.Errorf("request blocks: %w", err))
 	}
 	select {
 	case <-t.done:
@@ -137,7 +137,7 @@ func (c *connection) summary(ctx context.Context, has uint64) (version uint64, c
 	c.mu.Unlock()
 
 	if err := c.write(ctx, appendSummary(nil, kindAsk, a.id, has, 0)); err != nil && ctx.Err() == nil {
-		c.end(fmt.Errorf("ask for a summary: %w", err))
+		c.closeFor(fmt.Errorf("ask for a summary: %w", err))
 	}
 	select {
 	case <-a.done:
@@ -153,7 +153,7 @@ func (c *connection) summary(ctx context.Context, has uint64) (version uint64, c
 	c.mu.Unlock()
 	if stalled {
 		err = fmt.Errorf("%w: %w", ErrStalled, ctx.Err())
-		c.end(err)
+		c.closeFor(err)
 		return 0, nil, err
 	}
 	return 0, nil, ctx.Err()
@@ -209,7 +209,7 @@ func (c *connection) giveUp(ctx context.Context, id uint32, t *transfer, before 
 	err := ctx.Err()
 	if stalled {
 		err = fmt.Errorf("%w: %w", ErrStalled, err)
-		c.end(err)
+		c.closeFor(err)
 		<-c.ended // the reader writes nothing from here on
 	} else {
 		// The peer may stop sending. If it does not get this, its bytes are dropped.
@@ -245,13 +245,13 @@ func (c *connection) write(ctx context.Context, b []byte) error {
 	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, err := c.conn.Write(b)
 	if err != nil {
-		c.end(err)
+		c.closeFor(err)
 	}
 	return err
 }
 
-// read receives frames until the connection ends. Then it ends all transfers.
-func (c *connection) read() {
+// receiveFrames receives frames until the connection ends. Then it ends all transfers.
+func (c *connection) receiveFrames() {
 	defer close(c.ended)
 	err := c.write(context.Background(), appendNumber(nil, kindCredit, uint32(c.window)))
 	r := bufio.NewReaderSize(c.conn, 4<<10) // small, because the bytes of blocks should pass it by
@@ -265,7 +265,7 @@ func (c *connection) read() {
 			consumed = 0
 		}
 	}
-	c.end(fmt.Errorf("the connection to the peer ended: %w", err))
+	c.closeFor(fmt.Errorf("the connection to the peer ended: %w", err))
 
 	c.mu.Lock()
 	defer c.mu.Unlock()

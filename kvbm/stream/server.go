@@ -266,7 +266,7 @@ func (s *Server) handle(ctx context.Context, raw net.Conn) {
 		session.write(ctx)
 		_ = raw.Close() // which ends the reader
 	})
-	session.read()
+	session.readFrames()
 	cancel()
 	_ = raw.Close()
 	writer.Wait()
@@ -301,8 +301,8 @@ type incoming struct {
 	next int
 }
 
-// read reads frames until the connection ends, or the client breaks a rule.
-func (s *session) read() {
+// readFrames reads frames until the connection ends, or the client breaks a rule.
+func (s *session) readFrames() {
 	r := bufio.NewReaderSize(s.conn, 4<<10)
 	content := make([]byte, 0, 256)
 	for {
