@@ -11,7 +11,7 @@ import (
 // in memory.
 func Jitter(span time.Duration, seed uint64, next Source) Source {
 	j := &jitter{span: span, rng: rand.New(rand.NewPCG(seed, seedJitter)), next: next}
-	return j.read
+	return j.nextArrival
 }
 
 type jitter struct {
@@ -25,9 +25,9 @@ type jitter struct {
 	err     error         // of next, returned after the delayed arrivals
 }
 
-// read returns the earliest delayed arrival. It first reads on until no later arrival of the source can
+// nextArrival returns the earliest delayed arrival. It first reads on until no later arrival of the source can
 // come before it: delays are not negative, so that holds once the source is past its time.
-func (j *jitter) read() (Arrival, bool, error) {
+func (j *jitter) nextArrival() (Arrival, bool, error) {
 	for !j.ended && (len(j.delayed) == 0 || j.delayed[0].At > j.last) {
 		a, ok, err := j.next()
 		if err != nil || !ok {

@@ -77,7 +77,7 @@ func Sessions(folder fs.FS, cfg SessionConfig) (next Source, n int, err error) {
 // SessionFile is [Sessions] of a single file.
 func SessionFile(r io.Reader, cfg SessionConfig) (next Source, n int, err error) {
 	var all sessionReader
-	if err := all.read(r); err != nil {
+	if err := all.readRows(r); err != nil {
 		return nil, 0, err
 	}
 	next, n = all.source(cfg)
@@ -91,13 +91,13 @@ func (s *sessionReader) readFile(folder fs.FS, name string) error {
 	}
 	defer func() { _ = f.Close() }()
 
-	if err := s.read(f); err != nil {
+	if err := s.readRows(f); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
-func (s *sessionReader) read(r io.Reader) error {
+func (s *sessionReader) readRows(r io.Reader) error {
 	l := newLines(r)
 	for {
 		line, err := l.next()

@@ -14,7 +14,7 @@ type Tiling struct {
 	// Times is the number of times that the trace is played, one after the other; 0 means once.
 	Times int
 	// Swing is the variation of the number of requests over the whole time, 0 to 1. At the share x of that time it is 1 -
-	// Swing·cos(2πx) times that of the trace: least at the beginning and at the end, most in the middle, and 1 in the mean.
+	// Swing·cos(2πx) times the trace's number: least at the beginning and at the end, most in the middle, and 1 in the mean.
 	Swing float64
 	// Seed determines which requests are left out, and which are repeated.
 	Seed uint64
@@ -41,8 +41,8 @@ func (t Tiling) Validate() error {
 // Tile returns a source of next's arrivals, repeated as t describes, which must be valid. If the factor of the curve is f, an
 // arrival is played f times in the mean: left out, once or twice. The second time is halfway to the next arrival of the trace.
 //
-// Prompts share their beginnings with others of the same repetition, as in the trace, and with none of another one: what a cache
-// has from an hour ago is of no use. The same holds for second times, and sessions are separate, too. A repetition begins one mean
+// Prompts share their beginnings with others of the same repetition, as in the trace, and with none of another one: blocks that a
+// cache has from an hour ago are of no use. The same holds for second times, and sessions are separate, too. A repetition begins one mean
 // time between arrivals after the last arrival of the one before.
 //
 // The first call reads all of next. done returns the share of the repetitions that were read.
@@ -51,7 +51,7 @@ func Tile(t Tiling, next Source) (source Source, done func() float64) {
 		return next, func() float64 { return 0 }
 	}
 	x := &tiler{times: max(1, t.Times), swing: t.Swing, rng: rand.New(rand.NewPCG(t.Seed, seedTiles)), next: next}
-	return x.read, func() float64 { return float64(x.tile) / float64(x.times) }
+	return x.nextArrival, func() float64 { return float64(x.tile) / float64(x.times) }
 }
 
 // tiler is a trace that is being repeated.
@@ -69,8 +69,8 @@ type tiler struct {
 	copy   int           // the next one of them
 }
 
-// read returns the next copy of an arrival.
-func (t *tiler) read() (Arrival, bool, error) {
+// nextArrival returns the next copy of an arrival.
+func (t *tiler) nextArrival() (Arrival, bool, error) {
 	if t.next != nil {
 		if err := t.load(); err != nil {
 			return Arrival{}, false, err
@@ -167,7 +167,7 @@ func (t *tiler) present() Arrival {
 	return a
 }
 
-// changed is a prompt whose tokens all differ from those of the original, and are equal where those are equal.
+// changed is a prompt whose tokens all differ from the original's, and are equal where the original's are equal.
 type changed struct {
 	Tokens
 	mask uint32
