@@ -11,7 +11,7 @@ import (
 // Memory keeps the tokens and block hashes of texts, so that the next turn of a conversation costs only
 // its new text. Several models may share one, by [Model.WithMemory].
 //
-// # What is kept
+// # Kept tokens
 //
 // [tokenizer.Tokenizer.Segment] cuts a rendered text where special tokens begin. The segments are
 // encoded independently of each other, so each is kept with its token ids, under the 128-bit hash of

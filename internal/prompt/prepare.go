@@ -123,7 +123,7 @@ func (m *Model) copyTokens(req *Request, dst, ids []uint32) ([]uint32, error) {
 }
 
 // tokenize appends the ids of text to dst, which must be empty, and truncates them as req asks. It sets ends as
-// encode does; a truncated prompt has none, because its blocks differ from those of the whole prompt. A text
+// encode does; a truncated prompt has none, because its blocks differ from the whole prompt's. A text
 // that is too long costs little: it is refused by its length, or encoded only until its tokens are too many.
 func (m *Model) tokenize(req *Request, dst []uint32, text string, done <-chan struct{}, ends *[]segmentEnd) ([]uint32, error) {
 	var before, after []uint32

@@ -2,7 +2,7 @@
 // errors that their clients expect.
 //
 // [Parse] makes one pass over the bytes of a chat, completion or embedding request and keeps
-// what the prompt, the route and the accounting need. Strings alias the body wherever they
+// the members that the prompt, the route and the accounting need. Strings alias the body wherever they
 // hold no escapes, and values that are only handed on (tools, template arguments, tool calls)
 // stay raw JSON, so that their key order survives. It does not render, tokenize or change a
 // request. Unknown fields must be valid JSON; whether an engine accepts them is not checked.

@@ -23,7 +23,7 @@
 //
 //	state     event                           next state
 //	fresh     Submit                          waiting
-//	waiting   Begin admits it                 running, or loading where its first blocks come from a tier
+//	waiting   Begin admits it                 running, or loading if its first blocks come from a tier
 //	loading   Begin, when they are there      running
 //	waiting   Cancel                          done
 //	loading   Cancel                          done

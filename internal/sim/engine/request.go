@@ -94,7 +94,7 @@ func (r *Request) reserve(size int) {
 }
 
 // extendHashes adds the hashes of blocks that became full. The hash of a block is seeded with the hash of the
-// block before it, which makes a chain like that of real engines with one call per block.
+// block before it, which makes a chain like real engines' with one call per block.
 func (r *Request) extendHashes(size int, seed uint64, scratch []uint32) {
 	full := r.known() / size
 	if cap(r.hashes) < full {
