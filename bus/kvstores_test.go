@@ -134,7 +134,7 @@ func TestHostileKVStores(t *testing.T) {
 	server := embed(t, -1)
 	defer server.Close()
 	metrics := prometheus.NewRegistry()
-	seen := watchStores(t, testkit.JoinBus(t, bus.Config{URL: server.URL(), Metrics: metrics}))
+	seen := watchStores(t, testkit.JoinBus(t, bus.Config{URL: server.URL(), Metrics: metrics, LeaseTTL: time.Minute}))
 	nc, err := nats.Connect(server.URL())
 	if err != nil {
 		t.Fatal(err)
