@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"time"
 
@@ -218,11 +219,12 @@ func (s *Sim) askPeer(ctx context.Context, address string, q *question) (blocks 
 		return 0, fmt.Errorf("%w to %q: %w", errUnreachable, address, err)
 	}
 
-	// Only errors of dialling mean that the other engine has not got the question.
-	answer, err := s.client.Do(r)
-	var dial *net.OpError
+	// Only a failure before there is a connection means that the other engine has not got the question.
+	connected := false
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}
+	answer, err := s.client.Do(r.WithContext(httptrace.WithClientTrace(ctx, trace)))
 	switch {
-	case errors.As(err, &dial) && dial.Op == "dial":
+	case err != nil && !connected:
 		return 0, fmt.Errorf("%w to %s: %w", errUnreachable, address, err)
 	case err != nil:
 		return 0, err

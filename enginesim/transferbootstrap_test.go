@@ -114,7 +114,7 @@ func TestBootstrapFails(t *testing.T) {
 	check(p.later(completions, body), "req.bootstrap_room=5 with exception KVTransferError(bootstrap_room=5): Request 5 timed out after 0.2s in KVPoll.Bootstrapping")
 	check(d.later(completions, body), "Decode transfer failed for request rank=0 decode_req.req.rid='cmpl-")
 	check(d.later(completions, body), "KVTransferError(bootstrap_room=5): Request 5 timed out after 0.2s in KVPoll.WaitingForInput")
-	slow := start(t, transferring(fleet.TransferBootstrap, role(fleet.Decode), func(c *enginesim.Config) { c.TransferTimeout = 3 * time.Second }))
+	slow := start(t, transferring(fleet.TransferBootstrap, role(fleet.Decode), func(c *enginesim.Config) { c.TransferTimeout = time.Second }))
 	check(slow.later(completions, with(`"bootstrap_host":"127.0.0.1","bootstrap_port":1,"bootstrap_room":5`)),
 		"Could not fetch prefill parallel info from 127.0.0.1:1 after 15 attempts")
 	free(p, d, slow)
