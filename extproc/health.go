@@ -53,19 +53,18 @@ func (r *Router) followHealth(ctx context.Context) {
 	setServing(h, true, healthServer)
 	defer setServing(h, false, append(healthReadiness, healthServer)...)
 
+	again := time.NewTicker(healthPause)
+	defer again.Stop()
 	for {
 		changed := r.fleet.Changed()
 		setServing(h, r.ReadyModels() == nil, healthReadiness...)
 
-		again := time.NewTimer(healthPause)
 		select {
 		case <-changed:
 		case <-again.C:
 		case <-ctx.Done():
-			again.Stop()
 			return
 		}
-		again.Stop()
 	}
 }
 

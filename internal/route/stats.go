@@ -68,7 +68,7 @@ type Stats struct {
 	// counts the requests that wait now.
 	Queued, Cancelled uint64
 	Waiting           int
-	Bookings          BookingStats
+	Bookings          pick.Stats
 	// HeldBack counts how often a worker became half-open because it did not serve requests in a row.
 	HeldBack uint64
 	// Unpromised counts picked requests whose prediction cannot be taken back, because too many were in flight.
@@ -89,12 +89,6 @@ func (r *Router) Stats() Stats {
 		Bookings: r.bookings.Stats(), HeldBack: c.heldBack.Load(), Unpromised: lost,
 	}
 }
-
-// Types of package pick that callers need, so that they need not import it.
-type (
-	BookingStats  = pick.Stats
-	BookingReason = pick.Reason
-)
 
 // Speeds returns the learned speeds, per class of workers.
 func (r *Router) Speeds() map[learned.WorkerClass]perfmodel.Speed { return r.speeds.All() }

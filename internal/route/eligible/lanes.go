@@ -10,25 +10,25 @@ import (
 	"github.com/stator-project/stator/internal/route/serving"
 )
 
-// RankSet is a set of ranks of one snapshot: a bit for each RankID.
-type RankSet []uint64
+// rankSet is a set of ranks of one snapshot: a bit for each RankID.
+type rankSet []uint64
 
 // reset returns an empty set with room for ids below most, in the memory of s.
-func (s RankSet) reset(most int) RankSet {
+func (s rankSet) reset(most int) rankSet {
 	words := (most + 63) / 64
 	if cap(s) < words {
-		return make(RankSet, words)
+		return make(rankSet, words)
 	}
 	s = s[:words]
 	clear(s)
 	return s
 }
 
-func (s RankSet) add(id fleet.RankID)    { s[id/64] |= 1 << (id % 64) }
-func (s RankSet) remove(id fleet.RankID) { s[id/64] &^= 1 << (id % 64) }
+func (s rankSet) add(id fleet.RankID)    { s[id/64] |= 1 << (id % 64) }
+func (s rankSet) remove(id fleet.RankID) { s[id/64] &^= 1 << (id % 64) }
 
 // intersects reports whether a rank is in both sets, which must be of one snapshot.
-func (s RankSet) intersects(other RankSet) bool {
+func (s rankSet) intersects(other rankSet) bool {
 	for i := range s {
 		if s[i]&other[i] != 0 {
 			return true
@@ -41,7 +41,7 @@ func (s RankSet) intersects(other RankSet) bool {
 // only requests at a lane's head need theirs.
 type LaneRanks struct {
 	snapshot *fleet.Snapshot
-	ranks    RankSet
+	ranks    rankSet
 	isEmpty  bool
 }
 
@@ -97,7 +97,7 @@ type OpenRanks struct {
 	now      time.Time
 
 	pool *serving.Model // whose ranks were found; nil before
-	free RankSet
+	free rankSet
 }
 
 // Begin forgets the ranks that were found, and keeps the memory.
