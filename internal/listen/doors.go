@@ -1,7 +1,6 @@
 package listen
 
 import (
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -9,8 +8,10 @@ import (
 	"net"
 	"os"
 	"strings"
-	"time"
 )
+
+// NoClientCA is the value of --tls-client-ca with which clients need no certificate.
+const NoClientCA = "none"
 
 // unixPrefix begins the addresses of Unix sockets.
 const unixPrefix = "unix://"
@@ -19,7 +20,9 @@ const unixPrefix = "unix://"
 type Doors struct {
 	// CertFile and KeyFile are the certificate and the key of the listeners.
 	CertFile, KeyFile string
-	// ClientCAFile is the CA of Envoys' certificates. With it, Envoys need one.
+	// SelfSigned makes a certificate instead, when a listener opens. Clients cannot verify it.
+	SelfSigned bool
+	// ClientCAFile is the CA of Envoys' certificates. With it, Envoys need one. With NoClientCA they need none.
 	ClientCAFile string
 	// TokenFile has the token of the admin port.
 	TokenFile string
@@ -38,7 +41,11 @@ func (d *Doors) AddFlags(f *flag.FlagSet, listeners string) {
 
 // AddClientFlags adds the flags of processes that serve Envoys.
 func (d *Doors) AddClientFlags(f *flag.FlagSet) {
-	f.StringVar(&d.ClientCAFile, "tls-client-ca", "", "`file` with the CA of Envoys' certificates in PEM; needed beyond loopback")
+	f.StringVar(&d.ClientCAFile, "tls-client-ca", "",
+		"`file` with the CA of Envoys' certificates in PEM; needed beyond loopback. \"none\" asks Envoys for no certificate, and allows "+
+			"TLS 1.2: for gateways that have none to show, on a network where Envoys alone reach this port")
+	f.BoolVar(&d.SelfSigned, "tls-self-signed", false,
+		"make the certificate of --listen-address at the start: traffic is encrypted, but Envoys cannot verify this process")
 }
 
 // Check reports flags that do not fit together.
@@ -46,31 +53,42 @@ func (d *Doors) Check() error {
 	switch {
 	case (d.CertFile == "") != (d.KeyFile == ""):
 		return errors.New("--tls-cert and --tls-key need each other")
-	case d.ClientCAFile != "" && d.CertFile == "":
-		return errors.New("--tls-client-ca needs --tls-cert and --tls-key")
+	case d.SelfSigned && d.CertFile != "":
+		return errors.New("--tls-self-signed and --tls-cert exclude each other: the certificate is either made or read")
+	case d.ClientCAFile != "" && d.CertFile == "" && !d.SelfSigned:
+		return errors.New("--tls-client-ca needs --tls-cert and --tls-key, or --tls-self-signed")
 	}
 	return nil
 }
 
 // ForEnvoys listens on ip:port or unix:///path. flag names the flag that has the address, for errors. TCP has TLS
 // if there is a certificate. Beyond loopback, certificates of both sides are needed: a client of these ports is
-// trusted with prompts and decisions.
+// trusted with prompts and decisions. Certificates of clients are not needed with NoClientCA.
 func (d *Doors) ForEnvoys(address, flag string, log *slog.Logger) (net.Listener, error) {
 	ln, err := On(address, flag)
 	if err != nil {
 		return nil, err
 	}
 
-	if !d.Insecure && isRemote(ln) && (d.CertFile == "" || d.ClientCAFile == "") {
+	encrypted := d.CertFile != "" || d.SelfSigned
+	if !d.Insecure && isRemote(ln) && (!encrypted || d.ClientCAFile == "") {
 		_ = ln.Close()
 		return nil, fmt.Errorf("%s %s is beyond loopback, where everyone could connect: pass --tls-cert, --tls-key and --tls-client-ca, "+
 			"listen on unix:///path, or pass --insecure on a network that you trust", flag, address)
 	}
-	if d.CertFile == "" || isSocket(ln) {
+	if !encrypted || isSocket(ln) {
 		return ln, nil
 	}
-	// gRPC needs HTTP/2.
-	return d.encrypt(ln, log, d.ClientCAFile, "h2")
+	if isRemote(ln) && d.ClientCAFile == NoClientCA {
+		log.Warn("Envoys are asked for no certificate: everyone who reaches this port can read decisions and end requests; "+
+			"let only gateways reach it", flag, address)
+	}
+
+	const protocol = "h2" // gRPC needs HTTP/2
+	if d.SelfSigned {
+		return d.selfSign(ln, protocol, log)
+	}
+	return d.encrypt(ln, log, d.ClientCAFile, protocol)
 }
 
 // ForOperators listens as ForEnvoys does, for the admin port. Beyond loopback it needs a token, and there it has TLS
@@ -132,47 +150,4 @@ func isRemote(ln net.Listener) bool {
 func isSocket(ln net.Listener) bool {
 	_, isUnix := ln.Addr().(*net.UnixAddr)
 	return isUnix
-}
-
-// encrypt returns a listener with TLS 1.3 on ln. It closes ln when the files cannot be used.
-func (d *Doors) encrypt(ln net.Listener, log *slog.Logger, clientCA, protocol string) (net.Listener, error) {
-	files := []string{d.CertFile, d.KeyFile}
-	if clientCA != "" {
-		files = append(files, clientCA)
-	}
-
-	loaded, err := newReloaded(log, func() (*tls.Config, error) { return d.load(clientCA, protocol) }, files...)
-	if err != nil {
-		_ = ln.Close()
-		return nil, err
-	}
-	return tls.NewListener(ln, &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			return loaded.current(time.Now()), nil
-		},
-	}), nil
-}
-
-// load reads the files.
-func (d *Doors) load(clientCA, protocol string) (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(d.CertFile, d.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("read --tls-cert and --tls-key: %w", err)
-	}
-	cfg := &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: []string{protocol},
-		// A resumed session would outlive a change of the CA. Connections are few and long.
-		SessionTicketsDisabled: true,
-	}
-	if clientCA == "" {
-		return cfg, nil
-	}
-
-	cfg.ClientAuth = tls.RequireAndVerifyClientCert
-	cfg.ClientCAs, err = ReadCA(clientCA)
-	if err != nil {
-		return nil, fmt.Errorf("read --tls-client-ca: %w", err)
-	}
-	return cfg, nil
 }

@@ -46,6 +46,10 @@ func TestListenersBeyondLoopback(t *testing.T) {
 		{":0", listen.Doors{CertFile: cert, KeyFile: key, TokenFile: key}, envoys, ""},
 		{":0", listen.Doors{CertFile: cert, KeyFile: key, ClientCAFile: cert}, "", admin},
 		{":0", listen.Doors{CertFile: cert, KeyFile: key, ClientCAFile: key}, "has no certificate in PEM", admin},
+		{":0", listen.Doors{CertFile: cert, KeyFile: key, ClientCAFile: listen.NoClientCA}, "", admin},
+		{":0", listen.Doors{SelfSigned: true}, envoys, admin},
+		{":0", listen.Doors{SelfSigned: true, ClientCAFile: listen.NoClientCA}, "", admin},
+		{":0", listen.Doors{SelfSigned: true, ClientCAFile: key}, "has no certificate in PEM", admin},
 		{":0", listen.Doors{CertFile: key, KeyFile: key, TokenFile: key, Insecure: true}, "read --tls-cert and --tls-key", "read --tls-cert"},
 	} {
 		for want, open := range map[*string]func(string, string, *slog.Logger) (net.Listener, error){
@@ -69,6 +73,7 @@ func TestFlagsOfDoorsNeedEachOther(t *testing.T) {
 		"--tls-cert and --tls-key need":          {CertFile: "a"},
 		"--tls-cert and --tls-key need each":     {KeyFile: "a"},
 		"--tls-client-ca needs --tls-cert and -": {ClientCAFile: "c"},
+		"--tls-self-signed and --tls-cert excl":  {SelfSigned: true, CertFile: "a", KeyFile: "b"},
 	} {
 		if err := d.Check(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", d, err, want)
@@ -213,5 +218,45 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	})
 	if _, err := s.serial(t, client); err != nil || strings.Count(s.log.String(), "level=WARN") != 1 {
 		t.Errorf("%v, log:\n%s", err, s.log.String())
+	}
+}
+
+// TestEnvoysWithoutCertificates: a listener that asks for no certificate serves clients of TLS 1.2, at which an Envoy stops by default,
+// with a certificate that was made at the start or that is in a file.
+func TestEnvoysWithoutCertificates(t *testing.T) {
+	cert, key := testkit.NewAuthority(t).Issue("server")
+	for name, doors := range map[string]listen.Doors{
+		"self-signed": {SelfSigned: true, ClientCAFile: listen.NoClientCA},
+		"from a file": {CertFile: cert, KeyFile: key, ClientCAFile: listen.NoClientCA},
+	} {
+		var log testkit.Log
+		ln, err := doors.ForEnvoys(":0", "--x", log.Logger())
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		served := make(chan error, 1)
+		go func() {
+			c, err := ln.Accept()
+			if err == nil {
+				err = c.(*tls.Conn).Handshake()
+				_ = c.Close()
+			}
+			served <- err
+		}()
+
+		c, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ln.Addr().(*net.TCPAddr).Port), &tls.Config{
+			InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
+		})
+		if err != nil || c.ConnectionState().NegotiatedProtocol != "h2" {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := <-served; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = c.Close()
+		_ = ln.Close()
+		if !log.Contains("asked for no certificate") || log.Contains("self-signed") != doors.SelfSigned {
+			t.Errorf("%s: the log does not say how open the port is:\n%s", name, log.String())
+		}
 	}
 }
