@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"cmp"
 	"net"
 	"strconv"
 	"time"
@@ -16,7 +17,7 @@ type Log struct{ Entries []Entry }
 // Entry holds the fields of a finished request that the router needs.
 type Entry struct {
 	// Booking, Decision and Picked are dynamic metadata, under the names of package envoynames. They are empty if the metadata is
-	// missing.
+	// missing. Ids in Stator's own namespace count before ids in the load balancer's.
 	Booking, Decision, Picked string
 	// Served is the address of the worker of the last attempt, as ip:port: from dynamic metadata, or else Envoy's upstream remote address.
 	// It is empty if no worker was reached by IP.
@@ -254,6 +255,7 @@ func readDuration(message []byte) (time.Duration, error) {
 
 // readMetadata decodes a Metadata. The last value of a repeated key counts, as in every map.
 func (e *Entry) readMetadata(message []byte) error {
+	var own, lb ids
 	w := over(message)
 	for w.next() {
 		if w.tag != metadataFilterMetadata<<3|length {
@@ -265,18 +267,24 @@ func (e *Entry) readMetadata(message []byte) error {
 		}
 		switch string(namespace) {
 		case envoynames.Namespace:
-			e.Booking, e.Decision = "", ""
-			w.err = e.readNamespace(true, value)
+			own = ids{}
+			w.err = e.readNamespace(&own, true, value)
 		case envoynames.NamespaceLB:
 			e.Picked, e.Served = "", ""
-			w.err = e.readNamespace(false, value)
+			lb = ids{}
+			w.err = e.readNamespace(&lb, false, value)
 		}
 	}
+	e.Booking = cmp.Or(own.booking, lb.booking)
+	e.Decision = cmp.Or(own.decision, lb.decision)
 	return w.err
 }
 
+// ids are the ids in one namespace.
+type ids struct{ booking, decision string }
+
 // readNamespace decodes the Struct of a namespace: Stator's own, or the load balancer's.
-func (e *Entry) readNamespace(own bool, message []byte) error {
+func (e *Entry) readNamespace(found *ids, own bool, message []byte) error {
 	w := over(message)
 	for w.next() {
 		if w.tag != structFields<<3|length {
@@ -289,10 +297,10 @@ func (e *Entry) readNamespace(own bool, message []byte) error {
 
 		var into *string
 		switch k := string(key); {
-		case own && k == envoynames.Booking:
-			into = &e.Booking
-		case own && k == envoynames.Decision:
-			into = &e.Decision
+		case own && k == envoynames.Booking, !own && k == envoynames.BookingLB:
+			into = &found.booking
+		case own && k == envoynames.Decision, !own && k == envoynames.DecisionLB:
+			into = &found.decision
 		case !own && k == envoynames.HeaderDestination:
 			into = &e.Picked
 		case !own && k == envoynames.HeaderDestinationServed:

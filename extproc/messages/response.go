@@ -25,6 +25,8 @@ type Response struct {
 	// Booking, Decision and Picked are dynamic metadata, under the names of package envoynames. Empty
 	// ones are left out.
 	Booking, Decision, Picked string
+	// InLB repeats Booking and Decision in the namespace of Picked, for an Envoy that may drop Stator's own.
+	InLB bool
 	// Cached is dynamic metadata, too.
 	Cached string
 	// Set are headers to set or replace, Remove the names of headers to remove.
@@ -170,7 +172,13 @@ func (r *Response) appendMetadata(dst []byte) []byte {
 	ours = appendText(ours, envoynames.Decision, r.Decision)
 	ours = appendText(ours, envoynames.CachedTokens, r.Cached)
 	dst = appendNamespace(dst, envoynames.Namespace, ours)
-	return appendNamespace(dst, envoynames.NamespaceLB, appendText(buf[1][:0], envoynames.HeaderDestination, r.Picked))
+
+	lb := appendText(buf[1][:0], envoynames.HeaderDestination, r.Picked)
+	if r.InLB {
+		lb = appendText(lb, envoynames.BookingLB, r.Booking)
+		lb = appendText(lb, envoynames.DecisionLB, r.Decision)
+	}
+	return appendNamespace(dst, envoynames.NamespaceLB, lb)
 }
 
 // appendText appends a text to a Struct, unless it is empty.

@@ -214,6 +214,8 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 		{To: Body, Decision: "d", Picked: long},
 		{To: Headers},
 		{To: Headers, Booking: "b", Decision: "d", Picked: "10.0.0.1:8000"},
+		{To: Headers, Booking: "b", Decision: "d", Picked: "10.0.0.1:8000", InLB: true},
+		{To: Headers, Booking: "b", InLB: true},
 		{To: Body, Decision: "d", Picked: "10.0.0.1:8000", Set: []envoynames.Header{{Key: envoynames.HeaderDestination, Value: "10.0.0.1:8000"}, {Key: "content-length", Value: "3"}}, Remove: []string{"content-encoding"},
 			NewBody: []byte("new"), ClearRoute: true},
 		{To: Body, NewBody: []byte{}},
@@ -252,6 +254,15 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 		}
 		got := Response{To: r.To, Booking: facts(envoynames.Namespace, envoynames.Booking), Decision: facts(envoynames.Namespace, envoynames.Decision),
 			Picked: facts(envoynames.NamespaceLB, envoynames.HeaderDestination), ClearRoute: common.GetClearRouteCache(), Remove: common.GetHeaderMutation().GetRemoveHeaders()}
+		for own, key := range map[string]string{envoynames.Booking: envoynames.BookingLB, envoynames.Decision: envoynames.DecisionLB} {
+			want := ""
+			if r.InLB {
+				want = facts(envoynames.Namespace, own)
+			}
+			if again := facts(envoynames.NamespaceLB, key); again != want {
+				t.Errorf("%+v has %s %q, want %q", r, key, again, want)
+			}
+		}
 		for _, h := range common.GetHeaderMutation().GetSetHeaders() {
 			if h.GetAppendAction() != corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD {
 				t.Errorf("header %s: %s", h.GetHeader().GetKey(), h.GetAppendAction())
@@ -329,8 +340,9 @@ func entryOf(m *datav3.HTTPAccessLogEntry) Entry {
 		served = net.JoinHostPort(at.GetAddress(), strconv.Itoa(int(at.GetPortValue())))
 	}
 	return Entry{
-		Booking: fact(envoynames.Namespace, envoynames.Booking), Decision: fact(envoynames.Namespace, envoynames.Decision),
-		Picked: fact(envoynames.NamespaceLB, envoynames.HeaderDestination), Served: served,
+		Booking:  cmp.Or(fact(envoynames.Namespace, envoynames.Booking), fact(envoynames.NamespaceLB, envoynames.BookingLB)),
+		Decision: cmp.Or(fact(envoynames.Namespace, envoynames.Decision), fact(envoynames.NamespaceLB, envoynames.DecisionLB)),
+		Picked:   fact(envoynames.NamespaceLB, envoynames.HeaderDestination), Served: served,
 		Upstream: c.GetUpstreamRemoteAddress() != nil, Attempts: c.GetUpstreamRequestAttemptCount(),
 		FirstByte: max(0, c.GetTimeToFirstUpstreamRxByte().AsDuration()), LastByte: max(0, c.GetTimeToLastUpstreamRxByte().AsDuration()),
 		ResponseBytes: m.GetResponse().GetResponseBodyBytes(), Status: m.GetResponse().GetResponseCode().GetValue(),
@@ -348,6 +360,9 @@ func FuzzLog(f *testing.F) {
 	left := &datav3.HTTPAccessLogEntry{Request: &datav3.HTTPRequestProperties{RequestId: "r1", Path: "/"}}
 	f.Add(marshal(f, logOf(finished, &datav3.HTTPAccessLogEntry{}, left, finished)))
 	f.Add(marshal(f, logOf()))
+	f.Add(marshal(f, logOf(&datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCommon{Metadata: &corev3.Metadata{
+		FilterMetadata: map[string]*structpb.Struct{envoynames.NamespaceLB: texts(envoynames.BookingLB, "b2", envoynames.DecisionLB, "d2")},
+	}}})))
 	for _, at := range []*corev3.Address{
 		socketAt("10.0.0.3", 8000), socketAt("fd00::1", 65535), socketAt("", 1), socketAt("10.0.0.3", 0),
 		{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: "/run/x"}}}, {},

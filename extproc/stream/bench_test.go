@@ -21,7 +21,7 @@ func turn(w *world, headers, body *messages.Request) {
 		if err != nil {
 			panic(err)
 		}
-		_ = toMessage(r, answered)
+		_ = toMessage(r, answered, false)
 		x.Recycle()
 	}
 	w.router.End(x.Booking(), start)

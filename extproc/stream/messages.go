@@ -29,15 +29,15 @@ func headOf(m *messages.Request) exchange.Head {
 	return h
 }
 
-// toMessage returns a reply as a message to Envoy, in response to the event of that phase.
-func toMessage(r exchange.Reply, answered exchange.Phase) any {
+// toMessage returns a reply as a message to Envoy, in response to the event of that phase. inLB is [messages.Response.InLB].
+func toMessage(r exchange.Reply, answered exchange.Phase, inLB bool) any {
 	if r.Answer != nil {
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 			ImmediateResponse: immediate(r.Answer),
 		}}
 	}
 	m := &messages.Response{
-		To: messages.Body, Booking: r.Booking, Picked: r.Destinations, Set: r.Set, ClearRoute: r.ClearRoute, NewBody: r.Body,
+		To: messages.Body, Booking: r.Booking, Picked: r.Destinations, InLB: inLB, Set: r.Set, ClearRoute: r.ClearRoute, NewBody: r.Body,
 	}
 	if answered == exchange.WantHeaders {
 		m.To = messages.Headers

@@ -86,7 +86,7 @@ func (d *door) send(r exchange.Reply, answered exchange.Phase) error {
 	case d.mode == messages.FullDuplex && answered == exchange.WantBody && r.Answer == nil:
 		return d.sendBack(r)
 	}
-	m := toMessage(r, answered)
+	m := toMessage(r, answered, d.foreign)
 	if r.Follow && answered == exchange.WantHeaders {
 		m.(*messages.Response).SkipResponse = d.skipsResponse()
 	}
@@ -104,7 +104,7 @@ func (d *door) sendBack(r exchange.Reply) error {
 		r.Body = nil // Envoy removes content-length in this mode
 	}
 	r.Booking = d.Booking()
-	if err := d.stream.SendMsg(toMessage(r, exchange.WantHeaders)); err != nil {
+	if err := d.stream.SendMsg(toMessage(r, exchange.WantHeaders, d.foreign)); err != nil {
 		return err
 	}
 

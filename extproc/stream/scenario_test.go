@@ -205,9 +205,9 @@ func (w *world) request(d *datadriven.TestData) string {
 			headers = append(headers, a.Key, a.Vals[0])
 		}
 	}
-	w.door = &door{srv: w.server, Exchange: w.requests.Begin(exchange.Origin{
-		Source: "envoy-a", TrustedListener: d.HasArg("trusted"),
-		Configured: d.HasArg("ours"), ReadsMetadata: d.HasArg("ours") || d.HasArg("snippet"),
+	ours := d.HasArg("ours") || d.HasArg("snippet")
+	w.door = &door{srv: w.server, foreign: !ours, Exchange: w.requests.Begin(exchange.Origin{
+		Source: "envoy-a", TrustedListener: d.HasArg("trusted"), Configured: d.HasArg("ours"), ReadsMetadata: ours,
 	})}
 	m := w.read(headersMessage(d.HasArg("end"), headers...))
 	return w.reply(exchange.WantHeaders, w.door.onHeaders(m, start))
@@ -251,7 +251,7 @@ func (w *world) reply(answered exchange.Phase, r exchange.Reply) string {
 	if r.Answer != nil && !slices.Contains(exchange.Outcomes(), r.Answer.Detail) {
 		return "the detail " + r.Answer.Detail + " is none of the outcomes"
 	}
-	return printResponse(sent(toMessage(r, answered))) + w.state()
+	return printResponse(sent(toMessage(r, answered, w.door.foreign))) + w.state()
 }
 
 func (w *world) state() string {

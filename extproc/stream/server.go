@@ -88,6 +88,7 @@ type door struct {
 	stream grpc.ServerStream
 	// mode is the way in which Envoy sends bodies of requests, and responseMode the way in which it sends bodies of responses.
 	mode, responseMode messages.Mode
+	foreign            bool // neither xds nor the snippet has configured the filter, so it may pass on the namespace of the load balancer alone
 	trailers           bool // the request has trailers, in mode FullDuplex
 	passing            bool // the decision was made with the headers, in mode Streamed, and the body follows
 }
@@ -129,9 +130,9 @@ func (d *door) decide() error {
 func (s *Server) open(stream grpc.ServerStream) *door {
 	ctx := stream.Context()
 	configured := hasMetadata(ctx, ":authority", envoynames.Authority)
-	return &door{srv: s, stream: stream, Exchange: s.requests.Begin(exchange.Origin{
-		Source: accesslog.Source(ctx), Context: ctx,
-		Configured: configured, ReadsMetadata: configured || hasMetadata(ctx, ":authority", envoynames.SnippetAuthority),
+	ours := configured || hasMetadata(ctx, ":authority", envoynames.SnippetAuthority)
+	return &door{srv: s, stream: stream, foreign: !ours, Exchange: s.requests.Begin(exchange.Origin{
+		Source: accesslog.Source(ctx), Context: ctx, Configured: configured, ReadsMetadata: ours,
 		TrustedListener: hasMetadata(ctx, envoynames.MetadataTrusted, "true"),
 	})}
 }

@@ -23,6 +23,11 @@ const (
 	Decision     = "decision"
 	CachedTokens = "cached_tokens"
 
+	// BookingLB and DecisionLB are Booking and Decision as keys of NamespaceLB, for an Envoy whose filter takes that namespace alone: those
+	// of Istio's InferencePools.
+	BookingLB  = "stator.booking"
+	DecisionLB = "stator.decision"
+
 	// HeaderModel selects the pool when there are several models. HeaderDecision carries the id of the
 	// decision to the client.
 	HeaderModel    = "x-stator-model"
