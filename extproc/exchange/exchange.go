@@ -27,6 +27,8 @@ type Head struct {
 	DerivedID bool
 	// Authorization is the header of that name, if Envoy sends it. Prefill workers get it, as the workers that answer do.
 	Authorization string
+	// Subset are the endpoints that may take the request, as [request.Request.Only].
+	Subset []string
 	// WithoutBody means that the request ends with its headers.
 	WithoutBody bool
 	// Unread is the reason why the body does not arrive before the request goes to a worker, with the setting to
@@ -223,7 +225,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	req := request.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
 		Session: x.head.Session, Source: x.origin.Source, Done: x.origin.Context.Done(), Reading: &x.reading,
-		Tenant: x.tenant(),
+		Tenant: x.tenant(), Only: x.head.Subset,
 	}
 	if set.TenantHeader != "" {
 		req.SaltKey = x.svc.tenantKey()

@@ -70,7 +70,9 @@ func (x *Exchange) toPrefill(d *decision.Decision, body []byte) *prefill.Request
 // prefillRequest returns the request by which prefill workers are chosen.
 func (x *Exchange) prefillRequest(body []byte) request.Request {
 	known := x.target.known
-	r := request.Request{Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Context.Done(), Reading: &x.reading}
+	r := request.Request{
+		Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Context.Done(), Reading: &x.reading, Only: x.head.Subset,
+	}
 	if !known {
 		r.Model = x.model()
 	}

@@ -95,6 +95,8 @@ const (
 	valueStruct = 5
 	valueList   = 6
 
+	listValues = 1
+
 	entryKey   = 1
 	entryValue = 2
 )

@@ -77,6 +77,9 @@ type RequestHead struct {
 	Authorization string
 	// Hints are the headers whose names begin with envoynames.HintPrefix, at most maxHints of them.
 	Hints []envoynames.Header
+	// Subset are the endpoints, ip:port or ip, to which a proxy in front of the filter restricts the request, sorted. Nil means every
+	// endpoint, and an empty list none.
+	Subset []string
 }
 
 // ResponseHead holds the values of a response's headers that the router needs.
@@ -158,6 +161,9 @@ func (r *Request) Read(message []byte) error {
 	switch r.Field {
 	case requestRequestHeaders:
 		r.Kind = Headers
+		if err := r.readSubset(metadata); err != nil {
+			return err
+		}
 		return r.readHeaders(content)
 	case requestRequestBody:
 		r.Kind = Body

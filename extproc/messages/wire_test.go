@@ -121,6 +121,58 @@ func answered(status, contentType string) *extprocv3.ProcessingRequest {
 	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: m.GetRequestHeaders()}}
 }
 
+// TestSubset: the endpoints that a request may go to, as gateways send them. Nil means every one.
+func TestSubset(t *testing.T) {
+	list := func(texts ...any) *structpb.Value {
+		l, err := structpb.NewList(texts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return structpb.NewListValue(l)
+	}
+	many := make([]any, 2*maxSubset)
+	for i := range many {
+		many[i] = "10.0.0.1:" + strconv.Itoa(i)
+	}
+
+	for _, tt := range []struct {
+		namespace, key string
+		value          *structpb.Value
+		want           string // joined; "none" means an empty list
+	}{
+		{namespaceSubset, keySubset, list("10.0.0.2:80", "10.0.0.1"), "10.0.0.1 10.0.0.2:80"},
+		{namespaceSubset, keySubset, structpb.NewStringValue(" [fd00::1]:80,10.0.0.1:80 ,"), "10.0.0.1:80 [fd00::1]:80"},
+		{namespaceSubset, keySubset, list("10.0.0.1:80, 10.0.0.3:80", 7), "10.0.0.1:80 10.0.0.3:80"},
+		{namespaceSubset, keySubset, list(), "none"},
+		{namespaceSubset, keySubset, structpb.NewStringValue(""), "none"},
+		{namespaceSubset, keySubset, structpb.NewNumberValue(1), "none"},
+		{namespaceSubset, keySubset, list([]any{"10.0.0.1:80"}), "none"},
+		{namespaceSubset, "other", list("10.0.0.1:80"), ""},
+		{"envoy.lb", keySubset, list("10.0.0.1:80"), ""},
+	} {
+		m := headers(false, ":method", "POST")
+		m.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+			tt.namespace: {Fields: map[string]*structpb.Value{tt.key: tt.value}},
+		}}
+		var r Request
+		err := r.Read(marshal(t, m))
+		got := strings.Join(r.Subset, " ")
+		if r.Subset != nil && got == "" {
+			got = "none"
+		}
+		if err != nil || got != tt.want || r.Method != "POST" {
+			t.Errorf("%v: subset %q, %v; want %q", tt.value, got, err, tt.want)
+		}
+	}
+
+	m := headers(false)
+	m.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{namespaceSubset: {Fields: map[string]*structpb.Value{keySubset: list(many...)}}}}
+	var r Request
+	if err := r.Read(marshal(t, m)); err != nil || len(r.Subset) != maxSubset {
+		t.Errorf("%d endpoints were kept, %v", len(r.Subset), err)
+	}
+}
+
 // TestServedWorker: the worker that answered is named by an attribute, or by the load balancer's metadata.
 func TestServedWorker(t *testing.T) {
 	texts := func(key, value string) *structpb.Struct {

@@ -201,7 +201,7 @@ func (w *world) request(d *datadriven.TestData) string {
 		headers[3] += "=" + v[0]
 	}
 	for _, a := range d.CmdArgs[2:] {
-		if len(a.Vals) > 0 {
+		if len(a.Vals) > 0 && !strings.HasPrefix(a.Key, "subset") {
 			headers = append(headers, a.Key, a.Vals[0])
 		}
 	}
@@ -209,7 +209,9 @@ func (w *world) request(d *datadriven.TestData) string {
 	w.door = &door{srv: w.server, foreign: !ours, Exchange: w.requests.Begin(exchange.Origin{
 		Source: "envoy-a", TrustedListener: d.HasArg("trusted"), Configured: d.HasArg("ours"), ReadsMetadata: ours,
 	})}
-	m := w.read(headersMessage(d.HasArg("end"), headers...))
+	message := headersMessage(d.HasArg("end"), headers...)
+	message.MetadataContext = subset(d)
+	m := w.read(message)
 	return w.reply(exchange.WantHeaders, w.door.onHeaders(m, start))
 }
 
@@ -224,6 +226,30 @@ func (w *world) read(m *extprocv3.ProcessingRequest) *messages.Request {
 		panic(err)
 	}
 	return r
+}
+
+// subset returns the metadata of a proxy that restricts a request to some endpoints: the arguments subset, a list, and subset-text, one
+// text with commas.
+func subset(d *datadriven.TestData) *corev3.Metadata {
+	var value *structpb.Value
+	for _, a := range d.CmdArgs {
+		switch a.Key {
+		case "subset":
+			list := &structpb.ListValue{}
+			for _, v := range a.Vals {
+				list.Values = append(list.Values, structpb.NewStringValue(v))
+			}
+			value = structpb.NewListValue(list)
+		case "subset-text":
+			value = structpb.NewStringValue(strings.Join(a.Vals, ", "))
+		}
+	}
+	if value == nil {
+		return nil
+	}
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		"envoy.lb.subset_hint": {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint-subset": value}},
+	}}
 }
 
 func headersMessage(end bool, pairs ...string) *extprocv3.ProcessingRequest {

@@ -18,11 +18,14 @@ func (f *Field) Refusal(q *request.Prepared, now time.Time) *decision.Refusal {
 		return nil
 	case len(f.Ranks) > 0:
 		return f.refuseBusy(q, now)
-	case f.pool > 0 && f.hint != request.NotExcluded && f.hint != request.ExcludedByFailure:
+	case f.pool > 0 && f.hint != request.NotExcluded && f.hint > request.ExcludedBySubset:
 		return f.refuseExcluded(q)
 	}
 
 	retryAfter := 10 * time.Second
+	if f.pool > 0 && f.hint == request.ExcludedBySubset {
+		return decision.Refuse(decision.ReasonNoReadyWorker, 0, retryAfter, q.Model.Name, "the gateway allows none of its endpoints")
+	}
 	if f.states[fleet.Starting] > 0 || q.Model.Loadable {
 		retryAfter = 2 * time.Second
 	}

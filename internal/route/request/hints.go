@@ -21,6 +21,7 @@ type Hints struct {
 	Role          fleet.Role
 	Allowed       []string // workers, sorted; empty means every worker
 	except        []string // workers at which the request has failed
+	only          []string // endpoints, as in Request.Only
 	Worker        string   // the only worker; empty means any
 	Rank          int      // the only rank; -1 means any
 	Class, Tenant string
@@ -40,7 +41,8 @@ type Hints struct {
 // ReadHints merges the hints of the body with the hints of trusted headers, which take
 // precedence. parsed may be nil.
 func ReadHints(req *Request, parsed *prompt.Request) Hints {
-	h := Hints{Rank: -1, Role: req.Role, except: req.Except, Tenant: req.Tenant, ReadsNoCache: parsed != nil && parsed.PromptLogprobs}
+	h := Hints{Rank: -1, Role: req.Role, except: req.Except, only: req.Only, Tenant: req.Tenant}
+	h.ReadsNoCache = parsed != nil && parsed.PromptLogprobs
 	if parsed != nil && !req.IgnoreBodyHints {
 		if h.Tenant == "" {
 			h.Tenant = parsed.User
@@ -97,7 +99,7 @@ func (h *Hints) PolicyInput(session string) pick.Request {
 
 // IsRestricted reports whether some ready ranks of the pool may be closed to the request.
 func (h *Hints) IsRestricted() bool {
-	return len(h.except) > 0 || len(h.Allowed) > 0 || h.Worker != "" || h.Rank >= 0 || len(h.Required) > 0
+	return len(h.except) > 0 || h.only != nil || len(h.Allowed) > 0 || h.Worker != "" || h.Rank >= 0 || len(h.Required) > 0
 }
 
 // Exclusion is the first hint that excludes a rank, in the order in which hints are checked. A later one
@@ -106,6 +108,7 @@ type Exclusion int
 
 const (
 	ExcludedByFailure Exclusion = iota // the request has failed at the worker
+	ExcludedBySubset                   // the gateway does not allow its endpoint
 	ExcludedByAllowed                  // the worker is not among the allowed workers
 	ExcludedByWorker                   // another worker is named
 	ExcludedByRank                     // another rank is named
@@ -117,6 +120,9 @@ const (
 func (h *Hints) Excludes(r *fleet.Rank) Exclusion {
 	if slices.Contains(h.except, r.Worker.Name) {
 		return ExcludedByFailure
+	}
+	if h.only != nil && !h.isInSubset(r.Worker.Address) {
+		return ExcludedBySubset
 	}
 	if len(h.Allowed) > 0 {
 		if _, ok := slices.BinarySearch(h.Allowed, r.Worker.Name); !ok {
@@ -134,6 +140,19 @@ func (h *Hints) Excludes(r *fleet.Rank) Exclusion {
 	return NotExcluded
 }
 
+// isInSubset reports whether the endpoints that may take the request contain an address, or its IP.
+func (h *Hints) isInSubset(address string) bool {
+	if _, ok := slices.BinarySearch(h.only, address); ok {
+		return true
+	}
+	ip := address[:max(0, strings.LastIndexByte(address, ':'))]
+	if _, ok := slices.BinarySearch(h.only, ip); ok {
+		return true
+	}
+	_, ok := slices.BinarySearch(h.only, strings.Trim(ip, "[]"))
+	return ok
+}
+
 // Preference is the factor on a worker's cost for the taints that the request prefers. It is Dynamo's: 1 if no preferred taint matches,
 // and 0.37 to 2.72 if some do.
 func (h *Hints) Preference(w *fleet.Worker) float64 {
@@ -147,8 +166,8 @@ func (h *Hints) Preference(w *fleet.Worker) float64 {
 }
 
 // ForQueue returns a copy for a request that waits, whose memory is bounded and which does not alias the request's body. It leaves
-// out allowed workers and preferred taints that no rank of the pool has, because clients may invent such names. The other names have
-// been found in the pool already.
+// out allowed workers, endpoints and preferred taints that no rank of the pool has, because clients may invent such names. The other names
+// have been found in the pool already.
 func (h *Hints) ForQueue(pool []fleet.Rank) Hints {
 	kept := *h
 	kept.Worker = strings.Clone(h.Worker)
@@ -169,6 +188,15 @@ func (h *Hints) ForQueue(pool []fleet.Rank) Hints {
 			kept.Allowed = []string{decision.Clip(h.Allowed[0])}
 		}
 	}
+	if h.only != nil {
+		kept.only = []string{}
+		for i := range pool {
+			if address := pool[i].Worker.Address; pool[i].Number == 0 && h.isInSubset(address) {
+				kept.only = append(kept.only, address)
+			}
+		}
+		slices.Sort(kept.only)
+	}
 	for _, p := range h.Preferred {
 		if slices.ContainsFunc(pool, func(r fleet.Rank) bool { return r.Worker.Taints.Has(p.Taint) }) {
 			p.Taint = strings.Clone(p.Taint)
@@ -188,7 +216,8 @@ func cloneStrings(list []string) []string {
 }
 
 // lane names the set of ranks that may take the request: requests with the same lane may go to the same
-// ranks. Names of workers cannot hold a comma, so lanes of different sets differ.
+// ranks. Names of workers cannot hold a comma or a
+// semicolon, so lanes of different sets differ.
 func (h *Hints) lane() string {
 	if !h.IsRestricted() {
 		if h.Role == fleet.Aggregated {
@@ -202,6 +231,9 @@ func (h *Hints) lane() string {
 		workers = h.Worker
 	}
 	lane := strings.Join(append([]string{h.Role.String(), workers + "/" + strconv.Itoa(h.Rank)}, h.Required...), ",")
+	if h.only != nil {
+		lane += ";" + strings.Join(h.only, ",")
+	}
 	return decision.Label(lane)
 }
 

@@ -32,6 +32,8 @@ type Request struct {
 	Local bool
 	// Except are workers that must not take the request, because it has failed there.
 	Except []string
+	// Only are the endpoints, ip:port or ip, that may take the request, sorted. Nil means every endpoint, and an empty list none.
+	Only []string
 	// Model is for paths that are not parsed; empty means any model.
 	Model string
 	// Session is the client's session, if it names one. The session policy compares all of it. Decisions
