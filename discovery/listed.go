@@ -64,14 +64,17 @@ func (l *Listed) Workers() []fleet.Worker {
 
 // Set makes these the workers of the configuration. After an error nothing has changed.
 func (l *Listed) Set(workers []fleet.Worker) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for i := range workers {
+		if l.workers[workers[i].Name] == workers[i] {
+			continue
+		}
 		if err := workers[i].Validate(); err != nil {
 			return fmt.Errorf("add worker of the configuration: %w", err)
 		}
 	}
 
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	next := map[string]fleet.Worker{}
 	for _, w := range workers {
 		if old := l.workers[w.Name]; w.Named != "" && w.Named == old.Named {
@@ -150,7 +153,10 @@ func epochAt(epoch uint64, address string) uint64 {
 // putLocked adds or changes a worker, and sets its epoch. The engine's own reports stay.
 func (l *Listed) putLocked(w *fleet.Worker) error {
 	old, known := l.workers[w.Name]
-	if known {
+	if known && *w == old {
+		return nil
+	}
+	if known && w.Epoch == 0 { // otherwise its source distinguishes starts
 		w.Epoch = old.Epoch
 		if identity(*w) != identity(old) {
 			w.Epoch++

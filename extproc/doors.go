@@ -92,11 +92,15 @@ func (d *doors) serveRelay(ctx context.Context) {
 // name no model. With one model Envoy needs no pool: its only route leads there.
 func requestSettings(settings *config.Config) exchange.Settings {
 	g := &settings.Gateway
+	first := ""
+	if len(settings.Models) > 0 {
+		first = settings.Models[0].Name
+	}
 	return exchange.Settings{
 		BodyBytes:     g.MaxBodyBytes,
 		BodiesBytes:   g.MaxBodiesBytes,
 		PassPaths:     g.PassPaths,
-		DefaultModel:  settings.Models[0].Name,
+		DefaultModel:  first,
 		SeveralPools:  len(settings.Models) > 1,
 		SessionHeader: g.AffinityHeader,
 		Hints:         exchange.Hints(g.Hints),

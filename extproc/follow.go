@@ -8,7 +8,6 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/sockets"
-	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
@@ -51,26 +50,79 @@ const addedLater = 3 * time.Second
 //	event                        listed workers in the fleet
 //	a list comes                 workers that it lacks are removed
 //	addedLater has passed        new ones are added, and changed ones are replaced
-//	another list comes meanwhile its workers count instead, at the same time
+//	another list comes meanwhile its workers count instead; those that were in the last one wait no longer than before
 //
 // A change of weight or taints waits, too. It is not urgent.
 func (r *Router) followList(ctx context.Context) {
+	// This goroutine alone changes the listed workers, so what it reads of them is what they are.
+	coming := arrivals{since: map[fleet.Worker]time.Time{}}
+	var list []fleet.Worker
+	var due <-chan time.Time // when a worker of the list has waited for long enough; nil if none waits
 	for {
 		select {
-		case workers := <-r.lists:
-			r.members.Drop(workers)
-			if backoff.Sleep(ctx, addedLater) != nil {
-				return
-			}
-			select {
-			case workers = <-r.lists:
-			default:
-			}
-			r.applyList(workers)
+		case list = <-r.lists:
+			r.members.Drop(list)
+		case <-due:
 		case <-ctx.Done():
 			return
 		}
+
+		now, next := coming.arrived(list, r.members.Workers(), time.Now())
+		r.applyList(now)
+		due = nil
+		if next > 0 {
+			due = time.After(next)
+		}
 	}
+}
+
+// arrivals has the times since which workers are in the list and not in the fleet.
+type arrivals struct{ since map[fleet.Worker]time.Time }
+
+// arrived returns the workers that the fleet should have of a list: those that it has, and those that have waited for addedLater. One that
+// has changed stays as it was meanwhile. wait is the time until the next one has waited; 0 if none waits.
+func (a *arrivals) arrived(list, present []fleet.Worker, now time.Time) (workers []fleet.Worker, wait time.Duration) {
+	before := make(map[string]fleet.Worker, len(present))
+	for _, w := range present {
+		before[w.Name] = w
+	}
+
+	// A worker waits as long as the list has it unchanged, so the times of others are dropped with the old map. Pods come in hundreds
+	// during a rollout: each has its own time, so that none of them waits for the others.
+	waiting := map[fleet.Worker]time.Time{}
+	for _, w := range list {
+		old, exists := before[w.Name]
+		since, known := a.since[w]
+		if !known {
+			since = now
+		}
+		rest := addedLater - now.Sub(since)
+		switch {
+		case exists && isSame(w, old), rest <= 0:
+			workers = append(workers, w)
+			continue
+		case exists:
+			workers = append(workers, old)
+		}
+		waiting[w] = since
+		if wait == 0 || rest < wait {
+			wait = rest
+		}
+	}
+	a.since = waiting
+	return workers, wait
+}
+
+// isSame reports whether a worker of a list is the one that is present. The configuration sets no epoch, and a name has its address later.
+func isSame(listed, present fleet.Worker) bool {
+	if listed.Epoch == 0 {
+		listed.Epoch = present.Epoch
+	}
+	if listed.Named != "" && listed.Named == present.Named {
+		listed.Address = present.Address
+		listed.State = present.State
+	}
+	return listed == present
 }
 
 // applyList makes these the listed workers.
@@ -83,7 +135,7 @@ func (r *Router) applyList(workers []fleet.Worker) {
 		r.log.Error("listed workers not changed", "err", err)
 		return
 	}
-	r.log.Info("listed workers are those of the configuration", "workers", len(workers))
+	r.log.Debug("listed workers applied", "workers", len(workers))
 	r.routes.Wake(time.Now())
 }
 

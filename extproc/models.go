@@ -76,7 +76,7 @@ func (c *catalog) setLocked(settings *config.Config, engines engineFacts) error 
 	blockSizes := map[string]int{}
 	for i := range settings.Models {
 		m := &settings.Models[i]
-		preparer, length, err := c.preparerLocked(m, cmp.Or(m.ContextLength, engines.lengths[m.Name]))
+		preparer, length, err := c.preparerLocked(m, settings.Found, cmp.Or(m.ContextLength, engines.lengths[m.Name]))
 		if err != nil {
 			return fmt.Errorf("models[%d].path: %w", i, err)
 		}
@@ -144,9 +144,14 @@ func (c *catalog) forgetResized(old, now map[string]int) {
 	}
 }
 
-// rulesOf returns the rules about requests of a model's engines. They are vLLM's only if all engines have them: else the router would
-// refuse requests that another engine serves.
-func rulesOf(m *config.Model) prompt.Rules {
+// rulesOf returns the rules about requests of a model's engines, listed and found. They are vLLM's only if all engines have them: else
+// the router would refuse requests that another engine serves.
+func rulesOf(m *config.Model, found []fleet.Worker) prompt.Rules {
+	for i := range found {
+		if rules := prompt.RulesOf(found[i].Engine); found[i].Model == m.Name && rules != prompt.VLLM {
+			return rules
+		}
+	}
 	for i := range m.Workers {
 		if rules := prompt.RulesOf(m.Workers[i].Engine); rules != prompt.VLLM {
 			return rules
@@ -162,7 +167,7 @@ func rulesOf(m *config.Model) prompt.Rules {
 
 // preparerLocked returns the preparer of a model's prompts, and its context length in tokens: the given one, or else the length in its
 // files. A model without a path has no preparer.
-func (c *catalog) preparerLocked(m *config.Model, given int) (serving.Preparer, int, error) {
+func (c *catalog) preparerLocked(m *config.Model, found []fleet.Worker, given int) (serving.Preparer, int, error) {
 	if m.Path == "" {
 		return nil, given, nil
 	}
@@ -170,7 +175,7 @@ func (c *catalog) preparerLocked(m *config.Model, given int) (serving.Preparer, 
 	if err != nil {
 		return nil, 0, err
 	}
-	p = p.WithContextLength(given).WithRules(rulesOf(m))
+	p = p.WithContextLength(given).WithRules(rulesOf(m, found))
 	return p, p.ContextLength(), nil
 }
 

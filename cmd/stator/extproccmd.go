@@ -13,13 +13,12 @@ import (
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/listen"
 )
 
 const extProcAbout = `Runs a router: Envoy's external processor, and the receiver of its access log on the same port.
-With a bus it gets its workers and their KV events from the bus. Without one it has the workers of
-the configuration and reads their event sockets.`
+Its workers are those of the configuration, of the bus, and of a Kubernetes cluster: the pods of
+InferencePools, or with some labels.`
 
 func runExtProc(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "extproc", extProcAbout)
@@ -33,6 +32,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		"`ip:port` of a further port for gRPC's health protocol alone, without TLS: for the probes of a "+
 			"kubelet (default none; --listen-address answers, too)")
 	p.doors.AddClientFlags(f.FlagSet)
+	p.pools.addFlags(f)
 	drain := f.Duration("drain-time", time.Minute,
 		"how long a router that stops goes on with responses that pass through it, which they do "+
 			"in Envoys that send them and no access log; give its process longer than that")
@@ -45,6 +45,9 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	p.cfg.Decisions.Log = cmp.Or(decisions, p.cfg.Decisions.Log)
+	if err := p.findWorkers(ctx); err != nil {
+		return err
+	}
 	relay, err := listenRelay(*relayAt)
 	if err != nil {
 		return err
@@ -60,7 +63,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	if err := p.join(ctx, router.BusLost); err != nil {
 		return err
 	}
-	ln, err := p.doors.ForEnvoys(*at, "--listen-address", p.log)
+	ln, err := p.doors.ForEnvoys(*at, "--listen-address", slog.New(slog.DiscardHandler)) // its warnings come when it is opened again
 	if err == nil {
 		err = ln.Close() // the address is free; the router listens later, when it has its fleet
 	}
@@ -83,9 +86,10 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 			Health: health, Bus: p.bus, AwaitFleet: true, DrainTime: *drain, Hard: env.hard,
 		})
 	})
-	p.part(func(ctx context.Context) error { return configfile.Watch(ctx, p.file, p.log, router.Reload) })
+	p.part(func(ctx context.Context) error { return p.followConfig(ctx, router.Reload) })
 	return p.runParts(ctx, admin.Sources{
-		Ready: router.ReadyModels, Fleet: router.Fleet().Snapshot, Router: router.Routes(), Feed: router.Feed(), Peers: router.Peers(),
+		Ready: func() error { return cmp.Or(p.foundNone(), router.ReadyModels()) },
+		Fleet: router.Fleet().Snapshot, Router: router.Routes(), Feed: router.Feed(), Peers: router.Peers(),
 		Coverage: router.Coverage, Promises: router.Promises, Envoys: router.Envoys,
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
+	"github.com/stator-project/stator/discovery/kubernetes"
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/config"
@@ -84,6 +85,8 @@ func metricParts(t *testing.T) []metricPart {
 	xds.NewServer(xdsSettings(cfg, []string{"127.0.0.1:9002"}), members, log, control)
 	probeNone(t, router)
 	probeNone(t, control)
+	pods := newRecorder()
+	kubernetes.New(kubernetes.Config{Log: log, Metrics: pods})
 	discovery.NewPlans(discovery.PlansConfig{Fleet: members, Log: log, Metrics: control})
 	planner.New(planner.Config{Fleet: members, Log: log, Metrics: plans})
 	launch := engine.Launch{Kind: "exec", Name: "w", Command: []string{"engine"}}
@@ -101,6 +104,7 @@ func metricParts(t *testing.T) []metricPart {
 		{"Every process", "The program itself.", every.families(t)},
 		{"Bus", "Every process that joins the bus.", onBus.families(t)},
 		{"Router", "`stator extproc`: decisions, how they were obeyed, the index they are made from, and what feeds it.", router.families(t)},
+		{"Kubernetes", "`stator extproc` and `stator xds` with `--inference-pool` or `--pod-selector`.", pods.families(t)},
 		{"Control plane", "`stator xds`: what Envoys received.", control.families(t)},
 		{"Planner", "`stator planner`.", plans.families(t)},
 		{"Agent", "`stator agent`: the engines of a node.", agent.families(t)},

@@ -59,7 +59,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	})
 	p.part(func(ctx context.Context) error { return followed.FollowBus(ctx, p.bus) })
 	p.part(func(ctx context.Context) error {
-		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
+		return configfile.Watch(ctx, p.file, configfile.Read, p.log, func(cfg *config.Config) error {
 			next, err := plansettings.Settings(cfg)
 			if err != nil {
 				return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -28,6 +29,9 @@ type process struct {
 	doors    listen.Doors
 	logFlags *cli.LogFlags
 
+	pools     pools  // without flags for them there are none
+	stopPools func() // nil before they run
+
 	cfg   *config.Config
 	log   *slog.Logger
 	reg   *prometheus.Registry
@@ -53,10 +57,14 @@ func (p *process) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if p.file == "" {
+	switch {
+	case p.pools.wanted():
+		err = p.readBase()
+	case p.file == "":
 		return p.flags.UsageError("name the configuration file with --config")
+	default:
+		p.cfg, err = configfile.Read(p.file)
 	}
-	p.cfg, err = configfile.Read(p.file)
 	if err != nil {
 		return err
 	}
@@ -72,6 +80,9 @@ func (p *process) open() (err error) {
 
 // close stops what open has started. It is called once, when the command ends.
 func (p *process) close() {
+	if p.stopPools != nil {
+		p.stopPools()
+	}
 	if p.admin != nil {
 		p.admin.close()
 	}
@@ -85,9 +96,14 @@ func (p *process) join(ctx context.Context, lost func()) (err error) {
 	}
 
 	url := bus.Redacted(p.cfg.Bus.URL)
-	p.admin.show(admin.Sources{Metrics: p.reg, Ready: func() error { return fmt.Errorf("waiting for the bus at %s", url) }})
+	p.show(func() error { return fmt.Errorf("waiting for the bus at %s", url) })
 	p.bus, err = joinBus(ctx, p.cfg, p.name, nil, p.log.With("admin", p.admin.address()), p.reg, lost)
 	return err
+}
+
+// show has /readyz show why the part does not serve yet.
+func (p *process) show(reason func() error) {
+	p.admin.show(admin.Sources{Metrics: p.reg, Ready: reason})
 }
 
 // openOnBus opens a part that needs a bus, and connects to the bus.
@@ -114,8 +130,14 @@ func (p *process) runParts(ctx context.Context, s admin.Sources) error {
 		s.Ready = func() error { return nil }
 	}
 	// Without its bus a part serves the last state that it knew. An agent serves nothing else, and has it in Ready.
-	if p.bus != nil {
-		s.Degraded = p.bus.Err
+	s.Degraded = func() (err error) {
+		if p.bus != nil {
+			err = p.bus.Err()
+		}
+		if p.pools.source != nil {
+			err = errors.Join(err, p.pools.source.Err())
+		}
+		return err
 	}
 
 	p.part(func(inner context.Context) error {

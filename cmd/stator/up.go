@@ -269,7 +269,9 @@ func (u *up) runParts(ctx context.Context) error {
 	u.admin.show(u.sources())
 	part(u.admin.wait)
 	if u.flags.file != "" {
-		part(func(ctx context.Context) error { return configfile.Watch(ctx, u.flags.file, u.log, u.reload) })
+		part(func(ctx context.Context) error {
+			return configfile.Watch(ctx, u.flags.file, configfile.Read, u.log, u.reload)
+		})
 	}
 
 	err := g.Run()

@@ -9,7 +9,6 @@ import (
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -29,6 +28,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	defer p.close()
 	at := f.String("listen-address", "127.0.0.1:9003", "`address` for Envoys, ip:port or unix:///path")
 	p.doors.AddClientFlags(f.FlagSet)
+	p.pools.addFlags(f)
 	var o xdsFlags
 	o.addFlags(f)
 	if err := f.Read(args); err != nil {
@@ -39,6 +39,9 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	}
 
 	if err := p.open(); err != nil {
+		return err
+	}
+	if err := p.findWorkers(ctx); err != nil {
 		return err
 	}
 	first, err := o.settings(p.cfg)
@@ -59,7 +62,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 
 	c.addParts(p.part, ln, p.bus)
 	p.part(func(ctx context.Context) error {
-		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
+		return p.followConfig(ctx, func(cfg *config.Config) error {
 			s, err := o.settings(cfg)
 			if err != nil {
 				return err

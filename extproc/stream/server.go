@@ -88,9 +88,10 @@ type door struct {
 	stream grpc.ServerStream
 	// mode is the way in which Envoy sends bodies of requests, and responseMode the way in which it sends bodies of responses.
 	mode, responseMode messages.Mode
-	foreign            bool // neither xds nor the snippet has configured the filter, so it may pass on the namespace of the load balancer alone
-	trailers           bool // the request has trailers, in mode FullDuplex
-	passing            bool // the decision was made with the headers, in mode Streamed, and the body follows
+	// foreign means that neither xds nor the snippet has configured the filter, so it may pass on the load balancer's namespace alone.
+	foreign  bool
+	trailers bool // the request has trailers, in mode FullDuplex
+	passing  bool // the decision was made with the headers, in mode Streamed, and the body follows
 }
 
 // Process serves one request of a client: a stream of *messages.Request.

@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/serving"
 )
@@ -41,6 +42,9 @@ type Config struct {
 	Bus Bus `yaml:"bus"`
 	// Planner configures how many workers each model has, by the demand of clients and the latencies that they may see.
 	Planner Planner `yaml:"planner"`
+
+	// Found are the workers that were discovered, of models above: see With. A file has none.
+	Found []fleet.Worker `yaml:"-"`
 }
 
 // Gateway configures the listener for clients.

@@ -140,11 +140,16 @@ func describe(k reflect.Kind) string {
 	}
 }
 
+// noKey is the tag of a field that no file has.
+const noKey = "-"
+
 // fieldsOf returns the fields of a struct by their keys.
 func fieldsOf(t reflect.Type) map[string]int {
 	m := map[string]int{}
 	for i := range t.NumField() {
-		m[t.Field(i).Tag.Get("yaml")] = i
+		if key := t.Field(i).Tag.Get("yaml"); key != noKey {
+			m[key] = i
+		}
 	}
 	return m
 }

@@ -209,11 +209,15 @@ func (m *Model) inherit() {
 		m.Launch[i].inherit()
 	}
 	for i := range m.Workers {
-		w := &m.Workers[i]
-		w.fillTransfer()
-		if w.HealthPath == notSetText {
-			w.HealthPath = engines.Of(w.Engine).HealthPath(m.Name)
-		}
+		m.Workers[i].inherit(m)
+	}
+}
+
+// inherit fills fields that depend on other values, after decoding.
+func (w *Worker) inherit(m *Model) {
+	w.fillTransfer()
+	if w.HealthPath == notSetText {
+		w.HealthPath = engines.Of(w.Engine).HealthPath(m.Name)
 	}
 }
 

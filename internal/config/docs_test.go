@@ -95,6 +95,9 @@ func (d *docs) rows(typ reflect.Type, prefix, reload string) {
 	applyDefaults(defaults)
 	for i := range typ.NumField() {
 		field := typ.Field(i)
+		if field.Tag.Get("yaml") == noKey {
+			continue
+		}
 		key := prefix + field.Tag.Get("yaml")
 		inner := field.Type
 		if inner.Kind() == reflect.Slice {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -13,8 +14,22 @@ import (
 // maxBytes bounds the file; real ones have a few kilobytes.
 const maxBytes = 4 << 20
 
+// Default returns the configuration of a file without settings and models.
+func Default() *Config {
+	c := &Config{}
+	applyDefaults(reflect.ValueOf(c).Elem())
+	c.APIVersion, c.Kind = APIVersion, Kind
+	c.Gateway.inherit()
+	return c
+}
+
 // Parse reads one file. The error joins every problem found, one per line.
-func Parse(data []byte) (*Config, error) {
+func Parse(data []byte) (*Config, error) { return parse(data, false) }
+
+// ParsePartial is Parse for a file that may name no model, because models are discovered.
+func ParsePartial(data []byte) (*Config, error) { return parse(data, true) }
+
+func parse(data []byte, mayLackModels bool) (*Config, error) {
 	if len(data) > maxBytes {
 		return nil, fmt.Errorf("the file has %d bytes; the limit is %d", len(data), maxBytes)
 	}
@@ -34,7 +49,11 @@ func Parse(data []byte) (*Config, error) {
 		c.Models[i].Targets.inherit(&c.Planner)
 	}
 
-	if err := c.Validate(); err != nil {
+	err = c.Validate()
+	if len(c.Models) == 0 && !mayLackModels {
+		err = errors.Join(err, errors.New("models: must name at least one model"))
+	}
+	if err != nil {
 		return nil, err
 	}
 	return c, nil

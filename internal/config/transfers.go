@@ -12,13 +12,14 @@ import (
 
 // Splits reports whether a model has prefill and decode workers, whose requests may need the relay.
 func (c *Config) Splits() bool {
-	return slices.ContainsFunc(c.Models, func(m Model) bool { return m.isSplit() })
+	return slices.ContainsFunc(c.Models, func(m Model) bool { return m.isSplit() }) ||
+		slices.ContainsFunc(c.Found, func(w fleet.Worker) bool { return w.Role != fleet.Aggregated })
 }
 
 // FailsClosed reports whether no request may reach a worker without a router's decision: routers remove members of transfers, and
 // salt the prompts of tenants.
 func (c *Config) FailsClosed() bool {
-	return c.Gateway.TenantHeader != "" || slices.ContainsFunc(c.Models, func(m Model) bool { return m.hasTransfers() })
+	return c.Gateway.TenantHeader != "" || c.Splits() || slices.ContainsFunc(c.Models, func(m Model) bool { return m.hasTransfers() })
 }
 
 // hasTransfers reports whether an engine of the model reads members of transfers, as far as the configuration shows it: it has a

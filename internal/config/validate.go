@@ -67,7 +67,6 @@ func (c *Config) Validate() error {
 	v.is(c.APIVersion == APIVersion, "apiVersion", "must be %q", APIVersion)
 	v.is(c.Kind == Kind, "kind", "must be %q", Kind)
 	v.gateway(&c.Gateway)
-	v.is(len(c.Models) > 0, "models", "must name at least one model")
 	v.is(len(c.Models) <= 1 || !c.Gateway.FiltersAffinity(), "gateway.affinityFilter",
 		"has no effect with several models: Envoy refuses requests without a decision")
 	v.is(!c.FailsClosed() || !c.Gateway.FiltersAffinity(), "gateway.affinityFilter",

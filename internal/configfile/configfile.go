@@ -15,12 +15,17 @@ import (
 )
 
 // Read reads and checks a configuration file. Relative paths in it start at the file's folder.
-func Read(path string) (*config.Config, error) {
+func Read(path string) (*config.Config, error) { return read(path, config.Parse) }
+
+// ReadPartial is Read for a file that may name no model, because models are discovered.
+func ReadPartial(path string) (*config.Config, error) { return read(path, config.ParsePartial) }
+
+func read(path string, parse func([]byte) (*config.Config, error)) (*config.Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	cfg, err := config.Parse(data)
+	cfg, err := parse(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s:\n%w", path, err)
 	}
@@ -37,9 +42,10 @@ func Read(path string) (*config.Config, error) {
 // replacing a file.
 const watchEvery = time.Second
 
-// Watch calls apply with every new valid content of the file, until ctx ends. Content that is not valid, or
+// Watch calls apply with every new valid content of the file, as read returns it, until ctx ends. Content that is not valid, or
 // that apply refuses, is logged, and the last configuration stays in force.
-func Watch(ctx context.Context, path string, log *slog.Logger, apply func(*config.Config) error) error {
+func Watch(ctx context.Context, path string, read func(path string) (*config.Config, error), log *slog.Logger,
+	apply func(*config.Config) error) error {
 	last, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("watch configuration: %w", err)
@@ -59,7 +65,7 @@ func Watch(ctx context.Context, path string, log *slog.Logger, apply func(*confi
 			continue // a file that is being replaced may be missing for a moment
 		}
 		last = now
-		cfg, err := Read(path)
+		cfg, err := read(path)
 		if err == nil {
 			err = apply(cfg)
 		}

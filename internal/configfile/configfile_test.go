@@ -57,7 +57,7 @@ func TestWatchAppliesValidChanges(t *testing.T) {
 	applied := make(chan string, 10)
 	done := make(chan error, 1)
 	go func() {
-		done <- Watch(ctx, path, log.Logger(), func(cfg *config.Config) error {
+		done <- Watch(ctx, path, Read, log.Logger(), func(cfg *config.Config) error {
 			applied <- cfg.Models[0].Name
 			if cfg.Models[0].Name == "refused" {
 				return errors.New("no such model")
@@ -85,7 +85,7 @@ func TestWatchAppliesValidChanges(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if err := Watch(t.Context(), path+".absent", log.Logger(), nil); err == nil {
+	if err := Watch(t.Context(), path+".absent", Read, log.Logger(), nil); err == nil {
 		t.Error("a missing file is watched")
 	}
 }

@@ -32,20 +32,32 @@ type Models struct {
 type modelList struct {
 	Data []struct {
 		ID          string          `json:"id"`
+		Root        string          `json:"root"`
 		Parent      json.RawMessage `json:"parent"`
 		MaxModelLen int             `json:"max_model_len"`
 	} `json:"data"`
 }
 
-// readModels reads an engine's answer.
-func readModels(r io.Reader) (Models, error) {
+// readList reads an engine's answer.
+func readList(r io.Reader) (answer modelList, err error) {
 	// Only a connection whose body was read to its end is used again, so the body is read as a whole.
 	body, err := io.ReadAll(io.LimitReader(r, maxAnswer))
-	if err != nil {
-		return Models{}, err
+	if err == nil {
+		err = json.Unmarshal(body, &answer)
 	}
-	var answer modelList
-	if err := json.Unmarshal(body, &answer); err != nil {
+	return answer, err
+}
+
+// isAdapter reports whether the model at an index has a parent.
+func (l *modelList) isAdapter(i int) bool {
+	var parent string
+	return json.Unmarshal(l.Data[i].Parent, &parent) == nil && parent != ""
+}
+
+// readModels reads an engine's answer.
+func readModels(r io.Reader) (Models, error) {
+	answer, err := readList(r)
+	if err != nil {
 		return Models{}, err
 	}
 
@@ -54,8 +66,7 @@ func readModels(r io.Reader) (Models, error) {
 	isListed := false
 	for i := range answer.Data {
 		model := &answer.Data[i]
-		var parent string
-		isAdapter := json.Unmarshal(model.Parent, &parent) == nil && parent != ""
+		isAdapter := answer.isAdapter(i)
 		isListed = isListed || model.Parent != nil
 		switch {
 		case isAdapter:

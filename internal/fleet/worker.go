@@ -52,6 +52,10 @@ type Worker struct {
 	BlockSize int
 	// MaxModelLen is the most tokens of a prompt and its answer that the engine accepts; 0 is unknown.
 	MaxModelLen int
+	// Revision is the revision of the rollout that the worker belongs to; empty for none. Workers of two revisions exchange no KV caches.
+	Revision string
+	// Reported means that a kubelet reports whether the engine is ready, so that it is asked in doubt only.
+	Reported bool
 	// Taints are marks that requests may require or prefer.
 	Taints Taints
 	// Adapters are the LoRA adapters that the engine has loaded, as far as it lists them.
@@ -76,8 +80,9 @@ func (w *Worker) AskedPath() string {
 	return w.HealthPath
 }
 
-// AskedInDoubt reports whether the engine is asked only while there is a doubt, because an agent reports its health otherwise.
-func (w *Worker) AskedInDoubt() bool { return w.Leased && w.Unleased.IsZero() }
+// AskedInDoubt reports whether the engine is asked only while there is a doubt, because an agent or a kubelet reports its health
+// otherwise.
+func (w *Worker) AskedInDoubt() bool { return w.Reported || w.Leased && w.Unleased.IsZero() }
 
 // DefaultHealthPath is the path of the health of vLLM, SGLang, llama.cpp and TensorRT-LLM.
 const DefaultHealthPath = "/health"
@@ -98,7 +103,7 @@ func IsReadyPath(path string) bool {
 
 // firstHealth is the health of a new epoch.
 func (w *Worker) firstHealth() HealthState {
-	if w.HealthPath != "" || w.Address == "" {
+	if w.HealthPath != "" && !w.Reported || w.Address == "" {
 		return HealthUnknown
 	}
 	return HealthReady

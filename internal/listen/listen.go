@@ -7,8 +7,8 @@
 //	for operators   token where given  mode 0600        token, and TLS
 //
 // --insecure lifts the TLS of the last column, and not the token. Without certificates of clients (--tls-client-ca none), or with a
-// self-signed certificate (--tls-self-signed), TLS protects against eavesdroppers alone, which is logged. Certificates, keys and tokens are files. They are
-// examined for changes when a client connects, once a second at most. New files that cannot be used are logged, and the
+// self-signed certificate (--tls-self-signed), TLS protects against eavesdroppers alone, which is logged. Certificates, keys and tokens are
+// files. They are examined for changes when a client connects, once a second at most. New files that cannot be used are logged, and the
 // old content stays in force.
 //
 // All functions are safe for concurrent use. Fields of Doors are not changed once a listener is open.

@@ -1,6 +1,8 @@
 package route
 
 import (
+	"time"
+
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/decision"
@@ -35,6 +37,9 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	q.Model = r.model(d.Model, req.Known)
 	if q.Model == nil {
 		d.Model = decision.Clip(d.Model)
+		if len(*r.models.Load()) == 0 { // none has been discovered yet
+			return decision.Refuse(decision.ReasonNoReadyWorker, 0, 10*time.Second, d.Model, "none has been found yet")
+		}
 		return decision.Refuse(decision.ReasonModelNotFound, 0, 0, d.Model, "")
 	}
 	if q.Model != serving.Any {

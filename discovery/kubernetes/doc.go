@@ -1,0 +1,46 @@
+// Package kubernetes finds the workers of models in a Kubernetes cluster: the pods of InferencePools, or pods with some labels.
+//
+// It reads two resources, InferencePools and pods, and writes nothing. It needs the rights get, list and watch on them in their
+// namespaces. It speaks HTTP itself: Kubernetes' own client would add 36 MB to the program, and take twice the memory.
+//
+//	pod                                        worker
+//	ready, with an IP, not being deleted       one for each target port, once its engine has answered
+//	not ready, or being deleted                none, at once
+//	replaced under the same name, or restarted another epoch: its cache is empty
+//	label llm-d.ai/role, or a label of Dynamo  the role: prefill, decode, or both
+//	label of a revision                        workers of other revisions do not exchange KV caches with it
+//
+// An engine is asked once what it serves: the kind of engine, the name of the model, the size of its blocks, its ranks. See
+// [engineprobe.Identify]. One that does not answer is asked again, and gets no requests. Later its kubelet reports whether it is ready.
+//
+// # Names
+//
+// A worker has the name of its pod, so that kubectl and stator speak of the same. Three kinds of pods have a hash behind the name: those
+// of another namespace than the first one, those whose name has a dot, and those whose name is longer than 63 characters. An engine of a
+// pod with several ports has its port behind the name.
+//
+// # From the API to workers
+//
+//	follower[inferencePool] -> target: labels and ports
+//	follower[pod]           -> endpoints of each pod, by its labels and its status
+//	ask                     -> identity of each endpoint, as its engine reports it
+//	Source.Workers          -> endpoints with an identity, for package config
+//
+// The first three run beside each other and write into the groups of a Source; the last one reads them. Only endpoints and targets
+// decide, and they are pure: see endpoint.go and objects.go.
+//
+// # When the API server is away
+//
+//	event                                              effect
+//	a watch ends, as API servers have them do          another one, from the last version, at once
+//	the version is too old (410)                       another list; pods that it lacks are removed
+//	no answer, an answer cut off, 429, 5xx             another attempt, after a pause that doubles; the workers stay
+//	401, 403, 404                                      the same, with the longest pause
+//
+// [Source.Err] has the reason meanwhile. Engines that fail then are found by their requests and by probes, as everywhere.
+//
+// # Concurrency
+//
+// [Source.Run] owns a goroutine for each pool, one for each watch, and one for each engine that has not answered yet. All methods of a
+// Source are safe for concurrent use.
+package kubernetes

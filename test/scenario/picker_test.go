@@ -1,0 +1,340 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stator-project/stator/test/kubeapi"
+)
+
+// Gateways of Kubernetes configure Envoy as they like, and the router is their endpoint picker. These tests have static Envoys with the
+// configurations that gateways write, and an API server with an InferencePool whose pods are simulated engines.
+
+// shape is the configuration of an Envoy as some gateway writes it. Each text is a part of YAML.
+type shape struct {
+	filter string // of ext_proc: its modes, its failure mode, and the metadata that it passes on
+	pool   string // the type of the cluster of workers, and its load balancing
+	picker string // the transport socket of the cluster of routers
+	log    bool   // there is an access log to routers
+	flags  []string
+}
+
+// Parts of shapes.
+const (
+	duplex = "processing_mode: {request_body_mode: FULL_DUPLEX_STREAMED, request_trailer_mode: SEND, response_header_mode: SEND, " +
+		"response_body_mode: FULL_DUPLEX_STREAMED, response_trailer_mode: SEND}\n              message_timeout: 1000s"
+	buffered = "processing_mode: {request_body_mode: BUFFERED, response_header_mode: SKIP}\n              message_timeout: 10s\n" +
+		"              failure_mode_allow: true"
+	lbMetadata = "\n              metadata_options: {receiving_namespaces: {untyped: [envoy.lb]}, forwarding_namespaces: {untyped: [envoy.lb]}}"
+
+	byMetadata = "metadata: {key: envoy.lb, path: [{key: x-gateway-destination-endpoint}]}"
+	byHeader   = "header: x-gateway-destination-endpoint"
+	reports    = "\n            selected_host_key: {key: envoy.lb, path: [{key: x-gateway-destination-endpoint-served}]}"
+
+	originalDst = `type: ORIGINAL_DST
+    lb_policy: CLUSTER_PROVIDED
+    original_dst_lb_config: {use_http_header: true, http_header_name: x-gateway-destination-endpoint}`
+	anyCertificate = `transport_socket:
+      name: envoy.transport_sockets.tls
+      typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: {}}`
+)
+
+// overrideHost is a cluster whose load balancer takes the worker from a source; more has further settings of it.
+func overrideHost(source, more string) string {
+	return `load_assignment: {cluster_name: pool, endpoints: [{lb_endpoints: [ENGINES]}]}
+    load_balancing_policy:
+      policies:
+      - typed_extension_config:
+          name: envoy.load_balancing_policies.override_host
+          typed_config:
+            "@type": type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost
+            override_host_sources: [{` + source + `}]` + more + `
+            fallback_policy:
+              policies:
+              - typed_extension_config:
+                  name: envoy.load_balancing_policies.round_robin
+                  typed_config: {"@type": type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin}`
+}
+
+// shapes are the configurations of gateways.
+var shapes = map[string]shape{
+	"istiod's pool": {filter: duplex + lbMetadata, pool: overrideHost(byMetadata, reports)},
+	"istiod's pool with an access log": {
+		filter: duplex + lbMetadata, pool: overrideHost(byMetadata, reports), log: true,
+	},
+	"a pool of original destinations, over TLS": {
+		filter: duplex, pool: originalDst, picker: anyCertificate, flags: []string{"--tls-self-signed", "--tls-client-ca", "none"},
+	},
+	"Envoy Gateway's policies": {
+		filter: buffered + "\n              metadata_options: {receiving_namespaces: {untyped: [envoy.lb, stator]}}",
+		pool:   overrideHost(byHeader, ""), log: true,
+	},
+	"an EnvoyFilter": {filter: buffered + lbMetadata, pool: overrideHost(byMetadata, reports), log: true},
+	"an Envoy that does not report who served": {
+		filter: duplex + lbMetadata, pool: overrideHost(byMetadata, ""), log: true,
+	},
+}
+
+// envoyInCluster is an Envoy without its parts.
+const envoyInCluster = `
+node: {id: router~10.0.0.1~gw-1.istio-system~istio-system.svc.cluster.local, cluster: gw}
+static_resources:
+  listeners:
+  - address: {socket_address: {address: 127.0.0.1, port_value: LISTEN}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: gw
+          ACCESSLOG
+          route_config:
+            virtual_hosts:
+            - {name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: pool, timeout: 0s}}]}
+          http_filters:
+          - name: envoy.filters.http.ext_proc
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
+              grpc_service: {envoy_grpc: {cluster_name: picker}}
+              FILTER
+          - name: envoy.filters.http.router
+            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+  clusters:
+  - name: pool
+    POOL
+  - name: picker
+    load_assignment: {cluster_name: picker, endpoints: [{lb_endpoints: [PICKER]}]}
+    TLS
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {http2_protocol_options: {}}
+`
+
+const accessLogToPicker = `access_log:
+          - name: envoy.access_loggers.http_grpc
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig
+              common_config:
+                log_name: any
+                transport_api_version: V3
+                grpc_service: {envoy_grpc: {cluster_name: picker}}`
+
+// picker is a router that finds its workers in a cluster, behind an Envoy of some shape.
+type picker struct {
+	*gateway
+	api    *kubeapi.Server
+	router *command
+	port   int // of the engines
+	net    int // the third number of the addresses of pods
+}
+
+// networks has the last network that a test has taken, so that tests beside each other have pods of their own.
+var networks atomic.Int32
+
+var inPool = map[string]string{"app": "vllm"}
+
+// startPicker starts pods with engines, a router and an Envoy.
+func startPicker(t *testing.T, s shape, pods int) *picker {
+	t.Helper()
+	listen, routerAt := freeAddress(t), freeAddress(t)
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &picker{gateway: &gateway{t: t, url: "http://" + listen, admin: freeAddress(t)}, api: kubeapi.New(t), net: int(networks.Add(1))}
+	_, _ = fmt.Sscan(port, &p.port)
+	p.api.PutPool("llm", "sim", inPool, p.port)
+	var endpoints []string
+	for i := range pods {
+		endpoints = append(endpoints, endpoint(p.startPod(i)))
+	}
+
+	flags := append([]string{"extproc", "--config", configFile(t, `models: [{name: sim, path: "builtin:sim"}]`+"\n"), "--kubernetes-api", p.api.URL,
+		"--inference-pool", "llm/sim", "--listen-address", routerAt, "--admin-address", p.admin}, s.flags...)
+	p.router = start(t, flags...)
+	log := ""
+	if s.log {
+		log = accessLogToPicker
+	}
+	_, listenPort, _ := strings.Cut(listen, ":")
+	text := strings.NewReplacer("FILTER", s.filter, "POOL", s.pool, "TLS", s.picker, "ACCESSLOG", log).Replace(envoyInCluster)
+	text = strings.NewReplacer("LISTEN", listenPort, "ENGINES", strings.Join(endpoints, ", "), "PICKER", endpoint(routerAt)).Replace(text)
+	config := filepath.Join(t.TempDir(), "envoy.yaml")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	startCommand(t, exec.Command(envoyPath(t), "--config-path", config, "--use-dynamic-base-id", "--concurrency", "2", "--log-level", "warn"))
+	p.awaitWorkers(pods)
+	return p
+}
+
+// startPod starts the engine of a pod, adds the pod, and returns the address of the engine.
+func (p *picker) startPod(i int) string {
+	at := fmt.Sprintf("127.77.%d.%d", p.net, i+1)
+	address := net.JoinHostPort(at, fmt.Sprint(p.port))
+	start(p.t, "sim", "--listen-address", address, "--kv-events", "ipc://"+filepath.Join(p.t.TempDir(), "e"), "--log-level", "warn")
+	eventually(p.t, "the engine answers", func() error {
+		_, err := get("http://" + address + "/health")
+		return err
+	})
+	p.api.PutPod(p.pod(i))
+	return address
+}
+
+// pod returns a ready pod.
+func (p *picker) pod(i int) kubeapi.Pod {
+	name := fmt.Sprintf("vllm-%d", i)
+	return kubeapi.Pod{
+		Namespace: "llm", Name: name, UID: name, IP: fmt.Sprintf("127.77.%d.%d", p.net, i+1), Labels: maps.Clone(inPool), Ready: true,
+	}
+}
+
+// awaitWorkers waits until the router has so many ready workers, and no others, and until Envoy is there.
+func (p *picker) awaitWorkers(n int) {
+	p.t.Helper()
+	eventually(p.t, "the router knows its workers", func() error {
+		if _, err := get("http://" + p.admin + "/readyz"); err != nil {
+			return err
+		}
+		ready := 0
+		for _, r := range p.fleet() {
+			if r.State == "ready" {
+				ready++
+			}
+		}
+		if ready != n || len(p.fleet()) != n {
+			return fmt.Errorf("%d of %d workers: %+v", ready, n, p.fleet())
+		}
+		_, err := get(p.url + "/live")
+		return err
+	})
+}
+
+// TestPickerForGateways: behind the Envoy of every gateway, all answers are whole, come from the worker that was picked, and leave no
+// booking behind. Later turns of a conversation find their cache.
+func TestPickerForGateways(t *testing.T) {
+	t.Parallel()
+	for name, s := range shapes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startPicker(t, s, 3)
+			const clients, turns = 25, 4
+			var all sync.WaitGroup
+			var found atomic.Int64 // later turns that found their cache
+			for i := range clients {
+				all.Go(func() {
+					list := []message{{"user", strings.Repeat(fmt.Sprintf("Everything about subject %d, please. ", i), 20)}}
+					for turn := range turns {
+						r := p.chat(list, 8)
+						if turn > 0 && r.usage.Details.CachedTokens > 0 {
+							found.Add(1)
+						}
+						list = append(list, message{"assistant", r.text}, message{"user", "And what else is there?"})
+					}
+				})
+				all.Go(func() {
+					for range turns {
+						resp, err := p.stream(t.Context(), 40)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if n, err := countTokens(resp); err != nil || n != 40 {
+							t.Errorf("%d of 40 tokens came: %v", n, err)
+						}
+					}
+				})
+			}
+			all.Wait()
+
+			const requests = 2 * clients * turns
+			p.assertNothingBooked()
+			if n := p.metric("stator_extproc_requests_total", `outcome="picked"`); n != requests {
+				t.Errorf("%g of %d requests were picked", n, requests)
+			}
+			if n := found.Load(); n < clients*(turns-1)/2 {
+				t.Errorf("%d of %d later turns found their cache", n, clients*(turns-1))
+			}
+			if !s.log {
+				return
+			}
+			eventually(t, "all requests are reported as picked", func() error {
+				if n := p.served("as_picked"); n != requests {
+					return fmt.Errorf("%d of %d; %d misdirected, %d unpicked", n, requests, p.served("misdirected"), p.served("unpicked"))
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestPodsComeAndGo scales a pool from three pods to five and to two while clients stream. No answer has a hole, and a pod that is to
+// go gets no more requests.
+func TestPodsComeAndGo(t *testing.T) {
+	t.Parallel()
+	// The endpoints of original destinations are those that the router picks, so Envoy needs no others.
+	p := startPicker(t, shape{filter: duplex, pool: originalDst}, 3)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	var answers atomic.Int64
+	for range 12 {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				resp, err := p.stream(t.Context(), 60)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n, err := countTokens(resp); err != nil || n != 60 {
+					t.Errorf("%d of 60 tokens came: %v", n, err)
+				}
+				answers.Add(1)
+			}
+		})
+	}
+
+	p.startPod(3)
+	p.startPod(4)
+	p.awaitWorkers(5)
+	for i := range 3 {
+		pod := p.pod(i)
+		pod.Terminating = true // its engine goes on, as one does in its grace period
+		p.api.PutPod(pod)
+	}
+	p.awaitWorkers(2)
+	before := answers.Load()
+	eventually(t, "the others serve", func() error {
+		if answers.Load() < before+24 {
+			return errors.New("too few answers")
+		}
+		return nil
+	})
+
+	p.api.Break(503) // the API server goes away, which stops nothing
+	before = answers.Load()
+	eventually(t, "requests are served without an API server", func() error {
+		text, err := p.read("/readyz")
+		if err != nil || !strings.Contains(text, "degraded: InferencePool llm/sim") || answers.Load() < before+24 {
+			return fmt.Errorf("%d answers, %w: %s", answers.Load()-before, err, text)
+		}
+		return nil
+	})
+	close(stop)
+	all.Wait()
+	p.assertNothingBooked()
+}
