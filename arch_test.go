@@ -81,6 +81,7 @@ var allowed = map[string][]string{
 	"internal/kvsource/sources": {"internal/kvsource", "internal/metric"},
 	"internal/engineprobe":      {"internal/engines", "internal/fleet", "internal/metric"},
 	"internal/child":            {"internal/backoff"},
+	"internal/hub":              {"internal/backoff"},
 	// Router, doctor and commands load models from the same paths.
 	// The command line names the nearest flag with the edit distance of the configuration.
 	"internal/cli":         {"internal/config"},
@@ -163,7 +164,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/grpcserve", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/plansettings", "internal/advise", "internal/testkit"}
+var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/grpcserve", "internal/hub", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/plansettings", "internal/advise", "internal/testkit"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",
