@@ -53,7 +53,7 @@ var allowed = map[string][]string{
 	"internal/route/request":  {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/decision", "internal/route/learned", "internal/route/pick", "internal/route/serving"},
 	"internal/route/score":    {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/perfmodel", "internal/route/cost", "internal/route/decision", "internal/route/eligible", "internal/route/learned", "internal/route/pick", "internal/route/request"},
 	"internal/route/serving":  {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
-	"internal/advise":         {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan/capacity", "internal/plan/propose", "internal/plansettings", "internal/sim", "internal/sim/engine", "internal/trace", "internal/tracefile"},
+	"internal/advise":         {"internal/engines", "internal/fleet", "internal/hub", "internal/modelfile", "internal/perfmodel", "internal/plan/capacity", "internal/plan/propose", "internal/plansettings", "internal/sim", "internal/sim/engine", "internal/trace", "internal/tracefile"},
 	"internal/plansettings":   {"internal/config", "internal/engines", "internal/fleet", "internal/modelfile", "internal/perfmodel", "internal/plan", "internal/plan/capacity", "workeragent/engine"},
 	// The configuration's defaults and checks are those of the packages that use the values.
 	"internal/config": {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan", "internal/plan/forecast", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
@@ -88,7 +88,7 @@ var allowed = map[string][]string{
 	"internal/promptlines": {"internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/prompt/tokenizer"}, // bounds of texts
 	"internal/configfile":  {"internal/config", "internal/modelfile"},
 	"internal/tracefile":   {"internal/modelfile", "internal/trace"},
-	"internal/modelfile":   {"internal/models", "internal/prompt"},
+	"internal/modelfile":   {"internal/hub", "internal/models", "internal/prompt"},
 	// Commands read a token as the port does that asks for it.
 	"internal/adminclient": {"internal/listen"},
 	"internal/testkit":     {"bus", "internal/prompt", "internal/prompt/openai", "test/loopback"}, // for tests alone
@@ -151,7 +151,8 @@ var allowed = map[string][]string{
 	"nixl/transfer":      {"internal/child", "internal/kv/block", "nixl/wire"},
 	"kvbm/nixlprobe":     {"internal/kv/block", "kvbm/host", "nixl/transfer", "nixl/wire"},
 	"kvbm/stream":        {"internal/kv/block", "internal/backoff"},
-	"workeragent/engine": {"internal/config", "internal/engines", "internal/fleet"},
+	// Engines take the names of models on a hub without the prefix.
+	"workeragent/engine": {"internal/config", "internal/engines", "internal/fleet", "internal/hub"},
 	"enginesim":          {"internal/perfmodel", "internal/kv/block", "kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login. It compares an Envoy with the names and versions of the configurations that xds writes.

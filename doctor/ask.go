@@ -39,7 +39,7 @@ func observe(ctx context.Context, cfg Config) *observation {
 	o.router.address, o.router.admin = cfg.AdminAddress, cfg.Admin
 	o.router.askFirst(ctx)
 	for i := range cfg.Fleet.Models {
-		o.models = append(o.models, loadModel(&cfg.Fleet.Models[i]))
+		o.models = append(o.models, loadModel(ctx, &cfg.Fleet.Models[i]))
 	}
 	o.workers = workersOf(cfg.Fleet, o.router.fleet.Ranks)
 

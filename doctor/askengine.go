@@ -46,7 +46,7 @@ func sampleRequests() []string {
 func isChat(sample int) bool { return sample == len(sampleTexts) }
 
 // loadModel loads a model of the configuration and tokenizes the samples with it.
-func loadModel(m *config.Model) modelSeen {
+func loadModel(ctx context.Context, m *config.Model) modelSeen {
 	s := modelSeen{name: m.Name, names: append([]string{m.Name}, m.Aliases...), path: m.Path, blockSize: m.BlockSize}
 	for _, a := range m.Adapters {
 		if a.Path == "" { // others are loaded when requests for them come
@@ -57,7 +57,7 @@ func loadModel(m *config.Model) modelSeen {
 	if m.Path == "" {
 		return s
 	}
-	loaded, err := modelfile.Load(m.Path)
+	loaded, err := modelfile.Load(ctx, m.Path)
 	if err != nil {
 		s.err = err
 		return s

@@ -42,7 +42,7 @@ func simulate(args []string) error {
 		flags[name] = value
 	}
 
-	model, err := modelfile.Load("builtin:sim")
+	model, err := modelfile.Load(context.Background(), "builtin:sim")
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"sync"
@@ -185,7 +186,7 @@ func (c *catalog) prepareLocked(path string) (*prompt.Model, error) {
 	if p := c.prepared[path]; p != nil {
 		return p, nil
 	}
-	p, err := modelfile.Load(path)
+	p, err := modelfile.Load(context.Background(), path)
 	if err != nil {
 		return nil, err
 	}

@@ -121,6 +121,9 @@ func TestUpFlagsChangeTheFirstModel(t *testing.T) {
 	if first.Name != "big" || first.Path != filepath.Join(folder, "big.gguf") {
 		t.Errorf("model %s of %s", first.Name, first.Path)
 	}
+	if remote, err := read("--model-dir hf:acme/tiny@v1"); err != nil || remote.Models[0].Name != "tiny" || remote.Models[0].Path != "hf:acme/tiny@v1" {
+		t.Errorf("%v, %+v", err, remote)
+	}
 	// The arguments of the default launch are for another engine.
 	if l := first.Launch[0]; l.Engine != "llamacpp" || l.Count != 3 || len(l.Args) != 0 {
 		t.Errorf("launch %+v", l)

@@ -64,7 +64,7 @@ func addPlanFlags(f *cli.Flags) *advise.Options {
 		gpus = append(gpus, g.Name)
 	}
 	f.Group("Model and GPUs", func() {
-		f.StringVar(&p.Model, "model", "", "model `folder` with config.json; or any name, with --profile or --engine sim")
+		f.StringVar(&p.Model, "model", "", "model `folder` with config.json, or hf:ORG/MODEL; or any name, with --profile or --engine sim")
 		f.IntVar(&p.GPUs, "gpus", 1, "number of GPUs")
 		f.StringVar(&p.GPUKind, "gpu-kind", "", strings.Join(gpus, ", "))
 		f.StringVar(&p.Engine, "engine", engines.VLLM.Name, strings.Join(propose.Engines(), ", "))

@@ -18,12 +18,12 @@ A request with several prompts gets a list for each. Errors are answers, as clie
 
 func runTokenize(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "tokenize", tokenizeAbout)
-	path := f.String("model", "builtin:sim", "model folder or .gguf `file`")
+	path := f.String("model", "builtin:sim", "model folder, .gguf `file` or hf:ORG/MODEL")
 	if err := f.Read(args); err != nil {
 		return err
 	}
 
-	m, err := modelfile.Load(*path)
+	m, err := modelfile.Load(ctx, *path)
 	if err != nil {
 		return err
 	}
@@ -37,14 +37,14 @@ as Hugging Face's apply_chat_template passes it. Errors are answers, as clients 
 
 func runRender(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "render", renderAbout)
-	path := f.String("model", "builtin:sim", "model folder or .gguf `file`")
+	path := f.String("model", "builtin:sim", "model folder, .gguf `file` or hf:ORG/MODEL")
 	template := f.String("template", "", "chat template `file` to use instead of the model's")
 	raw := f.Bool("raw", false, "lines are contexts, not requests")
 	if err := f.Read(args); err != nil {
 		return err
 	}
 
-	m, err := modelfile.Load(*path)
+	m, err := modelfile.Load(ctx, *path)
 	if err == nil && *template != "" {
 		m, err = withTemplate(m, *template)
 	}

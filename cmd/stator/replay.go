@@ -98,7 +98,7 @@ func (r *replayRun) play(ctx context.Context, bar *cli.ProgressBar) (*replay.Res
 		return nil, err
 	}
 	r.trace.Generated.Seed = r.Seed
-	opened, err := tracefile.Open(r.trace)
+	opened, err := tracefile.Open(ctx, r.trace)
 	if err != nil {
 		return nil, err
 	}

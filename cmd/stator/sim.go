@@ -29,7 +29,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	f.Var(&adapters, "adapter", "`name` of a LoRA adapter that is loaded; may be given more than once")
 	f.BoolVar(&cfg.LoadAdapters, "load-adapters", false, "load and unload LoRA adapters when clients ask for it, as vLLM does with "+
 		"VLLM_ALLOW_RUNTIME_LORA_UPDATING")
-	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
+	dir := f.String("model-dir", "builtin:sim", "model `folder`, or hf:ORG/MODEL, whose vocabulary and template it uses")
 	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557 or ipc:///run/events.sock")
 	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of the replay of KV events")
 	f.StringVar(&cfg.KVStore, "kv-store", "", "`socket` of the store of KV blocks of the node, into which blocks are copied")
@@ -66,7 +66,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	if err := passes.apply(f, &cfg.Engine); err != nil {
 		return err
 	}
-	model, err := modelfile.Load(*dir)
+	model, err := modelfile.Load(ctx, *dir)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,7 @@ import (
 	_ "embed"
 	"flag"
 	"fmt"
-	"path/filepath"
+	"os"
 	"strings"
 	"time"
 
@@ -14,6 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/listen"
+	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/workeragent/engine"
 )
@@ -45,7 +46,7 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	f.StringVar(&o.http, "listen-address", "127.0.0.1:8080", "`address` of the gateway")
 	f.StringVar(&o.admin, "admin-address", "127.0.0.1:8081", "`address` of the admin port; port 0 chooses a free one")
 	f.StringVar(&o.model, "model", "", "`name` of the first model (default sim, or the last part of --model-dir)")
-	f.StringVar(&o.modelDir, "model-dir", "", "model folder or .gguf `file` of the first model (default builtin:sim)")
+	f.StringVar(&o.modelDir, "model-dir", "", "model folder, .gguf `file` or hf:ORG/MODEL of the first model (default builtin:sim)")
 	f.StringVar(&o.policy, "policy", pick.KV, "routing policy of the first model: "+strings.Join(pick.Names(), ", "))
 	addDecisionLogFlag(f, &o.decisions)
 	f.StringVar(&o.envoy, "envoy", "", "`path` of Envoy (default: the one in .venv)")
@@ -96,13 +97,13 @@ func (o *upFlags) overlay(cfg *config.Config) error {
 		first.Router.Policy = o.policy
 	}
 	if o.set["model-dir"] {
-		path, err := filepath.Abs(o.modelDir)
+		folder, err := os.Getwd()
 		if err != nil {
 			return fmt.Errorf("--model-dir: %w", err)
 		}
-		first.Path = path
+		first.Path = modelfile.Resolve(o.modelDir, folder)
 		if o.file == "" {
-			first.Name = strings.TrimSuffix(filepath.Base(path), ".gguf")
+			first.Name = modelfile.Name(first.Path)
 		}
 	}
 	if o.set["model"] {

@@ -19,7 +19,7 @@ import (
 const validateAbout = `Checks a configuration file, the model files that it names and the engines that it launches, and
 prints everything that is wrong.`
 
-func runValidate(_ context.Context, env environment, args []string) error {
+func runValidate(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "validate", validateAbout)
 	file := f.String("config", "", "configuration `file`")
 	if err := f.Read(args); err != nil {
@@ -39,7 +39,7 @@ func runValidate(_ context.Context, env environment, args []string) error {
 		if path == "" {
 			continue // its prompts are not read
 		}
-		if _, err := modelfile.Load(path); err != nil {
+		if _, err := modelfile.Load(ctx, path); err != nil {
 			errs = append(errs, fmt.Errorf("models[%d].path: %w", i, err))
 		}
 	}

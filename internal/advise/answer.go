@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/engines"
+	"github.com/stator-project/stator/internal/hub"
+	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/plan/capacity"
 	"github.com/stator-project/stator/internal/plan/propose"
 )
@@ -54,7 +56,7 @@ func (p *Options) Answer(ctx context.Context) (*Answer, error) {
 		}
 		p.ISL, p.OSL = traced.shape.Prompt, traced.shape.Answer
 	}
-	m, err := p.readPlanModel()
+	m, err := p.readPlanModel(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -176,6 +178,8 @@ func (p *Options) deployment(m *model) propose.Deployment {
 	}
 	if p.Engine == engines.Sim.Name {
 		d.Path, d.StartUp = "builtin:sim", time.Second
+	} else if hub.IsRef(p.Model) {
+		d.Model = modelfile.Name(p.Model)
 	} else if full, err := filepath.Abs(p.Model); err == nil && isFolder(p.Model) {
 		d.Path, d.Model = full, filepath.Base(full)
 	}

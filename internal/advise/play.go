@@ -31,7 +31,7 @@ const (
 
 // openTrace returns the first arrivals of the trace.
 func (p *Options) openTrace() (next trace.Source, end func(), err error) {
-	opened, err := tracefile.Open(tracefile.Options{Path: p.Trace, MooncakeBlock: trace.MooncakeBlock, AgentModel: "builtin:sim"})
+	opened, err := tracefile.Open(context.Background(), tracefile.Options{Path: p.Trace, MooncakeBlock: trace.MooncakeBlock, AgentModel: "builtin:sim"})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -40,7 +41,7 @@ type model struct {
 }
 
 // readPlanModel reads the files that the flags name.
-func (p *Options) readPlanModel() (m model, err error) {
+func (p *Options) readPlanModel(ctx context.Context) (m model, err error) {
 	if p.GPUKind != "" {
 		m.gpu, err = perfmodel.FindGPU(p.GPUKind)
 		if err != nil {
@@ -53,7 +54,7 @@ func (p *Options) readPlanModel() (m model, err error) {
 			return m, err
 		}
 	}
-	data, err := plansettings.ReadModelSize(p.Model)
+	data, err := plansettings.ReadModelSize(ctx, p.Model)
 	switch {
 	case err != nil && (p.Engine == engines.Sim.Name || m.profile != nil):
 		return m, nil // the speed is known without it

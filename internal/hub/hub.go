@@ -94,7 +94,8 @@ func (c *Client) download(ctx context.Context, ref Ref) (string, error) {
 			continue
 		}
 		what := ref.Name() + "/" + name
-		if err := c.retry(ctx, what, func() error { return c.fetchFile(ctx, ref, repo, l.commit, name) }); err != nil {
+		err := c.retry(ctx, what, maxAttempts, func() error { return c.fetchFile(ctx, ref, repo, l.commit, name) })
+		if err != nil {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
 		c.Log.Info("downloaded", "file", what, "commit", l.commit)

@@ -10,8 +10,8 @@ import (
 // prefix begins the paths of models on a hub.
 const prefix = "hf:"
 
-// mainRevision is the revision of a reference without one.
-const mainRevision = "main"
+// MainRevision is the revision of a reference without one.
+const MainRevision = "main"
 
 // Ref names a model on a hub.
 type Ref struct {
@@ -44,7 +44,7 @@ func ParseRef(path string) (Ref, error) {
 
 	name, revision, given := strings.Cut(text, "@")
 	if !given {
-		revision = mainRevision
+		revision = MainRevision
 	}
 	org, model, _ := strings.Cut(name, "/")
 	if !validName(org) || !validName(model) {
@@ -66,7 +66,7 @@ func (r Ref) Name() string { return r.Org + "/" + r.Model }
 
 // String returns the reference as ParseRef reads it.
 func (r Ref) String() string {
-	if r.Revision == mainRevision {
+	if r.Revision == MainRevision {
 		return prefix + r.Name()
 	}
 	return prefix + r.Name() + "@" + r.Revision

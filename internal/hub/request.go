@@ -19,7 +19,7 @@ import (
 const (
 	maxRedirects = 5
 	maxAttempts  = 4
-	maxStall     = 30 * time.Second // without a byte from the server
+	maxStall     = 10 * time.Second // without a byte from the server
 	maxTime      = 15 * time.Minute // of one attempt
 	maxListing   = 8 << 20          // bytes of the answer about a revision
 	maxFile      = 128 << 20        // bytes; the largest known vocabularies have about 35 MB
@@ -203,12 +203,12 @@ func copyBounded(w io.Writer, r io.Reader, most int64) error {
 	return err
 }
 
-// retry calls f until it succeeds, fails for good, or has failed maxAttempts times.
-func (c *Client) retry(ctx context.Context, what string, f func() error) error {
+// retry calls f until it succeeds, fails for good, or has failed so many times.
+func (c *Client) retry(ctx context.Context, what string, attempts int, f func() error) error {
 	pauses := backoff.Backoff{Min: c.pause, Max: 8 * c.pause}
 	for attempt := 1; ; attempt++ {
 		err := f()
-		if temporary := (temporaryError{}); err == nil || !errors.As(err, &temporary) || attempt == maxAttempts || ctx.Err() != nil {
+		if temporary := (temporaryError{}); err == nil || !errors.As(err, &temporary) || attempt == attempts || ctx.Err() != nil {
 			return err
 		}
 
@@ -247,10 +247,15 @@ func parseListing(data []byte) (listing, error) {
 	return parsed, nil
 }
 
-// list asks for the commit and the files of a revision.
+// list asks for the commit and the files of a revision. It asks once if the cache can answer instead.
 func (c *Client) list(ctx context.Context, ref Ref) (l listing, err error) {
 	path := "/api/models/" + ref.Name() + "/revision/" + url.PathEscape(ref.Revision)
-	err = c.retry(ctx, ref.String(), func() error {
+	attempts := maxAttempts
+	if c.Cached(ref) != "" {
+		attempts = 1
+	}
+
+	err = c.retry(ctx, ref.String(), attempts, func() error {
 		a, err := c.get(ctx, path, ref.String())
 		if err != nil {
 			return err

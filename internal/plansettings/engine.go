@@ -1,6 +1,7 @@
 package plansettings
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -84,7 +85,8 @@ func (e *Engine) simulate(m *config.Model, o launchOptions) {
 
 // rooflineOf returns the timing of a model on GPUs.
 func rooflineOf(path string, gpu perfmodel.GPU, gpus int, o launchOptions) (perfmodel.Roofline, error) {
-	data, err := ReadModelSize(path)
+	// A planner starts and reloads without waiting for its end. A download is bounded, and comes once.
+	data, err := ReadModelSize(context.Background(), path)
 	if err != nil {
 		return perfmodel.Roofline{}, err
 	}

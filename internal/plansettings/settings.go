@@ -1,6 +1,7 @@
 package plansettings
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"os"
@@ -112,8 +113,12 @@ func addLaunch(p *plan.Configured, m *config.Model, l *config.Launch) error {
 	return nil
 }
 
-// ReadModelSize reads the config.json of a model's folder. A path that is no folder has none.
-func ReadModelSize(path string) ([]byte, error) {
+// ReadModelSize reads the config.json of a model's folder, or of a model on a hub. A path that is no folder has none.
+func ReadModelSize(ctx context.Context, path string) ([]byte, error) {
+	path, err := modelfile.Local(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("read model configuration: %w", err)
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("read model configuration: %w", err)

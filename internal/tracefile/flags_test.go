@@ -29,7 +29,7 @@ func TestFlagsNameATrace(t *testing.T) {
 			}
 			continue
 		}
-		opened, err2 := Open(o)
+		opened, err2 := Open(t.Context(), o)
 		if err != nil || err2 != nil || opened.Total != 1 {
 			t.Errorf("%s: %v, %v", line, err, err2)
 		}

@@ -3,6 +3,7 @@ package tracefile
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -89,8 +90,8 @@ func (t *Trace) withName(err error) error {
 	return fmt.Errorf("%s: %w", t.name, err)
 }
 
-// Open opens a trace.
-func Open(o Options) (*Trace, error) {
+// Open opens a trace. The context bounds the download of a model.
+func Open(ctx context.Context, o Options) (*Trace, error) {
 	path, format, err := o.choose()
 	if err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ func Open(o Options) (*Trace, error) {
 		if format != "" && format != trace.FormatAgent {
 			return nil, fmt.Errorf("trace %s is a folder: only agents' sessions may be one", path)
 		}
-		return openFolder(path, &o)
+		return openFolder(ctx, path, &o)
 	}
 
 	t := &Trace{name: path, size: info.Size()}
@@ -116,7 +117,7 @@ func Open(o Options) (*Trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open trace: %w", err)
 	}
-	if err := t.start(format, &o); err != nil {
+	if err := t.start(ctx, format, &o); err != nil {
 		t.Close()
 		return nil, t.withName(err)
 	}
@@ -146,7 +147,7 @@ func (o *Options) choose() (path string, format trace.Format, err error) {
 }
 
 // start begins to read an open file.
-func (t *Trace) start(format trace.Format, o *Options) (err error) {
+func (t *Trace) start(ctx context.Context, format trace.Format, o *Options) (err error) {
 	r := bufio.NewReaderSize(t, 64<<10)
 	if format == "" {
 		head, err := r.Peek(4 << 10)
@@ -166,7 +167,7 @@ func (t *Trace) start(format trace.Format, o *Options) (err error) {
 		t.next, t.Total, err = trace.Decisions(r)
 	case trace.FormatAgent:
 		var cfg trace.SessionConfig
-		cfg, err = o.sessionConfig()
+		cfg, err = o.sessionConfig(ctx)
 		if err == nil {
 			t.next, t.Total, err = trace.SessionFile(r, cfg)
 		}
@@ -176,8 +177,8 @@ func (t *Trace) start(format trace.Format, o *Options) (err error) {
 	return err
 }
 
-func openFolder(path string, o *Options) (*Trace, error) {
-	cfg, err := o.sessionConfig()
+func openFolder(ctx context.Context, path string, o *Options) (*Trace, error) {
+	cfg, err := o.sessionConfig(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -191,8 +192,8 @@ func openFolder(path string, o *Options) (*Trace, error) {
 }
 
 // sessionConfig returns how the text of agents' sessions becomes tokens.
-func (o *Options) sessionConfig() (trace.SessionConfig, error) {
-	m, err := modelfile.Load(o.AgentModel)
+func (o *Options) sessionConfig(ctx context.Context) (trace.SessionConfig, error) {
+	m, err := modelfile.Load(ctx, o.AgentModel)
 	if err != nil {
 		return trace.SessionConfig{}, err
 	}

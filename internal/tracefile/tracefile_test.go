@@ -44,7 +44,7 @@ func TestOpenDetectsTheFormat(t *testing.T) {
 		if o.Decisions != "" {
 			o.Decisions = filepath.Join(dir, o.Decisions)
 		}
-		opened, err := Open(o)
+		opened, err := Open(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +78,7 @@ func TestOpenErrors(t *testing.T) {
 		{Options{Format: "parquet"}, "--format: trace format"},
 		{Options{Format: "generate", Generated: trace.Generated{Rate: -1}}, "rate -1"},
 	} {
-		if _, err := Open(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Open(t.Context(), c.o); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.o, err, c.want)
 		}
 	}

@@ -10,7 +10,9 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/hub"
 )
 
 // Configured returns the engines that the agent of a node can run: as many as launch[].max, of which those above launch[].count are spare.
@@ -74,7 +76,11 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 		}
 		adapters = append(adapters, a.Name)
 	}
-	modelPath, interpreter := m.Path, cmp.Or(l.Python, python(self))
+	modelPath, err := enginePath(m.Path, l.Engine)
+	if err != nil {
+		return Launch{}, err
+	}
+	interpreter := cmp.Or(l.Python, python(self))
 	if l.Dir != "" {
 		// Paths of the file are relative to the agent's folder, not to the engine's folder.
 		modelPath, interpreter = absolute(modelPath), absolute(interpreter)
@@ -85,6 +91,22 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 		Command: l.Command, Args: args, Taints: taints, Survive: l.Survive, Self: self,
 		Python: interpreter, Env: l.Env, Dir: l.Dir,
 	}, nil
+}
+
+// enginePath returns the path of a model as a kind of engine takes it. Engines download the weights of a model on a hub themselves, under
+// its name there.
+func enginePath(path, kind string) (string, error) {
+	if !hub.IsRef(path) || kind == engines.Sim.Name {
+		return path, nil
+	}
+	ref, err := hub.ParseRef(path)
+	if err != nil {
+		return "", fmt.Errorf("path: %w", err)
+	}
+	if ref.Revision != hub.MainRevision {
+		return "", fmt.Errorf("launch: the path %s has a revision, which agents do not pass to engines: leave it out, or name a folder", path)
+	}
+	return ref.Name(), nil
 }
 
 // arguments returns the settings of a launch as texts.

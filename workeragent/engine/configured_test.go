@@ -76,6 +76,20 @@ models:
 	}
 }
 
+// TestConfiguredHub: engines get the name of a model on a hub, because they download its weights. The simulated engine needs the path.
+func TestConfiguredHub(t *testing.T) {
+	for _, test := range []struct{ path, kind, want string }{
+		{"hf:a/b", "vllm", "a/b"}, {"hf:a/b", "sim", "hf:a/b"}, {"hf:a/b@v1", "sim", "hf:a/b@v1"}, {"/models/b", "vllm", "/models/b"},
+		{"hf:a/b@v1", "vllm", ""}, {"hf:b", "vllm", ""},
+	} {
+		l := config.Launch{Engine: test.kind, Role: "aggregated", Count: 1}
+		got, err := Configured(&config.Config{Models: []config.Model{{Name: "m", Path: test.path, Launch: []config.Launch{l}}}}, "")
+		if (err == nil) != (test.want != "") || err == nil && got[0].ModelPath != test.want {
+			t.Errorf("%+v: %+v, %v", test, got, err)
+		}
+	}
+}
+
 // TestConfiguredErrors names the model of a role or taint that is not valid, and cuts long names.
 func TestConfiguredErrors(t *testing.T) {
 	for _, l := range []config.Launch{{Role: "cook", Count: 1}, {Role: "aggregated", Taints: []string{"Not Valid"}, Count: 1}} {

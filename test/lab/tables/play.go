@@ -76,7 +76,7 @@ func (p *player) play(line string) (*sim.Result, error) {
 		return nil, err
 	}
 	traces.Generated.Seed = options.Seed
-	opened, err := tracefile.Open(traces)
+	opened, err := tracefile.Open(p.ctx, traces)
 	if err != nil {
 		return nil, err
 	}
