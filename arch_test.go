@@ -104,7 +104,7 @@ var allowed = map[string][]string{
 	"admin": {"extproc/accesslog", "workeragent", "kvbm", "internal/kv/block", "kvbm/node", "kvbm/peers", "xds", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel", "internal/route/decision", "internal/route/learned"},
 
 	// The router process.
-	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
+	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/hub", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/route", "internal/route/..."},
 	// Requests to engines: those to prefill workers, and those that Envoy cannot send twice.
 	"extproc/prefill": {"internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request"},

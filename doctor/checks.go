@@ -22,6 +22,7 @@ var checks = []struct {
 	{"agent", checkAgent},
 	{"file", checkFile},
 	{"model", checkModel},
+	{"model-files", checkModelFiles},
 	{"engine-restarts", checkEngineRestarts},
 	{"lease", checkLease},
 	{"engine", checkEngine},
@@ -113,6 +114,20 @@ func checkModel(o *observation) (found []Finding) {
 				Subject: "model " + m.name, What: m.err.Error(),
 				Why:    "its prompts cannot be tokenized, so its requests cannot be routed by cache",
 				Remedy: "set models[].path to the folder that the engines load",
+			})
+		}
+	}
+	return found
+}
+
+// checkModelFiles looks at the router's own files: the doctor may run on another machine, with another cache and another token.
+func checkModelFiles(o *observation) (found []Finding) {
+	for _, m := range o.models {
+		if o.router.metricsNow.Sum("stator_extproc_model_without_files", "model", m.name) > 0 {
+			found = append(found, Finding{
+				Subject: "model " + m.name, What: "the router does not have its files " + m.path,
+				Why:    "its prompts are not read, so its requests go to the least loaded worker, without regard to caches",
+				Remedy: "the router's /readyz and log have the reason; it tries again by itself, and at once after a change of its file",
 			})
 		}
 	}

@@ -103,6 +103,8 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			[]string{"room for 4893354 of the 9000000 blocks", "index.maxBytes to 471 MiB"}},
 		{"file", func(o *observation) { o.workers[0].inRouter = false }, []string{"worker a: it is in the configuration and not"}},
 		{"model", func(o *observation) { o.models[0].err, o.models[0].tokens, o.models[0].contextLength = broken, nil, 0 }, []string{"model m: broken", "models[].path"}},
+		{"model-files", func(o *observation) { setSample(o, 1, "stator_extproc_model_without_files", "model", "m") },
+			[]string{"model m: the router does not have its files", "/readyz"}},
 		{"engine", func(o *observation) { o.workers[1].engine = engineSeen{err: broken} }, []string{"worker b: its engine at b:8000 does not answer"}},
 		{"served-name", func(o *observation) { o.workers[0].engine.served = []servedModel{{ID: "other"}} }, []string{"worker a: it serves other and not m", "--served-model-name m"}},
 		{"", func(o *observation) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/hub"
 	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
@@ -43,11 +45,17 @@ type catalog struct {
 	*state
 	// contested counts adapters that engines of two models list.
 	contestedCount prometheus.Gauge
+	// withoutFiles is 1 for a model on a hub without its files, by model.
+	withoutFiles *prometheus.GaugeVec
+	hub          *hub.Client
+	// reloaded wakes followHub. It has one place.
+	reloaded chan struct{}
 
 	// mu is held while the models are replaced: by a new configuration, and after a change of the engines' facts.
 	mu sync.Mutex
 	// prepared holds the loaded models by path: a model's files are read once.
 	prepared map[string]*prompt.Model // guarded by mu
+	onHub    map[string]*hubFiles     // guarded by mu; by path, and never removed
 	settings *config.Config           // guarded by mu; the settings of which the models were made
 	engines  engineFacts              // guarded by mu; the facts of engines that the models have
 	// blockSizes holds the tokens per block by model. The map is never changed once stored.
@@ -56,9 +64,13 @@ type catalog struct {
 
 func newCatalog(s *state, reg prometheus.Registerer) *catalog {
 	return &catalog{
-		state: s, prepared: map[string]*prompt.Model{},
+		state: s, prepared: map[string]*prompt.Model{}, onHub: map[string]*hubFiles{}, reloaded: make(chan struct{}, 1),
+		hub: hub.New(hub.FromEnvironment(s.log)),
 		contestedCount: metric.For(reg, "extproc").Gauge("contested_adapters",
 			"LoRA adapters that engines of two models list. Their requests go to the model that had the adapter first."),
+		withoutFiles: metric.For(reg, "extproc").Gauges("model_without_files",
+			"1 for a model on a hub whose files are not there: its prompts are not read, and its requests go by load. 0 with them.",
+			"model"),
 	}
 }
 
@@ -68,7 +80,18 @@ func (c *catalog) setModels(settings *config.Config) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return c.setLocked(settings, c.factsLocked(settings))
+	before := c.settings
+	if err := c.setLocked(settings, c.factsLocked(settings)); err != nil {
+		return err
+	}
+	if before != nil && slices.EqualFunc(before.Models, settings.Models, func(a, b config.Model) bool { return a.Path == b.Path }) {
+		return nil // workers come and go, which is no reason to ask a hub again
+	}
+	select {
+	case c.reloaded <- struct{}{}:
+	default:
+	}
+	return nil
 }
 
 // setLocked is set with the facts that the engines report. The caller holds mu.
@@ -118,6 +141,7 @@ func (c *catalog) setLocked(settings *config.Config, engines engineFacts) error 
 	}
 	c.settings = settings
 	c.setFactsLocked(engines)
+	c.showHubFilesLocked(settings)
 	return nil
 }
 
@@ -167,7 +191,7 @@ func rulesOf(m *config.Model, found []fleet.Worker) prompt.Rules {
 }
 
 // preparerLocked returns the preparer of a model's prompts, and its context length in tokens: the given one, or else the length in its
-// files. A model without a path has no preparer.
+// files. A model without a path has no preparer, nor has one on a hub before its files are there.
 func (c *catalog) preparerLocked(m *config.Model, found []fleet.Worker, given int) (serving.Preparer, int, error) {
 	if m.Path == "" {
 		return nil, given, nil
@@ -176,18 +200,27 @@ func (c *catalog) preparerLocked(m *config.Model, found []fleet.Worker, given in
 	if err != nil {
 		return nil, 0, err
 	}
+	if p == nil {
+		return nil, given, nil
+	}
 	p = p.WithContextLength(given).WithRules(rulesOf(m, found))
 	return p, p.ContextLength(), nil
 }
 
 // prepareLocked returns the model at a path, which it loads at the first call. A tokenizer takes up to seconds to
-// load and hundreds of megabytes, so a reload must not load it again, nor two names of one model.
+// load and hundreds of megabytes, so a reload must not load it again, nor two names of one model. A model on a hub is nil until its
+// files are there.
 func (c *catalog) prepareLocked(path string) (*prompt.Model, error) {
 	if p := c.prepared[path]; p != nil {
 		return p, nil
 	}
-	p, err := modelfile.Load(context.Background(), path)
-	if err != nil {
+	// Other paths are on this machine, and their errors end the start or the reload.
+	load := c.prepareHubLocked
+	if !hub.IsRef(path) {
+		load = func(path string) (*prompt.Model, error) { return modelfile.Load(context.Background(), path) }
+	}
+	p, err := load(path)
+	if p == nil {
 		return nil, err
 	}
 	c.prepared[path] = p.WithMemory(c.memory)

@@ -178,6 +178,10 @@ func (r *Router) ReadyModels() error {
 	return nil
 }
 
+// Degraded returns why requests are decided without the files of their models; nil if all have them. The router serves all the same: see
+// [hubFiles].
+func (r *Router) Degraded() error { return r.models.hubErr() }
+
 // Reload replaces the models and settings that need no restart; see the package comment. After an error the old
 // ones stay in use.
 func (r *Router) Reload(settings *config.Config) error {
@@ -231,6 +235,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	followers.Go(func() { r.followList(ctx) })
 	followers.Go(func() { r.doors.requests.Run(ctx) })
 	followers.Go(func() { r.models.follow(ctx) })
+	followers.Go(func() { r.models.followHub(ctx) })
 	followers.Go(func() { r.loads.loadAdapters(ctx) })
 	if cfg.Bus != nil {
 		r.bus.Store(cfg.Bus)

@@ -90,7 +90,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	return p.runParts(ctx, admin.Sources{
 		Ready: func() error { return cmp.Or(p.foundNone(), router.ReadyModels()) },
 		Fleet: router.Fleet().Snapshot, Router: router.Routes(), Feed: router.Feed(), Peers: router.Peers(),
-		Coverage: router.Coverage, Promises: router.Promises, Envoys: router.Envoys,
+		Coverage: router.Coverage, Promises: router.Promises, Envoys: router.Envoys, Degraded: router.Degraded,
 	})
 }
 

@@ -130,12 +130,16 @@ func (p *process) runParts(ctx context.Context, s admin.Sources) error {
 		s.Ready = func() error { return nil }
 	}
 	// Without its bus a part serves the last state that it knew. An agent serves nothing else, and has it in Ready.
+	own := s.Degraded
 	s.Degraded = func() (err error) {
 		if p.bus != nil {
 			err = p.bus.Err()
 		}
 		if p.pools.source != nil {
 			err = errors.Join(err, p.pools.source.Err())
+		}
+		if own != nil {
+			err = errors.Join(err, own())
 		}
 		return err
 	}

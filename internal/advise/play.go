@@ -31,7 +31,8 @@ const (
 
 // openTrace returns the first arrivals of the trace.
 func (p *Options) openTrace() (next trace.Source, end func(), err error) {
-	opened, err := tracefile.Open(context.Background(), tracefile.Options{Path: p.Trace, MooncakeBlock: trace.MooncakeBlock, AgentModel: "builtin:sim"})
+	options := tracefile.Options{Path: p.Trace, MooncakeBlock: trace.MooncakeBlock, AgentModel: "builtin:sim"}
+	opened, err := tracefile.Open(context.Background(), options)
 	if err != nil {
 		return nil, nil, err
 	}

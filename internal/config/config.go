@@ -136,8 +136,9 @@ type Model struct {
 	// Name is the value of "model" in requests.
 	Name string `yaml:"name" default:"required"`
 	// Path is a Hugging Face folder (tokenizer.json, chat template, config.json) or one .gguf file. A
-	// relative path starts at the configuration file's folder. "builtin:sim" is a small vocabulary that is
-	// part of Stator. Without it the model's prompts are not read, and its requests go to the least loaded worker: for
+	// relative path starts at the configuration file's folder. "hf:ORG/MODEL" or "hf:ORG/MODEL@REVISION" downloads
+	// these files from a Hugging Face hub, some MB and never weights: see prompt.md. "builtin:sim" is a small vocabulary that is
+	// part of Stator. Without a path the model's prompts are not read, and its requests go to the least loaded worker: for
 	// models whose vocabulary Stator refuses, such as embedding models and rerankers of BERT's kind. Launch needs it.
 	Path string `yaml:"path" default:"prompts are not read"`
 	// Aliases are further names for the same model.

@@ -191,7 +191,7 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	v.is(m.Name != "", path+".name", "is required: it is what clients put into \"model\"")
 	v.is(len(m.Name) <= maxModelName, path+".name", "must have at most %d characters", maxModelName)
 	v.is(m.Path != "" || len(m.Launch) == 0, path+".path",
-		"is required with launch: a folder with tokenizer.json, a .gguf file, or builtin:sim")
+		"is required with launch: a folder with tokenizer.json, a .gguf file, hf:ORG/MODEL, or builtin:sim")
 	v.is(m.BlockSize >= 1 && m.BlockSize <= maxBlockSize, path+".blockSize", "must lie between 1 and %d", maxBlockSize)
 	v.targets(&m.Targets, path+".targets")
 	v.oneOf(m.Router.Policy, pick.Names(), path+".router.policy")

@@ -104,7 +104,7 @@ func enginePath(path, kind string) (string, error) {
 		return "", fmt.Errorf("path: %w", err)
 	}
 	if ref.Revision != hub.MainRevision {
-		return "", fmt.Errorf("launch: the path %s has a revision, which agents do not pass to engines: leave it out, or name a folder", path)
+		return "", fmt.Errorf("launch: the path %s has a revision, which engines do not get: leave it out, or name a folder", path)
 	}
 	return ref.Name(), nil
 }
