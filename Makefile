@@ -201,7 +201,7 @@ $(VENV_NIXL)/.nixl-$(NIXL): | $(VENV)/bin/python
 .PHONY: test-nixl
 test-nixl: $(VENV_NIXL)/.nixl-$(NIXL) $(ENVOY_STAMP) ## copy blocks with real NIXL: peers that die or stop, late writes, 10,000 transfers, stores of two nodes; installs 130 MB (5 minutes; ARGS="-nixl.transfers 1000")
 	export NIXL_LIB_DIR=$(CURDIR)/$(VENV_NIXL)/.nixl_cu12.mesonpy.libs; \
-	  go test $$(go list ./nixl/... | grep -v /transfer) -count 1 -timeout 20m && \
+	  go test $$(go list ./nixl/... ./test/benchnixl | grep -v /transfer) -count 1 -timeout 20m && \
 	  go test ./nixl/transfer -count 1 -v -timeout 20m -args -nixl.trials 20 $(ARGS) && \
 	  go test -race ./kvbm/node ./test/scenario -run NIXL -count 1 -v -timeout 20m
 
@@ -369,6 +369,10 @@ bench-cores: ## do intake of events, lookups, prompts and decisions scale with c
 .PHONY: bench-blocks
 bench-blocks: ## tiers of KV blocks beside what the machine gives: copies in memory, and a disk with O_DIRECT (2 min, 1 GiB; ARGS="--only disk --dir DIR")
 	go run ./test/benchblocks $(ARGS)
+
+.PHONY: bench-nixl
+bench-nixl: build-transfer $(VENV_NIXL)/.nixl-$(NIXL) ## what NIXL does on this machine, beside plain Go that copies the same bytes; installs 130 MB (1 min; ARGS="--device eth0")
+	go run ./test/benchnixl --library $(VENV_NIXL) $(ARGS)
 
 .PHONY: bench-affinity
 bench-affinity: build build-wasm ## what a fleet still finds in its caches while its router is away for 60 s, without and with the Wasm filter (12 min; ARGS="--rounds 1")

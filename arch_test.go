@@ -149,7 +149,6 @@ var allowed = map[string][]string{
 	"nixl/serve":         {"nixl/wire"},
 	"nixl/engine":        {"nixl", "nixl/serve", "nixl/wire"},
 	"nixl/transfer":      {"internal/child", "internal/kv/block", "nixl/wire"},
-	"kvbm/nixlprobe":     {"internal/kv/block", "kvbm/host", "nixl/transfer", "nixl/wire"},
 	"kvbm/stream":        {"internal/kv/block", "internal/backoff"},
 	// Engines take the names of models on a hub without the prefix.
 	"workeragent/engine": {"internal/config", "internal/engines", "internal/fleet", "internal/hub"},

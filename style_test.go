@@ -109,7 +109,6 @@ var behind = map[string]float64{
 	"kvbm/object":               0.19,
 	"kvbm/session":              0.16,
 	"kvbm/stream":               0.19,
-	"kvbm/nixlprobe":            0.11,
 	"nixl/transfer":             0.23,
 	"nixl/wire":                 0.24,
 	"xds":                       0.19,

@@ -32,7 +32,7 @@ import (
 
 // Install states how to get the library, for errors.
 const Install = "install NIXL: pip download --no-deps nixl-cu12==1.5.1, unzip the wheel, and pass the folder " +
-	".nixl_cu12.mesonpy.libs in it as --library or NIXL_LIB_DIR"
+	".nixl_cu12.mesonpy.libs in it as models[].kv.nixlLibrary or NIXL_LIB_DIR"
 
 // Library is a loaded libnixl_capi.so. It stays loaded until the process ends.
 type Library struct {

@@ -16,7 +16,7 @@ import (
 func main() {
 	library := flag.String("library", "", "path of libnixl_capi.so")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "stator-transfer is started by `stator`, with a socket as file descriptor 3. Try `stator nixl probe`.")
+		fmt.Fprintln(os.Stderr, "stator-transfer is started by `stator`, with a socket as file descriptor 3. Try `make bench-nixl`.")
 	}
 	flag.Parse()
 
@@ -32,7 +32,7 @@ func run(library string) error {
 	syscall.CloseOnExec(socketFD)
 	conn, err := wire.NewConn(os.NewFile(socketFD, "socket"))
 	if err != nil {
-		return fmt.Errorf("%w: it is started by `stator`, try `stator nixl probe`", err)
+		return fmt.Errorf("%w: it is started by `stator`; try `make bench-nixl`", err)
 	}
 	e, err := engine.New(library)
 	if err != nil {

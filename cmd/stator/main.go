@@ -52,7 +52,6 @@ func commands() []command {
 		{"doctor", "find what is wrong with a running fleet, and what to do", runDoctor},
 		{"kv", "show and change a node's store of KV blocks", runKV},
 		{"envoy", "print the bootstrap of an Envoy that you run, or what to add to one that you have", runEnvoy},
-		{"nixl", "measure what NIXL does on this machine, beside plain copies", runNIXL},
 		{"version", "print the version", runVersion},
 	}
 }

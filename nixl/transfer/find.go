@@ -29,7 +29,7 @@ func FindLibrary(given string) (string, error) {
 	}
 	places = slices.DeleteFunc(places, func(p string) bool { return p == "" })
 	return "", fmt.Errorf("no %s in %q: run `pip download --no-deps nixl-cu12==1.5.1`, unzip the wheel, and name the folder that it is in "+
-		"by --library, models[].kv.nixlLibrary or NIXL_LIB_DIR", libraryFile, places)
+		"by models[].kv.nixlLibrary or NIXL_LIB_DIR", libraryFile, places)
 }
 
 // libraryIn looks for the library in a folder: itself, an unpacked wheel, and a Python environment.
@@ -61,7 +61,7 @@ func FindProgram(given string) (string, error) {
 		path = filepath.Join(filepath.Dir(own), "stator-transfer")
 	}
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("stator-transfer: %w: build it with `make build-transfer`, or name it by --program", err)
+		return "", fmt.Errorf("stator-transfer: %w: build it with `make build-transfer`", err)
 	}
 	return filepath.Abs(path)
 }

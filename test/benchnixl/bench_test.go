@@ -1,4 +1,4 @@
-package nixlprobe
+package main
 
 import (
 	"context"

@@ -1,9 +1,9 @@
-// Package nixlprobe measures the speed of NIXL on one host, beside plain Go that does the same: UCX over shared memory beside copy between
+// Command benchnixl measures the speed of NIXL on one host, beside plain Go that does the same: UCX over shared memory beside copy between
 // two mappings, UCX over TCP beside a TCP stream, and the POSIX plugin beside pread and pwrite.
 //
 // Both kinds copy the same bytes in turns, and all bytes are compared after each copy. NIXL's times are measured in an agent: they
 // include the way to stator-transfer and back. The bounds are Config.Memory and the context.
-package nixlprobe
+package main
 
 import (
 	"context"
@@ -128,7 +128,7 @@ func (r *Report) measure(ctx context.Context, cfg *Config, size int, open func(c
 		return ctx.Err()
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("the probe was not done in time: %w; pass a longer --timeout, fewer --rounds or smaller blocks", ctx.Err())
+		return fmt.Errorf("not done in time: %w; pass a longer --timeout, fewer --rounds or smaller blocks", ctx.Err())
 	}
 	if err != nil {
 		r.Failed[l.name] = err
