@@ -3,13 +3,13 @@
 // The library is loaded while the program runs, by purego: no C compiler is needed, but a program with this package is linked
 // dynamically. Only stator-transfer imports it, see docs/adr/0019-nixl-by-purego.md.
 //
-// An [Agent] has backends (UCX, POSIX, OBJ), registered memory and the metadata of its peers. A transfer copies between two [Prepared]
-// lists of descriptors, or between two plain lists:
+// An [Agent] has backends, registered memory and the metadata of its peers. A transfer copies between two [Prepared] lists of
+// descriptors:
 //
 //	lib, err := nixl.Open(path)
 //	agent, err := lib.NewAgent(nixl.AgentConfig{Name: "node-1-8f3a"})
 //	backend, err := agent.CreateBackend("UCX", nil)
-//	err = agent.Register(nixl.DRAM, []nixl.Descriptor{mapping.At(0, size)}, backend)
+//	err = agent.Register(mapping.At(0, size))
 //	metadata, err := agent.LocalMetadata() // for the peer, whose metadata goes to LoadRemote
 //
 // # Errors
@@ -54,10 +54,4 @@ func Open(path string) (*Library, error) {
 		return nil, fmt.Errorf("load NIXL: %s lacks %s, so it is of another version; %s", path, strings.Join(missing, ", "), Install)
 	}
 	return l, nil
-}
-
-// TryLoad loads a shared library, such as a plugin, and returns the error of the dynamic linker, which names the missing file or symbol.
-func TryLoad(path string) error {
-	_, err := purego.Dlopen(path, purego.RTLD_LAZY|purego.RTLD_LOCAL)
-	return err
 }

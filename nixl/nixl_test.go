@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +59,7 @@ func agent(t testing.TB, lib *Library, plugin string, m *Mapping) (*Agent, *Back
 	t.Helper()
 
 	a, err := lib.NewAgent(AgentConfig{
-		Name: fmt.Sprintf("%s-%d-%p", t.Name(), os.Getpid(), m), ProgressDelay: 500 * time.Microsecond, Telemetry: true,
+		Name: fmt.Sprintf("%s-%d-%p", t.Name(), os.Getpid(), m), ProgressDelay: 500 * time.Microsecond,
 	})
 	must(t, err)
 	t.Cleanup(func() {
@@ -70,7 +69,7 @@ func agent(t testing.TB, lib *Library, plugin string, m *Mapping) (*Agent, *Back
 	})
 	b, err := a.CreateBackend(plugin, nil)
 	must(t, err)
-	must(t, a.Register(DRAM, []Descriptor{m.At(0, len(m.Bytes()))}, b))
+	must(t, a.Register(m.At(0, len(m.Bytes()))))
 	return a, b
 }
 
@@ -151,30 +150,17 @@ func TestStatusErrors(t *testing.T) {
 	}
 }
 
-// TestPlugins loads UCX and POSIX, and gets an error with the name of the call for one that does not exist.
-func TestPlugins(t *testing.T) {
+// TestBackends gets the parameters of UCX, and an error with the name of the call for a plugin that does not exist.
+func TestBackends(t *testing.T) {
 	lib := library(t)
-	a, err := lib.NewAgent(AgentConfig{Name: "plugins"})
+	a, err := lib.NewAgent(AgentConfig{Name: "backends"})
 	must(t, err)
 	defer a.Close()
 
-	names, err := a.Plugins()
+	params, err := a.defaults("UCX")
 	must(t, err)
-	for _, want := range []string{"UCX", "POSIX", "OBJ"} {
-		if !slices.Contains(names, want) {
-			t.Errorf("no plugin %s in %v", want, names)
-		}
-	}
-
-	info, err := a.Plugin("UCX")
-	must(t, err)
-	if info.Params["ucx_error_handling_mode"] != "peer" || !slices.Contains(info.Memory, DRAM) {
-		t.Errorf("UCX: %+v", info)
-	}
-	info, err = a.Plugin("POSIX")
-	must(t, err)
-	if !slices.Contains(info.Memory, File) || info.Params["use_uring"] == "" {
-		t.Errorf("POSIX: %+v", info)
+	if params["ucx_error_handling_mode"] != "peer" {
+		t.Errorf("UCX: %v", params)
 	}
 	_, err = a.CreateBackend("ABSENT", nil)
 	if err == nil || !strings.Contains(err.Error(), "nixl get_plugin_params ABSENT: ") {
@@ -182,8 +168,7 @@ func TestPlugins(t *testing.T) {
 	}
 }
 
-// TestAgentsReadAndWrite copies blocks between two agents in both directions, in the reverse order of slots, posts a request twice,
-// and counts a notification for each post.
+// TestAgentsReadAndWrite copies blocks between two agents in both directions, in the reverse order of slots, and posts a request twice.
 func TestAgentsReadAndWrite(t *testing.T) {
 	const block, count = 64 << 10, 8
 	lib := library(t)
@@ -198,16 +183,16 @@ func TestAgentsReadAndWrite(t *testing.T) {
 	if name != b.Name() {
 		t.Errorf("the peer is %q, want %q", name, b.Name())
 	}
-	local, err := a.Prepare("", DRAM, blocks(here, block))
+	local, err := a.Prepare("", blocks(here, block))
 	must(t, err)
-	remote, err := a.Prepare(name, DRAM, blocks(there, block))
+	remote, err := a.Prepare(name, blocks(there, block))
 	must(t, err)
 
 	for _, op := range []Op{Read, Write} {
 		fill(here.Bytes(), 1)
 		fill(there.Bytes(), 2)
 		ordered, reversed := indices(count)
-		r, err := a.MakeRequest(op, local, ordered, remote, reversed, []byte{byte(op), 'x'})
+		r, err := a.MakeRequest(op, local, ordered, remote, reversed)
 		must(t, err)
 		transfer(t, r)
 		transfer(t, r)
@@ -219,13 +204,8 @@ func TestAgentsReadAndWrite(t *testing.T) {
 				t.Errorf("op %d: block %d differs", op, i)
 			}
 		}
-		expectTelemetry(t, r, block*count)
 		must(t, r.Close())
-		expectNotifications(t, b, a.Name(), string([]byte{byte(op), 'x'}))
 	}
-
-	must(t, b.Notify(loadBack(t, a, b), []byte("alone")))
-	expectOne(t, a, b.Name(), "alone")
 	must(t, local.Close())
 	must(t, remote.Close())
 	must(t, a.Forget(name))
@@ -240,45 +220,6 @@ func loadBack(t testing.TB, a, peer *Agent) string {
 	name, err := peer.LoadRemote(metadata)
 	must(t, err)
 	return name
-}
-
-func expectTelemetry(t *testing.T, r *Request, size uint64) {
-	t.Helper()
-
-	times, err := r.Telemetry()
-	must(t, err)
-	if times.Bytes != size || times.Duration() <= 0 {
-		t.Errorf("telemetry %+v", times)
-	}
-}
-
-func expectNotifications(t *testing.T, a *Agent, peer, data string) {
-	t.Helper()
-
-	expectOne(t, a, peer, data)
-	expectOne(t, a, peer, data)
-}
-
-var pending = map[*Agent][]Notification{}
-
-// expectOne waits for a notification.
-func expectOne(t *testing.T, a *Agent, peer, data string) {
-	t.Helper()
-
-	for deadline := time.Now().Add(10 * time.Second); len(pending[a]) == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("no notification after 10 s")
-		}
-		list, err := a.Notifications()
-		must(t, err)
-		pending[a] = append(pending[a], list...)
-		time.Sleep(time.Millisecond)
-	}
-	got := pending[a][0]
-	pending[a] = pending[a][1:]
-	if got.Peer != peer || string(got.Data) != data {
-		t.Errorf("notification %q of %s, want %q of %s", got.Data, got.Peer, data, peer)
-	}
 }
 
 func blocks(m *Mapping, size int) (list []Descriptor) {
@@ -296,48 +237,6 @@ func indices(n int) (ordered, reversed []int32) {
 	return ordered, reversed
 }
 
-// TestFiles writes a file and reads it back, and asks which files exist.
-func TestFiles(t *testing.T) {
-	const size = 1 << 20
-	lib := library(t)
-	m := memory(t, size)
-	a, posix := agent(t, lib, "POSIX", m)
-
-	path := filepath.Join(t.TempDir(), "blocks")
-	file, err := os.Create(path)
-	must(t, err)
-	defer file.Close()
-	region := []Descriptor{{Len: size, Device: uint64(file.Fd())}}
-	must(t, a.Register(File, region, posix))
-
-	fill(m.Bytes(), 3)
-	want := bytes.Clone(m.Bytes())
-	for _, op := range []Op{Write, Read} {
-		r, err := a.CreateRequest(op, Side{DRAM, []Descriptor{m.At(0, size)}}, Side{File, region}, a.Name(), nil)
-		must(t, err)
-		transfer(t, r)
-		must(t, r.Close())
-		if op == Write {
-			clear(m.Bytes())
-		}
-	}
-	if !bytes.Equal(m.Bytes(), want) {
-		t.Error("the bytes that were read differ from those that were written")
-	}
-	onDisk, err := os.ReadFile(path)
-	must(t, err)
-	if !bytes.Equal(onDisk, want) {
-		t.Error("the file differs from the memory")
-	}
-
-	exists, err := a.Query(File, []Descriptor{{Meta: []byte(path)}, {Device: 1, Meta: []byte(path + "-absent")}}, posix)
-	must(t, err)
-	if !slices.Equal(exists, []bool{true, false}) {
-		t.Errorf("query: %v", exists)
-	}
-	must(t, a.Deregister(File, region, posix))
-}
-
 // TestRefusals checks that wrong calls are errors.
 func TestRefusals(t *testing.T) {
 	lib := library(t)
@@ -350,14 +249,11 @@ func TestRefusals(t *testing.T) {
 	if err := a.Forget("stranger"); !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrBackend) {
 		t.Errorf("a peer that is not there: %v", err)
 	}
-	if _, err := a.Prepare("stranger", DRAM, []Descriptor{m.At(0, 8)}, b); err == nil {
+	if _, err := a.Prepare("stranger", []Descriptor{m.At(0, 8)}, b); err == nil {
 		t.Error("a list for a peer that is not there is accepted")
 	}
-	if _, err := a.MakeRequest(Read, nil, []int32{1}, nil, nil, nil); err == nil {
+	if _, err := a.MakeRequest(Read, nil, []int32{1}, nil, nil); err == nil {
 		t.Error("a request with different numbers of indices is accepted")
-	}
-	if err := a.Register(File, []Descriptor{{Len: 1}}, b); err == nil {
-		t.Error("UCX accepts a file")
 	}
 }
 
@@ -368,13 +264,12 @@ func BenchmarkFunction(b *testing.B) {
 	must(b, err)
 	defer a.Close()
 	var list uintptr
-	must(b, check("get_available_plugins", a.f.availablePlugins(a.handle, &list)))
-	defer a.f.destroyStringList(list)
+	must(b, check("create_xfer_dlist", a.f.createDescriptors(dram, &list)))
+	defer a.f.destroyDescriptors(list)
 
 	b.ReportAllocs()
 	for b.Loop() {
-		var size uintptr
-		must(b, check("string_list_size", a.f.stringListSize(list, &size)))
+		must(b, check("xfer_dlist_add_desc", a.f.addDescriptor(list, 1, 1, 0)))
 	}
 }
 
@@ -385,7 +280,11 @@ func BenchmarkPoll(b *testing.B) {
 	mine, _ := agent(b, lib, "UCX", here)
 	theirs, _ := agent(b, lib, "UCX", there)
 	peer := loadBack(b, theirs, mine)
-	r, err := mine.CreateRequest(Read, Side{DRAM, blocks(here, 4096)}, Side{DRAM, blocks(there, 4096)}, peer, nil)
+	local, err := mine.Prepare("", blocks(here, 4096))
+	must(b, err)
+	remote, err := mine.Prepare(peer, blocks(there, 4096))
+	must(b, err)
+	r, err := mine.MakeRequest(Read, local, []int32{0}, remote, []int32{0})
 	must(b, err)
 	transfer(b, r)
 
@@ -396,4 +295,6 @@ func BenchmarkPoll(b *testing.B) {
 		}
 	}
 	must(b, r.Close())
+	must(b, local.Close())
+	must(b, remote.Close())
 }

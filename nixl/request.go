@@ -2,7 +2,6 @@ package nixl
 
 import (
 	"errors"
-	"time"
 
 	"github.com/ebitengine/purego"
 )
@@ -22,36 +21,27 @@ type Prepared struct {
 	handle uintptr
 }
 
-// withDescriptors calls a function with a list of descriptors.
-func (a *Agent) withDescriptors(mem MemoryType, list []Descriptor, call func(handle uintptr) error) error {
-	var handle uintptr
-	if err := check("create_xfer_dlist", a.f.createDescriptors(int32(mem), &handle)); err != nil {
-		return err
-	}
-	defer a.f.destroyDescriptors(handle)
-
-	for _, d := range list {
-		if err := check("xfer_dlist_add_desc", a.f.addDescriptor(handle, d.Addr, d.Len, d.Device)); err != nil {
-			return err
-		}
-	}
-	return call(handle)
-}
-
-// Prepare checks a list once for many requests. The local side of transfers has an empty name, and the other side the name of the peer:
-// for files and objects that is the agent's own.
-func (a *Agent) Prepare(peer string, mem MemoryType, list []Descriptor, backends ...*Backend) (*Prepared, error) {
-	options, destroy, err := a.options(backends, nil)
+// Prepare checks a list once for many requests. The local side of transfers has an empty name, and the other side the name of the peer.
+func (a *Agent) Prepare(peer string, list []Descriptor, backends ...*Backend) (*Prepared, error) {
+	options, destroy, err := a.options(backends)
 	if err != nil {
 		return nil, err
 	}
 	defer destroy()
 
+	var handle uintptr
+	if err := check("create_xfer_dlist", a.f.createDescriptors(dram, &handle)); err != nil {
+		return nil, err
+	}
+	defer a.f.destroyDescriptors(handle)
+	for _, d := range list {
+		if err := check("xfer_dlist_add_desc", a.f.addDescriptor(handle, d.Addr, d.Len, 0)); err != nil {
+			return nil, err
+		}
+	}
+
 	p := &Prepared{a: a}
-	err = a.withDescriptors(mem, list, func(handle uintptr) error {
-		return check("prep_xfer_dlist", a.f.prepare(a.handle, peer, handle, &p.handle, options))
-	})
-	if err != nil {
+	if err := check("prep_xfer_dlist", a.f.prepare(a.handle, peer, handle, &p.handle, options)); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -68,14 +58,12 @@ type Request struct {
 	handle uintptr
 }
 
-// MakeRequest makes a request of descriptors of two prepared lists: the i-th index of one side belongs to the i-th of the other. A
-// notification that is not empty reaches the peer after the bytes.
-func (a *Agent) MakeRequest(op Op, local *Prepared, locals []int32, remote *Prepared, remotes []int32,
-	notification []byte) (*Request, error) {
+// MakeRequest makes a request of descriptors of two prepared lists: the i-th index of one side belongs to the i-th of the other.
+func (a *Agent) MakeRequest(op Op, local *Prepared, locals []int32, remote *Prepared, remotes []int32) (*Request, error) {
 	if len(locals) == 0 || len(locals) != len(remotes) {
 		return nil, errors.New("nixl make_xfer_req: both sides need the same number of indices, at least one")
 	}
-	options, destroy, err := a.options(nil, notification)
+	options, destroy, err := a.options(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -85,32 +73,6 @@ func (a *Agent) MakeRequest(op Op, local *Prepared, locals []int32, remote *Prep
 	code := a.f.makeRequest(a.handle, int32(op), local.handle, locals, uintptr(len(locals)), remote.handle, remotes, uintptr(len(remotes)),
 		&r.handle, options)
 	if err := check("make_xfer_req", code); err != nil {
-		return nil, err
-	}
-	return r, nil
-}
-
-// Side is one side of a request: descriptors of one kind of memory.
-type Side struct {
-	Memory MemoryType
-	List   []Descriptor
-}
-
-// CreateRequest makes a request of two lists, which is slower than MakeRequest from the second request on.
-func (a *Agent) CreateRequest(op Op, local, remote Side, peer string, notification []byte) (*Request, error) {
-	options, destroy, err := a.options(nil, notification)
-	if err != nil {
-		return nil, err
-	}
-	defer destroy()
-
-	r := &Request{a: a}
-	err = a.withDescriptors(local.Memory, local.List, func(from uintptr) error {
-		return a.withDescriptors(remote.Memory, remote.List, func(to uintptr) error {
-			return check("create_xfer_req", a.f.createRequest(a.handle, int32(op), from, to, peer, &r.handle, options))
-		})
-	})
-	if err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -136,25 +98,6 @@ func finished(call string, register uintptr) (done bool, err error) {
 		return false, nil
 	}
 	return true, check(call, code)
-}
-
-// Telemetry has the memory layout of nixl_capi_xfer_telemetry_s.
-type Telemetry struct {
-	StartMicros    uint64 // since 1970
-	PostMicros     uint64
-	TransferMicros uint64
-	Bytes          uint64
-	Descriptors    uint64
-}
-
-// Duration is the time from Post to the end of the transfer.
-func (t *Telemetry) Duration() time.Duration {
-	return time.Duration(t.TransferMicros) * time.Microsecond
-}
-
-// Telemetry returns the times of a transfer that is done. It needs AgentConfig.Telemetry, and else returns ErrNoTelemetry.
-func (r *Request) Telemetry() (t Telemetry, err error) {
-	return t, check("get_xfer_telemetry", r.a.f.telemetry(r.a.handle, r.handle, &t))
 }
 
 // Close releases the request. If it is not done, NIXL may still write to the local memory after that.

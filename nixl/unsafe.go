@@ -27,13 +27,6 @@ func Map(fd, size int) (*Mapping, error) {
 // Bytes returns the mapped bytes.
 func (m *Mapping) Bytes() []byte { return m.data }
 
-// Unmap ends the mapping. No agent may have it registered: a late write of NIXL would end the process.
-func (m *Mapping) Unmap() error {
-	err := unix.Munmap(m.data)
-	m.data = nil
-	return err
-}
-
 // At describes a part of the mapping. It panics if the part is outside of it.
 func (m *Mapping) At(offset, length int) Descriptor {
 	part := m.data[offset : offset+length]

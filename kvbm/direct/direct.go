@@ -41,7 +41,7 @@ type helper interface {
 	AddPeer(ctx context.Context, endpoint []byte) (name string, err error)
 	RemovePeer(ctx context.Context, name string) error
 	PeerDied(ctx context.Context, name string) error
-	Transfer(ctx context.Context, t transfer.Transfer) (transfer.Result, error)
+	Transfer(ctx context.Context, t transfer.Transfer) error
 	Fence()
 	Endpoint() []byte
 	PID() int
@@ -129,11 +129,10 @@ func (d *Direct) start(ctx context.Context) (helper, error) {
 	if err != nil {
 		return nil, err
 	}
-	network := transfer.Network()
 	return d.cfg.start(ctx, transfer.Config{
 		Program: program, Library: library, Name: "stator-kv", Memory: d.cfg.Arena.File(), Layout: d.cfg.Layout,
 		Slots: d.cfg.Arena.Slots(), Stride: host.Stride(d.cfg.Arena.SlotBytes()),
-		Backends: []wire.Backend{network.Backend}, Env: network.Env, StartTime: startTime, Log: d.cfg.Log,
+		Backends: []wire.Backend{transfer.Network()}, StartTime: startTime, Log: d.cfg.Log,
 		Started: func([]byte) { d.epoch.Add(1) },
 	})
 }

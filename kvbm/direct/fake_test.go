@@ -151,22 +151,22 @@ func (f *fake) Close() {
 }
 
 // Transfer copies blocks, or does what behave decides.
-func (f *fake) Transfer(ctx context.Context, t transfer.Transfer) (transfer.Result, error) {
+func (f *fake) Transfer(ctx context.Context, t transfer.Transfer) error {
 	f.mu.Lock()
 	known, closed := f.peers[t.Peer], f.closed
 	f.mu.Unlock()
 	switch {
 	case closed:
-		return transfer.Result{}, transfer.ErrEnded
+		return transfer.ErrEnded
 	case !known:
-		return transfer.Result{}, transfer.ErrNoPeer
+		return transfer.ErrNoPeer
 	}
 	if f.behave != nil {
 		if err := f.behave(f, t); err != nil {
-			return transfer.Result{}, err
+			return err
 		}
 	}
-	return transfer.Result{}, f.copy(t)
+	return f.copy(t)
 }
 
 func (f *fake) copy(t transfer.Transfer) error {

@@ -310,7 +310,7 @@ func (p *Peer) transfer(ctx context.Context, h helper, a *answer, from, to []int
 	if left < leastTime/2 {
 		return errTime
 	}
-	_, err := h.Transfer(context.WithoutCancel(ctx), transfer.Transfer{Peer: a.Agent, Local: to, Remote: from, Timeout: left})
+	err := h.Transfer(context.WithoutCancel(ctx), transfer.Transfer{Peer: a.Agent, Local: to, Remote: from, Timeout: left})
 	var failure *transfer.Failure
 	if errors.As(err, &failure) {
 		if errors.Is(err, transfer.ErrBackend) && p.hasEnded(a) {

@@ -25,17 +25,9 @@ type Engine interface {
 	// Open creates the agent, with the memory of its slots.
 	Open(o *wire.Open, memory *os.File) (*wire.Endpoint, error)
 	AddPeer(e *wire.Endpoint) error
-	// AddFile takes the file over, also with an error.
-	AddFile(name string, file *os.File, slots int) error
 	Remove(name string) error
 	// Job makes a request of a transfer, and does not begin it.
 	Job(t *wire.Transfer) (Job, error)
-	Notify(peer string, data []byte) error
-	// Notifications returns the notifications that have arrived since the last call.
-	Notifications() ([]Notification, error)
-	Plugins() ([]wire.Plugin, error)
-	// Peers is the number of peers and files.
-	Peers() int
 }
 
 // Job is a transfer of an engine.
@@ -43,16 +35,8 @@ type Job interface {
 	// Post begins it. The bytes may be written until Post or Poll reported that it is done.
 	Post() (done bool, err error)
 	Poll() (done bool, err error)
-	// Times returns the measurement of a job that is done, or nil.
-	Times() *wire.Telemetry
 	// Close frees a job that is done, or that was not posted.
 	Close() error
-}
-
-// Notification is a message of a peer.
-type Notification struct {
-	Peer string
-	Data []byte
 }
 
 // CodeError is an error with one of the codes of package wire.
@@ -77,7 +61,7 @@ const (
 	spinTime = 100 * time.Microsecond
 	// pollPause is the pause while transfers run.
 	pollPause = 50 * time.Microsecond
-	// idlePause is the pause while there are only abandoned transfers, and between two looks for notifications.
+	// idlePause is the pause while there are only abandoned transfers.
 	idlePause = time.Millisecond
 )
 
@@ -95,18 +79,16 @@ type incoming struct {
 type running struct {
 	id        uint64
 	job       Job
-	slots     int
 	abandoned bool
 }
 
 // server belongs to one goroutine.
 type server struct {
-	conn           *wire.Conn
-	engine         Engine
-	open           *wire.Open // nil before it
-	running        []*running // in the order of their start, bounded by the agent
-	counts         wire.Status
-	lastLookFailed bool // the last look for notifications was an error, which is printed once
+	conn      *wire.Conn
+	engine    Engine
+	open      *wire.Open // nil before it
+	running   []*running // in the order of their start, bounded by the agent
+	abandoned int        // of the running ones
 }
 
 // Run serves requests until the agent closes the socket, which is no error.
@@ -119,7 +101,10 @@ func Run(conn *wire.Conn, engine Engine) error {
 	go func() { failed <- receive(conn, requests, stopped) }()
 
 	for active := time.Now(); ; {
-		pause := s.pause(active)
+		var next <-chan time.Time // never, if no transfer runs
+		if len(s.running) > 0 {
+			next = after(s.pause(active))
+		}
 		select {
 		case err := <-failed:
 			return err
@@ -128,7 +113,7 @@ func Run(conn *wire.Conn, engine Engine) error {
 				return err
 			}
 			active = time.Now()
-		case <-after(pause):
+		case <-next:
 		}
 
 		happened, err := s.poll()
@@ -178,7 +163,7 @@ func after(pause time.Duration) <-chan time.Time {
 
 // pause returns the time until the next poll.
 func (s *server) pause(active time.Time) time.Duration {
-	switch live := len(s.running) - s.counts.Abandoned; {
+	switch live := len(s.running) - s.abandoned; {
 	case live > 0 && time.Since(active) < spinTime:
 		return 0
 	case live > 0:
@@ -218,22 +203,13 @@ func (s *server) answer(r *incoming) error {
 		return s.reply(r.ID, wire.Reply{Endpoint: endpoint}, err)
 	case wire.OpAddPeer:
 		return s.reply(r.ID, wire.Reply{}, s.addPeer(r.Peer))
-	case wire.OpAddFile:
-		return s.reply(r.ID, wire.Reply{}, s.engine.AddFile(r.Name, r.file, r.Slots))
 	case wire.OpRemovePeer:
 		return s.reply(r.ID, wire.Reply{}, s.engine.Remove(r.Name))
-	case wire.OpNotify:
-		return s.reply(r.ID, wire.Reply{}, s.engine.Notify(r.Name, r.Data))
 	case wire.OpTransfer:
 		return s.begin(r)
-	case wire.OpCancel:
+	default: // cancel
 		s.abandon(r.ID)
 		return nil
-	case wire.OpStatus:
-		return s.reply(r.ID, wire.Reply{Status: s.status()}, nil)
-	default: // plugins
-		plugins, err := s.engine.Plugins()
-		return s.reply(r.ID, wire.Reply{Plugins: plugins}, err)
 	}
 }
 
@@ -242,11 +218,10 @@ func (s *server) check(r *incoming) error {
 	if err := r.Validate(); err != nil {
 		return &CodeError{wire.CodeInvalid, err}
 	}
-	needsFile := r.Op == wire.OpOpen || r.Op == wire.OpAddFile
-	if needsFile != (r.file != nil) {
-		return Errorf(wire.CodeInvalid, "%s: a file is sent with %s and %s only", r.Op, wire.OpOpen, wire.OpAddFile)
+	if (r.Op == wire.OpOpen) != (r.file != nil) {
+		return Errorf(wire.CodeInvalid, "%s: a file is sent with %s only", r.Op, wire.OpOpen)
 	}
-	if isFree := r.Op == wire.OpPlugins || r.Op == wire.OpStatus; !isFree && (r.Op == wire.OpOpen) != (s.open == nil) {
+	if (r.Op == wire.OpOpen) != (s.open == nil) {
 		return Errorf(wire.CodeInvalid, "%s: open comes first, and once", r.Op)
 	}
 	return nil
@@ -274,8 +249,7 @@ func (s *server) begin(r *incoming) error {
 		return s.reply(r.ID, wire.Reply{}, err)
 	}
 
-	s.counts.Posted++
-	current := &running{id: r.ID, job: job, slots: len(t.Local)}
+	current := &running{id: r.ID, job: job}
 	done, err := job.Post()
 	if done || err != nil {
 		return s.finish(current, err)
@@ -286,18 +260,10 @@ func (s *server) begin(r *incoming) error {
 
 // finish sends the result of a transfer that has ended.
 func (s *server) finish(r *running, err error) error {
-	reply := wire.Reply{Started: true}
-	if err != nil {
-		s.counts.Failed++
-	} else {
-		s.counts.Succeeded++
-		s.counts.Bytes += uint64(r.slots) * uint64(s.open.Layout.Bytes())
-		reply.Times = r.job.Times()
-	}
 	if closing := r.job.Close(); closing != nil && err == nil {
 		fmt.Fprintln(os.Stderr, "stator-transfer: close a request:", closing)
 	}
-	return s.reply(r.id, reply, err)
+	return s.reply(r.id, wire.Reply{Started: true}, err)
 }
 
 // abandon polls a transfer less often from now on.
@@ -305,12 +271,12 @@ func (s *server) abandon(id uint64) {
 	for _, r := range s.running {
 		if r.id == id && !r.abandoned {
 			r.abandoned = true
-			s.counts.Abandoned++
+			s.abandoned++
 		}
 	}
 }
 
-// poll looks after all transfers and for notifications, and reports whether something happened.
+// poll looks after all transfers, and reports whether something happened.
 func (s *server) poll() (happened bool, err error) {
 	left := s.running[:0]
 	for _, r := range s.running {
@@ -321,7 +287,7 @@ func (s *server) poll() (happened bool, err error) {
 		}
 		happened = true
 		if r.abandoned {
-			s.counts.Abandoned--
+			s.abandoned--
 		}
 		if err == nil {
 			err = s.finish(r, failure)
@@ -329,20 +295,5 @@ func (s *server) poll() (happened bool, err error) {
 	}
 	clear(s.running[len(left):])
 	s.running = left
-	if err != nil || s.open == nil {
-		return happened, err
-	}
-
-	list, err := s.engine.Notifications()
-	if err != nil && !s.lastLookFailed {
-		fmt.Fprintln(os.Stderr, "stator-transfer: read notifications:", err)
-	}
-	s.lastLookFailed = err != nil
-	for _, n := range list {
-		s.counts.Notified++
-		if err := s.conn.Send(&wire.Reply{Peer: n.Peer, Data: n.Data}, nil); err != nil {
-			return true, err
-		}
-	}
-	return happened || len(list) > 0, nil
+	return happened, err
 }

@@ -17,7 +17,6 @@ var layout = block.Layout{Model: "m", Layers: 2, PageTokens: 16, Outer: 2, Inner
 type engine struct {
 	polls  int // that each job takes; 0 ends it in Post
 	jobs   int // not closed
-	files  int
 	posted int
 	fail   error // of jobs
 }
@@ -26,15 +25,12 @@ func (e *engine) Open(o *wire.Open, memory *os.File) (*wire.Endpoint, error) {
 	return &wire.Endpoint{Agent: o.Name}, memory.Close()
 }
 func (e *engine) AddPeer(*wire.Endpoint) error { return nil }
-func (e *engine) AddFile(_ string, file *os.File, _ int) error {
-	e.files++
-	return file.Close()
+func (e *engine) Remove(name string) error {
+	if name == "known" {
+		return errors.New("the cause")
+	}
+	return Errorf(wire.CodeNoPeer, "there is none")
 }
-func (e *engine) Remove(string) error                    { return Errorf(wire.CodeNoPeer, "there is none") }
-func (e *engine) Notify(string, []byte) error            { return errors.New("the cause") }
-func (e *engine) Notifications() ([]Notification, error) { return nil, errors.New("no notifications") }
-func (e *engine) Plugins() ([]wire.Plugin, error)        { return []wire.Plugin{{Name: "X"}}, nil }
-func (e *engine) Peers() int                             { return 3 }
 
 func (e *engine) Job(*wire.Transfer) (Job, error) {
 	e.jobs++
@@ -54,7 +50,6 @@ func (j *job) Poll() (bool, error) {
 	j.left--
 	return j.left <= 0, j.e.fail
 }
-func (j *job) Times() *wire.Telemetry { return nil }
 func (j *job) Close() error {
 	j.e.jobs--
 	return nil
@@ -147,7 +142,6 @@ func TestRequests(t *testing.T) {
 		text    string
 	}{
 		{"before open", read(1), nil, wire.CodeInvalid, "open comes first"},
-		{"plugins before open", &wire.Request{Op: wire.OpPlugins}, nil, "", ""},
 		{"open without memory", open(), nil, wire.CodeInvalid, "a file is sent with open"},
 		{"open", open(), file, "", ""},
 		{"open again", open(), file, wire.CodeInvalid, "once"},
@@ -157,23 +151,20 @@ func TestRequests(t *testing.T) {
 		{"peer with a file", peer(layout), file, wire.CodeInvalid, "only"},
 		{"transfer", read(3), nil, "", ""},
 		{"slot beyond the memory", read(4), nil, wire.CodeInvalid, "local slot 4"},
-		{"file", &wire.Request{Op: wire.OpAddFile, Name: "f", Slots: 1}, file, "", ""},
-		{"file without one", &wire.Request{Op: wire.OpAddFile, Name: "f", Slots: 1}, nil, wire.CodeInvalid, "file"},
 		{"error with a code", &wire.Request{Op: wire.OpRemovePeer, Name: "f"}, nil, wire.CodeNoPeer, "there is none"},
-		{"error of NIXL", &wire.Request{Op: wire.OpNotify, Name: "p", Data: []byte("x")}, nil, wire.CodeBackend, "the cause"},
+		{"error of NIXL", &wire.Request{Op: wire.OpRemovePeer, Name: "known"}, nil, wire.CodeBackend, "the cause"},
 	} {
 		reply := ask(t, c, step.request, step.file)
 		if reply.Code != step.code || !strings.Contains(reply.Error, step.text) {
 			t.Errorf("%s: code %q, %q; want %q, %q", step.name, reply.Code, reply.Error, step.code, step.text)
 		}
 	}
-	status := ask(t, c, &wire.Request{Op: wire.OpStatus}, nil).Status
-	if status == nil || status.Posted != 1 || status.Succeeded != 1 || status.Bytes != uint64(layout.Bytes()) || status.Peers != 3 || e.files != 1 {
-		t.Errorf("%+v, %d files", status, e.files)
+	if e.posted != 1 {
+		t.Errorf("%d transfers began, want 1", e.posted)
 	}
 }
 
-// TestJobsArePolled has jobs that take some polls, of which one is abandoned. Both are answered.
+// TestJobsArePolled has jobs that take some polls, of which one is abandoned. Both are answered, and both are closed.
 func TestJobsArePolled(t *testing.T) {
 	e := &engine{polls: 300}
 	c := serving(t, e)
@@ -204,10 +195,6 @@ func TestJobsArePolled(t *testing.T) {
 		if reply.Code != "" || !reply.Started {
 			t.Errorf("%+v", reply)
 		}
-	}
-	status := ask(t, c, &wire.Request{Op: wire.OpStatus}, nil).Status
-	if status.Running != 0 || status.Abandoned != 0 || status.Succeeded != 2 {
-		t.Errorf("%+v", status)
 	}
 }
 

@@ -45,7 +45,7 @@ func runFake() {
 //
 //	copy     reads fill local slots with the number of the remote slot, at once
 //	late     the same, 300 ms later
-//	stuck    transfers never end, but all fail when the peer gets a notification
+//	stuck    transfers never end, but all fail when a peer with the name unstick is added
 //	fails    transfers fail after their beginning
 //	refuses  transfers fail before it
 //	blocks   the child does nothing else for 300 ms
@@ -55,7 +55,6 @@ type fakeEngine struct {
 	open    *wire.Open
 	peers   map[string]bool
 	failing bool
-	echo    []serve.Notification
 }
 
 func (e *fakeEngine) Open(o *wire.Open, memory *os.File) (*wire.Endpoint, error) {
@@ -72,12 +71,8 @@ func (e *fakeEngine) Open(o *wire.Open, memory *os.File) (*wire.Endpoint, error)
 
 func (e *fakeEngine) AddPeer(endpoint *wire.Endpoint) error {
 	e.peers[endpoint.Agent] = true
+	e.failing = e.failing || endpoint.Agent == "unstick"
 	return nil
-}
-
-func (e *fakeEngine) AddFile(_ string, file *os.File, _ int) error {
-	defer file.Close()
-	return serve.Errorf(wire.CodeInvalid, "the fake has no files")
 }
 
 func (e *fakeEngine) Remove(name string) error {
@@ -86,26 +81,6 @@ func (e *fakeEngine) Remove(name string) error {
 	}
 	delete(e.peers, name)
 	return nil
-}
-
-func (e *fakeEngine) Peers() int { return len(e.peers) }
-
-func (e *fakeEngine) Plugins() ([]wire.Plugin, error) { return []wire.Plugin{{Name: "FAKE"}}, nil }
-
-// Notify has a stuck peer fail, and other peers send the notification back.
-func (e *fakeEngine) Notify(peer string, data []byte) error {
-	if strings.HasPrefix(peer, "stuck") {
-		e.failing = true
-		return nil
-	}
-	e.echo = append(e.echo, serve.Notification{Peer: peer, Data: data})
-	return nil
-}
-
-func (e *fakeEngine) Notifications() ([]serve.Notification, error) {
-	list := e.echo
-	e.echo = nil
-	return list, nil
 }
 
 func (e *fakeEngine) Job(t *wire.Transfer) (serve.Job, error) {
@@ -163,7 +138,5 @@ func (j *fakeJob) fill() {
 		}
 	}
 }
-
-func (j *fakeJob) Times() *wire.Telemetry { return &wire.Telemetry{PostMicros: 1, TransferMicros: 2} }
 
 func (j *fakeJob) Close() error { return nil }

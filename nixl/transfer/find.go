@@ -66,37 +66,8 @@ func FindProgram(given string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// Transport is a way on which UCX reaches peers.
-type Transport struct {
-	// Backend is UCX with its parameters.
-	Backend wire.Backend
-	// Env are environment variables for the child.
-	Env []string
-}
-
-// SharedMemory returns UCX's settings for peers on the same node, where blocks are copied from process to process by the kernel. It
-// switches off UCX's detection of dead peers, which these transports lack; a timeout remains.
-func SharedMemory() Transport {
-	return Transport{
-		Backend: wire.Backend{Plugin: "UCX", Params: map[string]string{"ucx_error_handling_mode": "none"}},
-		Env:     []string{"UCX_TLS=posix,sysv,cma,self"},
-	}
-}
-
 // Network returns UCX's settings for peers behind any network, with RDMA if available: UCX chooses among the transports that detect the
 // end of a peer. The environment variables of UCX, such as UCX_TLS and UCX_NET_DEVICES, are inherited from this process.
-func Network() Transport {
-	return Transport{Backend: wire.Backend{Plugin: "UCX", Params: map[string]string{"ucx_error_handling_mode": "peer"}}}
-}
-
-// TCP returns UCX's settings for peers behind a network device such as eth0. Without a name UCX takes the device that it ranks first.
-func TCP(device string) Transport {
-	t := Transport{
-		Backend: wire.Backend{Plugin: "UCX", Params: map[string]string{"ucx_error_handling_mode": "peer"}},
-		Env:     []string{"UCX_TLS=tcp"},
-	}
-	if device != "" {
-		t.Env = append(t.Env, "UCX_NET_DEVICES="+device)
-	}
-	return t
+func Network() wire.Backend {
+	return wire.Backend{Plugin: "UCX", Params: map[string]string{"ucx_error_handling_mode": "peer"}}
 }

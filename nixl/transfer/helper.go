@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -169,17 +168,10 @@ func (h *Helper) AddPeer(ctx context.Context, endpoint []byte) (name string, err
 	if err := h.cfg.Layout.Fits(&e.Layout); err != nil {
 		return "", fmt.Errorf("peer %s: %w", e.Agent, err)
 	}
-	_, err = h.call(ctx, &wire.Request{Op: wire.OpAddPeer, Peer: e}, nil)
-	return e.Agent, err
+	return e.Agent, h.call(ctx, &wire.Request{Op: wire.OpAddPeer, Peer: e})
 }
 
-// AddFile adds a file as a peer of that name, whose slots are blocks without gaps. The caller keeps its own file descriptor.
-func (h *Helper) AddFile(ctx context.Context, name string, file *os.File, slots int) error {
-	_, err := h.call(ctx, &wire.Request{Op: wire.OpAddFile, Name: name, Slots: slots}, file)
-	return err
-}
-
-// RemovePeer removes a peer or a file, which is an error while slots are used by transfers with it. After Config.MaxReconnects of them,
+// RemovePeer removes a peer, which is an error while slots are used by transfers with it. After Config.MaxReconnects of them,
 // the child gets no new transfers, and is replaced when the running transfers have ended or were given up.
 func (h *Helper) RemovePeer(ctx context.Context, name string) error {
 	s, err := h.session()
@@ -240,18 +232,12 @@ func (h *Helper) PeerDied(ctx context.Context, name string) error {
 
 // Transfer copies blocks and returns when that is done. After an error that is a [Failure], the local slots are quarantined. The end of
 // ctx has the effect of the timeout.
-func (h *Helper) Transfer(ctx context.Context, t Transfer) (Result, error) {
+func (h *Helper) Transfer(ctx context.Context, t Transfer) error {
 	s, err := h.session()
 	if err != nil {
-		return Result{}, err
+		return err
 	}
 	return s.transfer(ctx, t)
-}
-
-// Notify sends a peer a notification without blocks.
-func (h *Helper) Notify(ctx context.Context, peer string, data []byte) error {
-	_, err := h.call(ctx, &wire.Request{Op: wire.OpNotify, Name: peer, Data: data}, nil)
-	return err
 }
 
 // Quarantined returns the slots that may still be written or read, sorted.
@@ -265,32 +251,12 @@ func (h *Helper) Quarantined() []int32 {
 	return s.slots.quarantined()
 }
 
-// Status returns the counters of the child.
-func (h *Helper) Status(ctx context.Context) (*wire.Status, error) {
-	reply, err := h.call(ctx, &wire.Request{Op: wire.OpStatus}, nil)
-	if err != nil {
-		return nil, err
-	}
-	if reply.Status == nil {
-		return nil, fmt.Errorf("%w: the answer lacks the status", ErrBackend)
-	}
-	return reply.Status, nil
-}
-
-// Plugins returns the plugins of NIXL with the reason why some cannot be loaded.
-func (h *Helper) Plugins(ctx context.Context) ([]wire.Plugin, error) {
-	reply, err := h.call(ctx, &wire.Request{Op: wire.OpPlugins}, nil)
-	if err != nil {
-		return nil, err
-	}
-	return reply.Plugins, nil
-}
-
 // call sends a request to the current child.
-func (h *Helper) call(ctx context.Context, r *wire.Request, file *os.File) (*wire.Reply, error) {
+func (h *Helper) call(ctx context.Context, r *wire.Request) error {
 	s, err := h.session()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return s.call(ctx, r, file)
+	_, err = s.call(ctx, r, nil)
+	return err
 }

@@ -67,7 +67,6 @@ func startSession(ctx context.Context, cfg *Config, name string) (*session, erro
 	defer cancel()
 	open := &wire.Open{
 		Name: name, Layout: cfg.Layout, Slots: cfg.Slots, Stride: cfg.Stride, Backends: cfg.Backends,
-		ProgressMicros: cfg.Progress.Microseconds(), Telemetry: cfg.Telemetry,
 	}
 	reply, err := s.call(ctx, &wire.Request{Op: wire.OpOpen, Open: open}, cfg.Memory)
 	if err == nil && reply.Endpoint == nil {
@@ -123,10 +122,6 @@ func (s *session) passReplies() error {
 			return err
 		}
 
-		if r.ID == 0 {
-			s.cfg.Notified(r.Peer, r.Data)
-			continue
-		}
 		s.mu.Lock()
 		if answer := s.calls[r.ID]; answer != nil {
 			answer <- r // buffered, and there is one reply
@@ -205,37 +200,36 @@ func (s *session) explain(r *wire.Reply) error {
 }
 
 // transfer runs a transfer, as [Helper.Transfer] describes it.
-func (s *session) transfer(ctx context.Context, what Transfer) (Result, error) {
+func (s *session) transfer(ctx context.Context, what Transfer) error {
 	request := &wire.Request{Op: wire.OpTransfer, Transfer: &wire.Transfer{
 		Peer: what.Peer, Write: what.Write, Local: what.Local, Remote: what.Remote, TimeoutMicros: what.Timeout.Microseconds(),
-		Notification: what.Notification,
 	}}
 	if err := request.Transfer.Validate(s.cfg.Slots); err != nil {
-		return Result{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 
 	x, err := s.begin(request, what)
 	if err != nil {
-		return Result{}, err
+		return err
 	}
 
 	// The time is measured here and not in the child, which may be stopped, or copy another transfer's blocks within one call of NIXL.
 	late := time.NewTimer(what.Timeout)
 	defer late.Stop()
 	if err := s.send(request, nil); err != nil {
-		return Result{}, s.giveUp(request.ID, x, err)
+		return s.giveUp(request.ID, x, err)
 	}
 	select {
 	case reply := <-x.ended:
 		return s.result(x, &reply)
 	case <-s.gone:
-		return Result{}, s.err
+		return s.err
 	case <-late.C:
 		err = fmt.Errorf("%w: %v", ErrDeadline, what.Timeout)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	return Result{}, s.giveUp(request.ID, x, err)
+	return s.giveUp(request.ID, x, err)
 }
 
 // begin reserves the slots of a transfer and chooses its number. The process may have ended since the caller got this session: the check is
@@ -256,18 +250,13 @@ func (s *session) begin(request *wire.Request, what Transfer) (*tracked, error) 
 	return s.slots.begin(request.ID, what)
 }
 
-// result returns the result of a transfer that has ended.
-func (s *session) result(x *tracked, r *wire.Reply) (Result, error) {
+// result returns the error of a transfer that has ended, or nil.
+func (s *session) result(x *tracked, r *wire.Reply) error {
 	err := s.explain(r)
 	if err != nil && r.Started {
-		return Result{}, &Failure{Err: err, Slots: x.Local, Safe: x.safe}
+		return &Failure{Err: err, Slots: x.Local, Safe: x.safe}
 	}
-	if err != nil || r.Times == nil {
-		return Result{}, err
-	}
-	return Result{
-		Posted: time.Duration(r.Times.PostMicros) * time.Microsecond, Took: time.Duration(r.Times.TransferMicros) * time.Microsecond,
-	}, nil
+	return err
 }
 
 // giveUp abandons a transfer. One that has ended in this moment keeps its own result: the reply was entered under the mutex, so either
@@ -278,8 +267,7 @@ func (s *session) giveUp(id uint64, x *tracked, because error) error {
 	s.mu.Unlock()
 	select {
 	case reply := <-x.ended:
-		_, err := s.result(x, &reply)
-		return err
+		return s.result(x, &reply)
 	default:
 	}
 

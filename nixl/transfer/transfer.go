@@ -1,4 +1,4 @@
-// Package transfer copies KV blocks between machines, and between memory and files, with NIXL, which runs in a child process.
+// Package transfer copies KV blocks between machines with NIXL, which runs in a child process.
 //
 // A [Helper] runs the program stator-transfer, which maps the memory of the agent's blocks, a sealed memfd. Agents exchange endpoints
 // over a channel of theirs that authenticates both sides: an endpoint is the right to read and write the memory. Then either side copies
@@ -25,7 +25,7 @@
 // # Restarts
 //
 // The helper starts the child again when it has ended, and after Config.MaxReconnects, because NIXL leaks sockets with each reconnection.
-// The new child has a new name and endpoint, and no peers: Config.Started gets the endpoint, and the caller adds peers and files again.
+// The new child has a new name and endpoint, and no peers: Config.Started gets the endpoint, and the caller adds peers again.
 //
 // # Concurrency
 //
@@ -54,8 +54,8 @@ var (
 	ErrStarting = errors.New("stator-transfer is starting; try again when it has started")
 	// ErrBackend is an error of NIXL or of its plugin, such as the end of a peer.
 	ErrBackend = errors.New("NIXL failed")
-	// ErrNoPeer is the error of a peer or file that was not added to this child.
-	ErrNoPeer = errors.New("no such peer or file")
+	// ErrNoPeer is the error of a peer that was not added to this child.
+	ErrNoPeer = errors.New("no such peer")
 	// ErrSlots is the error of slots that are quarantined or in use by another transfer.
 	ErrSlots = errors.New("slots are in use")
 	// ErrTooMany is the error of more transfers than Config.MaxTransfers.
@@ -82,7 +82,7 @@ func (f *Failure) Unwrap() error { return f.Err }
 
 // Transfer describes a copy of blocks.
 type Transfer struct {
-	// Peer is a name that AddPeer returned, or that AddFile got.
+	// Peer is a name that AddPeer returned.
 	Peer string
 	// Write copies from here to the peer. Otherwise, blocks are read from the peer.
 	Write bool
@@ -90,14 +90,6 @@ type Transfer struct {
 	Local, Remote []int32
 	// Timeout is required. Choose several times the duration of the transfer on a slow day: a timeout costs a quarantine.
 	Timeout time.Duration
-	// Notification reaches the peer after the blocks. Empty is none; files have none.
-	Notification []byte
-}
-
-// Result is the result of a transfer that has succeeded.
-type Result struct {
-	// Posted and Took are the times of NIXL's own measurement: to begin the transfer, and in all. They are 0 without Config.Telemetry.
-	Posted, Took time.Duration
 }
 
 // The defaults of a Config.
@@ -105,7 +97,6 @@ const (
 	defaultMaxTransfers  = 256
 	defaultMaxReconnects = 1000
 	defaultStartTime     = 20 * time.Second
-	defaultProgress      = 500 * time.Microsecond
 )
 
 // Config is read by Start.
@@ -120,14 +111,9 @@ type Config struct {
 	Layout block.Layout
 	Slots  int
 	Stride int
-	// Backends are the plugins; Env are environment variables of UCX, as Transport returns them.
+	// Backends are the plugins; Env are environment variables of the child, beside those of this process.
 	Backends []wire.Backend
 	Env      []string
-	// Progress is the pause of NIXL's progress thread, 500 µs by default: a side that only waits for its peers needs the thread with
-	// TCP. 1 ms costs about 1 % of a core. Negative is no thread.
-	Progress time.Duration
-	// Telemetry has NIXL measure each transfer.
-	Telemetry bool
 	// MaxTransfers bounds the transfers that run or are quarantined; default 256.
 	MaxTransfers int
 	// MaxReconnects is the number of RemovePeer calls after which the child is replaced; default 1000. A UCX agent leaks about two
@@ -137,8 +123,6 @@ type Config struct {
 	StartTime time.Duration
 	// Started is called with the endpoint of each child, the first one included. It must not call the helper. Nil is not called.
 	Started func(endpoint []byte)
-	// Notified is called for each notification of a peer. It must not block, and must not call the helper. Nil drops notifications.
-	Notified func(peer string, data []byte)
 	// Log gets restarts; nil is no log.
 	Log *slog.Logger
 }
@@ -148,7 +132,6 @@ func (c *Config) setDefaults() {
 	if c.Stride == 0 && c.Layout.Validate() == nil {
 		c.Stride = c.Layout.Bytes()
 	}
-	c.Progress = max(cmp.Or(c.Progress, defaultProgress), 0)
 	c.MaxTransfers = cmp.Or(c.MaxTransfers, defaultMaxTransfers)
 	c.MaxReconnects = cmp.Or(c.MaxReconnects, defaultMaxReconnects)
 	c.StartTime = cmp.Or(c.StartTime, defaultStartTime)
@@ -156,9 +139,6 @@ func (c *Config) setDefaults() {
 
 	if c.Started == nil {
 		c.Started = func([]byte) {}
-	}
-	if c.Notified == nil {
-		c.Notified = func(string, []byte) {}
 	}
 }
 

@@ -1,8 +1,8 @@
 // Package wire has the messages between an agent and its child stator-transfer, and the description of one side of transfers that two
 // agents exchange.
 //
-// The agent sends a [Request], and the child a [Reply] with the same ID for each. A [Transfer] has its reply when it has ended. Replies
-// without an ID are notifications of peers. A frame is a length of four bytes, the lowest first, and a message in JSON. JSON costs about
+// The agent sends a [Request], and the child a [Reply] with the same ID for each. A [Transfer] has its reply when it has ended. A
+// frame is a length of four bytes, the lowest first, and a message in JSON. JSON costs about
 // 10 µs for a transfer of 256 slots, which moves megabytes.
 //
 // Frames of the socket come from the own child or parent, and endpoints from other machines. Both are bounded and checked.
@@ -30,10 +30,8 @@ const (
 	MaxSlots = 1 << 20
 	// MaxBatch bounds the slots of one transfer.
 	MaxBatch = 1 << 16
-	// MaxName bounds the bytes of the name of an agent or a file.
+	// MaxName bounds the bytes of the name of an agent.
 	MaxName = 256
-	// MaxNotification bounds the bytes of a notification.
-	MaxNotification = 64 << 10
 	// MaxMetadata bounds the bytes of NIXL's metadata in an endpoint. UCX needs about 350.
 	MaxMetadata = 256 << 10
 	// MaxBackends bounds the backends of an agent.
@@ -43,26 +41,21 @@ const (
 // The operations of a request.
 const (
 	OpOpen       = "open"       // with the memory's file descriptor; the reply has the endpoint
-	OpAddPeer    = "addPeer"    // the reply has no data
-	OpAddFile    = "addFile"    // with the file descriptor
-	OpRemovePeer = "removePeer" // a peer or a file
-	OpTransfer   = "transfer"
-	OpCancel     = "cancel" // marks a transfer as abandoned; it has no reply of its own
-	OpNotify     = "notify"
-	OpStatus     = "status"
-	OpPlugins    = "plugins" // before or after open
+	OpAddPeer    = "addPeer"    // with the endpoint; the reply has no data
+	OpRemovePeer = "removePeer" // with its name; the reply has no data
+	OpTransfer   = "transfer"   // the reply comes when the transfer has ended
+	OpCancel     = "cancel"     // marks a transfer as abandoned; it has no reply of its own
 )
 
-// Request is a message from the agent to the child.
+// Request is a message from the agent to the child. Of the fields after Op, only the one that the operation needs is set.
 type Request struct {
+	// ID is unique among the requests to one child. A request to cancel has the ID of its transfer.
 	ID       uint64    `json:"id"`
 	Op       string    `json:"op"`
 	Open     *Open     `json:"open,omitempty"`
 	Transfer *Transfer `json:"transfer,omitempty"`
-	Peer     *Endpoint `json:"peer,omitempty"`
-	Name     string    `json:"name,omitempty"`  // of a peer or a file
-	Slots    int       `json:"slots,omitempty"` // of a file
-	Data     []byte    `json:"data,omitempty"`  // a notification
+	Peer     *Endpoint `json:"peer,omitempty"` // to add
+	Name     string    `json:"name,omitempty"` // of a peer
 }
 
 // Open describes the agent that the child creates.
@@ -74,86 +67,47 @@ type Open struct {
 	Slots    int       `json:"slots"`
 	Stride   int       `json:"stride"`
 	Backends []Backend `json:"backends"`
-	// ProgressMicros is the pause of the progress thread; 0 is no thread.
-	ProgressMicros int64 `json:"progressMicros,omitempty"`
-	// Telemetry has each transfer measured by NIXL.
-	Telemetry bool `json:"telemetry,omitempty"`
 }
 
 // Backend is a plugin of NIXL with its parameters.
 type Backend struct {
+	// Plugin is its name, such as UCX. Parameters that are not given have NIXL's defaults.
 	Plugin string            `json:"plugin"`
 	Params map[string]string `json:"params,omitempty"`
 }
 
-// Transfer copies blocks between local slots and slots of a peer or a file.
+// Transfer copies blocks between local slots and slots of a peer.
 type Transfer struct {
-	Peer  string `json:"peer"`
-	Write bool   `json:"write,omitempty"`
+	Peer string `json:"peer"`
+	// Write copies from the local slots to the slots of the peer. Otherwise, blocks are read from the peer.
+	Write bool `json:"write,omitempty"`
 	// Local and Remote have the same length. The i-th slots belong together.
 	Local  []int32 `json:"local"`
 	Remote []int32 `json:"remote"`
 	// TimeoutMicros is the time after which the agent abandons the transfer. The child does not begin later.
 	TimeoutMicros int64 `json:"timeoutMicros"`
-	// Notification reaches the peer after the blocks; empty is none.
-	Notification []byte `json:"notification,omitempty"`
 }
 
 // The codes of replies that are errors.
 const (
 	CodeBackend = "backend" // NIXL or its plugin; standard error has the cause
 	CodeInvalid = "invalid" // the request is wrong
-	CodeNoPeer  = "noPeer"  // no peer or file has that name
+	CodeNoPeer  = "noPeer"  // no peer has that name
 	CodeTimeout = "timeout" // the time was over before the child came to the transfer
 )
 
 // Reply is a message from the child to the agent.
 type Reply struct {
-	// ID is the ID of the request, or 0 for a notification.
+	// ID is the ID of the request.
 	ID uint64 `json:"id,omitempty"`
 	// Code is empty for a success.
-	Code  string `json:"code,omitempty"`
+	Code string `json:"code,omitempty"`
+	// Error is a text for people, and states what to change.
 	Error string `json:"error,omitempty"`
 	// Started is set if a failed transfer may have written some of its bytes.
-	Started  bool       `json:"started,omitempty"`
-	Endpoint *Endpoint  `json:"endpoint,omitempty"`
-	Times    *Telemetry `json:"times,omitempty"`
-	Status   *Status    `json:"status,omitempty"`
-	Plugins  []Plugin   `json:"plugins,omitempty"`
-	// Peer has sent Data.
-	Peer string `json:"peer,omitempty"`
-	Data []byte `json:"data,omitempty"`
-}
-
-// Telemetry is the measurement of one transfer by NIXL.
-type Telemetry struct {
-	PostMicros     uint64 `json:"postMicros"`
-	TransferMicros uint64 `json:"transferMicros"`
-	Bytes          uint64 `json:"bytes"`
-}
-
-// Status has the counts of the child since its start.
-type Status struct {
-	Posted    uint64 `json:"posted"`    // transfers begun
-	Succeeded uint64 `json:"succeeded"` // of these
-	Failed    uint64 `json:"failed"`    // of these
-	Running   int    `json:"running"`   // of these, abandoned ones included
-	Abandoned int    `json:"abandoned"` // of the running ones
-	Bytes     uint64 `json:"bytes"`     // of the transfers that succeeded
-	Peers     int    `json:"peers"`     // files included
-	Notified  uint64 `json:"notified"`  // notifications received
-	RSSBytes  uint64 `json:"rssBytes"`  // memory of the process, shared memory included
-	FDs       int    `json:"fds"`       // open file descriptors
-	Threads   int    `json:"threads"`
-}
-
-// Plugin is a plugin of NIXL.
-type Plugin struct {
-	Name string `json:"name"`
-	// Problem is the reason that it cannot be loaded; empty if it can.
-	Problem string            `json:"problem,omitempty"`
-	Params  map[string]string `json:"params,omitempty"`
-	Memory  []string          `json:"memory,omitempty"`
+	Started bool `json:"started,omitempty"`
+	// Endpoint answers open.
+	Endpoint *Endpoint `json:"endpoint,omitempty"`
 }
 
 // Conn sends and receives frames on a Unix socket, with at most one file descriptor each. Send is safe for concurrent use; Receive
@@ -221,6 +175,7 @@ func (c *Conn) Send(message any, file *os.File) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if file != nil {
+		// The file goes with the header, because Receive looks for it there.
 		rights := syscall.UnixRights(int(file.Fd()))
 		if _, _, err := c.c.WriteMsgUnix(frame[:headerLen], rights, nil); err != nil {
 			return fmt.Errorf("send file: %w", err)
@@ -277,6 +232,7 @@ func firstFile(control []byte) (file *os.File) {
 		if err != nil {
 			continue
 		}
+		// Further files would stay open as long as this process lives.
 		for _, fd := range fds {
 			if file != nil {
 				_ = syscall.Close(fd)

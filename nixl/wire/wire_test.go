@@ -58,7 +58,7 @@ func TestFrames(t *testing.T) {
 			if i%3 == 0 {
 				with = file
 			}
-			if err := a.Send(&Request{ID: uint64(i), Op: OpNotify, Data: bytes.Repeat([]byte{byte(i)}, i*5000)}, with); err != nil {
+			if err := a.Send(&Request{ID: uint64(i), Op: OpRemovePeer, Name: strings.Repeat("x", i*5000)}, with); err != nil {
 				t.Error(err)
 			}
 		}
@@ -70,8 +70,8 @@ func TestFrames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.ID != uint64(i) || len(r.Data) != i*5000 || (got != nil) != (i%3 == 0) {
-			t.Errorf("message %d: id %d, %d bytes, file %v", i, r.ID, len(r.Data), got)
+		if r.ID != uint64(i) || len(r.Name) != i*5000 || (got != nil) != (i%3 == 0) {
+			t.Errorf("message %d: id %d, %d bytes, file %v", i, r.ID, len(r.Name), got)
 		}
 		if got != nil {
 			got.Close()
@@ -84,7 +84,7 @@ func TestFrames(t *testing.T) {
 
 func TestFrameBounds(t *testing.T) {
 	a, b := pair(t)
-	if err := a.Send(&Request{Data: make([]byte, MaxFrame)}, nil); err == nil || !strings.Contains(err.Error(), "more than") {
+	if err := a.Send(&Request{Name: strings.Repeat("x", MaxFrame)}, nil); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("a large message: %v", err)
 	}
 
@@ -123,12 +123,11 @@ func TestInvalidMessages(t *testing.T) {
 		"open":        {Op: OpOpen},
 		"backends":    {Op: OpOpen, Open: &Open{Name: "a", Layout: layout, Slots: 1, Stride: layout.Bytes()}},
 		"addPeer":     {Op: OpAddPeer},
-		"slots":       {Op: OpAddFile, Name: "f"},
 		"transfer":    {Op: OpTransfer},
 		"same number": {Op: OpTransfer, Transfer: &Transfer{Peer: "p", Local: []int32{1}, TimeoutMicros: 1}},
 		"timeout":     {Op: OpTransfer, Transfer: &Transfer{Peer: "p", Local: []int32{1}, Remote: []int32{1}}},
 		"slot -1":     {Op: OpTransfer, Transfer: &Transfer{Peer: "p", Local: []int32{-1}, Remote: []int32{1}, TimeoutMicros: 1}},
-		"1 to":        {Op: OpNotify, Name: "p"},
+		"1 to":        {Op: OpRemovePeer},
 	} {
 		if err := r.Validate(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)

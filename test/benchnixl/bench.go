@@ -1,5 +1,5 @@
 // Command benchnixl measures the speed of NIXL on one host, beside plain Go that does the same: UCX over shared memory beside copy between
-// two mappings, UCX over TCP beside a TCP stream, and the POSIX plugin beside pread and pwrite.
+// two mappings, and UCX over TCP beside a TCP stream.
 //
 // Both kinds copy the same bytes in turns, and all bytes are compared after each copy. NIXL's times are measured in an agent: they
 // include the way to stator-transfer and back. The bounds are Config.Memory and the context.
@@ -33,8 +33,6 @@ type Config struct {
 	Rounds int
 	// Device is the network device of UCX over TCP, such as lo.
 	Device string
-	// Folder gets the file for the POSIX plugin, which is removed.
-	Folder string
 }
 
 // The bounds of a Config.
@@ -73,14 +71,13 @@ type Row struct {
 	Write      bool
 	BlockBytes int
 	Batch      int
-	// NIXL and Go are the times of the rounds, sorted. InNIXL are NIXL's own measurements of the same transfers.
-	NIXL, InNIXL, Go []time.Duration
+	// NIXL and Go are the times of the rounds, sorted.
+	NIXL, Go []time.Duration
 }
 
 // Report has the measurements of Run.
 type Report struct {
 	Library, Program string
-	Plugins          []wire.Plugin
 	Rows             []Row
 	// Failed are links that could not be measured, with the reason.
 	Failed map[string]error
@@ -91,7 +88,7 @@ type Report struct {
 	LoadBefore, LoadAfter float64
 }
 
-// Run measures all links. An error is one of the plugins or of ctx; errors of single links are in the report.
+// Run measures all links. An error comes from the configuration or from ctx; errors of single links are in the report.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -100,13 +97,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		Library: cfg.Library, Program: cfg.Program, Failed: map[string]error{}, RDMA: rdmaDevices(), CPUs: runtime.NumCPU(),
 		LoadBefore: loadAverage(),
 	}
-	var err error
-	r.Plugins, err = plugins(ctx, &cfg)
-	if err != nil {
-		return nil, err
-	}
-
-	for _, open := range []func(ctx context.Context, cfg *Config, size int) (*link, error){openShared, openTCP, openFile} {
+	for _, open := range []func(ctx context.Context, cfg *Config, size int) (*link, error){openShared, openTCP} {
 		for _, size := range cfg.BlockBytes {
 			if err := r.measure(ctx, &cfg, size, open); err != nil {
 				return r, err
@@ -142,22 +133,20 @@ func (r *Report) copies(ctx context.Context, cfg *Config, l *link, size int) err
 		row := Row{Link: l.name, Own: l.own, Write: write, BlockBytes: size, Batch: cfg.Batch}
 		// The first round connects the processes and is not counted.
 		for round := range cfg.Rounds + 1 {
-			inNIXL, took, err := l.round(ctx, write, uint64(2*round), l.byNIXL)
+			took, err := l.round(ctx, write, uint64(2*round), l.byNIXL)
 			if err != nil {
 				return err
 			}
-			_, own, err := l.round(ctx, write, uint64(2*round+1), l.byGo)
+			own, err := l.round(ctx, write, uint64(2*round+1), l.byGo)
 			if err != nil {
 				return err
 			}
 			if round > 0 {
 				row.NIXL = append(row.NIXL, took)
-				row.InNIXL = append(row.InNIXL, inNIXL)
 				row.Go = append(row.Go, own)
 			}
 		}
 		slices.Sort(row.NIXL)
-		slices.Sort(row.InNIXL)
 		slices.Sort(row.Go)
 		r.Rows = append(r.Rows, row)
 	}
@@ -172,21 +161,11 @@ func layout(size int) block.Layout {
 }
 
 // config returns the configuration of a helper.
-func (c *Config) config(name string, size int, transport transfer.Transport) transfer.Config {
+func (c *Config) config(name string, size int, transport way) transfer.Config {
 	return transfer.Config{
-		Program: c.Program, Library: c.Library, Name: name, Layout: layout(size), Slots: c.Batch, Telemetry: true,
-		Backends: []wire.Backend{transport.Backend}, Env: transport.Env,
+		Program: c.Program, Library: c.Library, Name: name, Layout: layout(size), Slots: c.Batch,
+		Backends: []wire.Backend{transport.backend}, Env: transport.env,
 	}
-}
-
-// plugins lists the plugins by a child with the POSIX plugin, which needs nothing.
-func plugins(ctx context.Context, cfg *Config) ([]wire.Plugin, error) {
-	side, err := openSide(ctx, cfg.config("probe-plugins", smallest, transfer.Transport{Backend: wire.Backend{Plugin: "POSIX"}}))
-	if err != nil {
-		return nil, err
-	}
-	defer side.close()
-	return side.helper.Plugins(ctx)
 }
 
 // Median returns the median of sorted times.

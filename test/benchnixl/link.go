@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -19,14 +18,12 @@ import (
 // link copies blocks between two sides, by NIXL and by Go.
 type link struct {
 	name, own   string
-	here, there []byte // there is nil for a file
+	here, there []byte
 	// mu guards there, which the far end of a stream uses in a goroutine.
 	mu sync.Mutex
-	// byNIXL and byGo copy all blocks from there to here, or to there with write. byNIXL returns NIXL's own measurement.
-	byNIXL, byGo func(ctx context.Context, write bool) (time.Duration, error)
-	// file is the other side in place of there; nil for memory.
-	file    *os.File
-	closers []func()
+	// byNIXL and byGo copy all blocks from there to here, or to there with write.
+	byNIXL, byGo func(ctx context.Context, write bool) error
+	closers      []func()
 }
 
 func (l *link) close() {
@@ -36,37 +33,27 @@ func (l *link) close() {
 }
 
 // round fills the source with bytes that no round before had, copies them, and compares both sides.
-func (l *link) round(ctx context.Context, write bool, seed uint64, by func(context.Context, bool) (time.Duration, error)) (
-	inner, took time.Duration, err error) {
-	if err := l.fill(write, seed); err != nil {
-		return 0, 0, err
-	}
+func (l *link) round(ctx context.Context, write bool, seed uint64, by func(context.Context, bool) error) (took time.Duration, err error) {
+	l.fill(write, seed)
 	begin := time.Now()
-	inner, err = by(ctx, write)
+	err = by(ctx, write)
 	took = time.Since(begin)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
-	return inner, took, l.compare()
+	return took, l.compare()
 }
 
 // fill writes the source of a copy.
-func (l *link) fill(write bool, seed uint64) error {
+func (l *link) fill(write bool, seed uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	source := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
 	if write {
 		_, _ = source.Read(l.here)
-		return nil
-	}
-	if l.file == nil {
+	} else {
 		_, _ = source.Read(l.there)
-		return nil
 	}
-	data := make([]byte, len(l.here))
-	_, _ = source.Read(data)
-	_, err := l.file.WriteAt(data, 0)
-	return err
 }
 
 // errBytes is the error of a copy with wrong bytes.
@@ -76,14 +63,7 @@ var errBytes = errors.New("the copied bytes differ from their source")
 func (l *link) compare() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	there := l.there
-	if l.file != nil {
-		there = make([]byte, len(l.here))
-		if _, err := l.file.ReadAt(there, 0); err != nil {
-			return err
-		}
-	}
-	if !bytes.Equal(l.here, there) {
+	if !bytes.Equal(l.here, l.there) {
 		return errBytes
 	}
 	return nil
@@ -129,17 +109,35 @@ func blocks(n int) []int32 {
 }
 
 // byHelper returns a function that copies with NIXL.
-func byHelper(h *transfer.Helper, peer string, batch int) func(context.Context, bool) (time.Duration, error) {
-	return func(ctx context.Context, write bool) (time.Duration, error) {
-		r, err := h.Transfer(ctx, transfer.Transfer{
+func byHelper(h *transfer.Helper, peer string, batch int) func(context.Context, bool) error {
+	return func(ctx context.Context, write bool) error {
+		return h.Transfer(ctx, transfer.Transfer{
 			Peer: peer, Write: write, Local: blocks(batch), Remote: blocks(batch), Timeout: roundTimeout,
 		})
-		return r.Took, err
 	}
 }
 
+// way is a way on which UCX reaches peers: its parameters, and environment variables for the child.
+type way struct {
+	backend wire.Backend
+	env     []string
+}
+
+// sharedMemory has UCX use the memory of the host. It switches off UCX's detection of dead peers, which these transports lack.
+func sharedMemory() way {
+	return way{
+		wire.Backend{Plugin: "UCX", Params: map[string]string{"ucx_error_handling_mode": "none"}},
+		[]string{"UCX_TLS=posix,sysv,cma,self"},
+	}
+}
+
+// tcp has UCX use TCP on a network device such as eth0.
+func tcp(device string) way {
+	return way{transfer.Network(), []string{"UCX_TLS=tcp", "UCX_NET_DEVICES=" + device}}
+}
+
 // openPair starts two children that reach each other by UCX.
-func openPair(ctx context.Context, l *link, cfg *Config, size int, transport transfer.Transport) error {
+func openPair(ctx context.Context, l *link, cfg *Config, size int, transport way) error {
 	a, err := openSide(ctx, cfg.config("probe-a", size, transport))
 	if err != nil {
 		return err
@@ -164,23 +162,22 @@ func openPair(ctx context.Context, l *link, cfg *Config, size int, transport tra
 const (
 	SharedMemory = "shared memory"
 	TCP          = "TCP"
-	File         = "file"
 )
 
 // openShared opens UCX over shared memory, beside copy.
 func openShared(ctx context.Context, cfg *Config, size int) (*link, error) {
 	l := &link{name: SharedMemory, own: "copy() of a shared mapping"}
-	if err := openPair(ctx, l, cfg, size, transfer.SharedMemory()); err != nil {
+	if err := openPair(ctx, l, cfg, size, sharedMemory()); err != nil {
 		l.close()
 		return l, err
 	}
-	l.byGo = func(_ context.Context, write bool) (time.Duration, error) {
+	l.byGo = func(_ context.Context, write bool) error {
 		if write {
 			copy(l.there, l.here)
 		} else {
 			copy(l.here, l.there)
 		}
-		return 0, nil
+		return nil
 	}
 	return l, nil
 }
@@ -188,7 +185,7 @@ func openShared(ctx context.Context, cfg *Config, size int) (*link, error) {
 // openTCP opens UCX over TCP, beside a stream on loopback.
 func openTCP(ctx context.Context, cfg *Config, size int) (*link, error) {
 	l := &link{name: TCP, own: "Go TCP on loopback"}
-	err := openPair(ctx, l, cfg, size, transfer.TCP(cfg.Device))
+	err := openPair(ctx, l, cfg, size, tcp(cfg.Device))
 	if err == nil {
 		l.byGo, err = l.stream(size)
 	}
@@ -200,7 +197,7 @@ func openTCP(ctx context.Context, cfg *Config, size int) (*link, error) {
 
 // stream connects two ends by TCP. The far end waits for a byte: 'r' has it send all blocks, and after 'w' it receives them and
 // answers with a byte.
-func (l *link) stream(size int) (func(context.Context, bool) (time.Duration, error), error) {
+func (l *link) stream(size int) (func(context.Context, bool) error, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -223,22 +220,22 @@ func (l *link) stream(size int) (func(context.Context, bool) (time.Duration, err
 	}()
 	// The stream ends before the memory is unmapped, so this closer is the first.
 	l.closers = append([]func(){func() { _ = near.Close(); <-done }}, l.closers...)
-	return func(_ context.Context, write bool) (time.Duration, error) {
+	return func(_ context.Context, write bool) error {
 		_ = near.SetDeadline(time.Now().Add(roundTimeout))
 		if !write {
 			if _, err := near.Write([]byte("r")); err != nil {
-				return 0, err
+				return err
 			}
 			_, err := io.ReadFull(near, l.here)
-			return 0, err
+			return err
 		}
 
 		buffers := append(net.Buffers{[]byte("w")}, split(l.here, size)...)
 		if _, err := buffers.WriteTo(near); err != nil {
-			return 0, err
+			return err
 		}
 		_, err := io.ReadFull(near, make([]byte, 1))
-		return 0, err
+		return err
 	}, nil
 }
 
@@ -277,56 +274,4 @@ func split(memory []byte, size int) (list net.Buffers) {
 		list = append(list, memory[at:at+size])
 	}
 	return list
-}
-
-// openFile opens the POSIX plugin, beside pread and pwrite on the same file. Neither waits for the disk: both use the page cache.
-func openFile(ctx context.Context, cfg *Config, size int) (*link, error) {
-	l := &link{name: File, own: "pread and pwrite"}
-	a, err := openSide(ctx, cfg.config("probe-file", size, transfer.Transport{Backend: wire.Backend{Plugin: "POSIX"}}))
-	if err != nil {
-		return l, err
-	}
-	l.closers = append(l.closers, a.close)
-	l.here = a.memory
-	if err := l.addFile(ctx, cfg, a.helper, size); err != nil {
-		l.close()
-		return l, err
-	}
-	return l, nil
-}
-
-// addFile creates a file that has no name any more, and adds it to the child.
-func (l *link) addFile(ctx context.Context, cfg *Config, h *transfer.Helper, size int) error {
-	file, err := os.CreateTemp(cfg.Folder, "stator-nixl-probe-*")
-	if err != nil {
-		return err
-	}
-	l.file = file
-	l.closers = append(l.closers, func() { _ = file.Close() })
-	if err := os.Remove(file.Name()); err != nil {
-		return err
-	}
-	if err := file.Truncate(int64(len(l.here))); err != nil {
-		return err
-	}
-	if err := h.AddFile(ctx, "file", file, cfg.Batch); err != nil {
-		return err
-	}
-
-	l.byNIXL = byHelper(h, "file", cfg.Batch)
-	l.byGo = func(_ context.Context, write bool) (time.Duration, error) {
-		for i, part := range split(l.here, size) {
-			at := int64(i * size)
-			if write {
-				_, err = file.WriteAt(part, at)
-			} else {
-				_, err = file.ReadAt(part, at)
-			}
-			if err != nil {
-				return 0, err
-			}
-		}
-		return 0, nil
-	}
-	return nil
 }

@@ -28,7 +28,6 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.IntVar(&c.Batch, "batch", 8, "blocks of each transfer")
 	f.IntVar(&c.Rounds, "rounds", 20, "how often each copy is repeated")
 	f.StringVar(&c.Device, "device", "lo", "network device of UCX over TCP")
-	f.StringVar(&c.Folder, "folder", "", "folder for a file as large as a transfer (default: $TMPDIR, then /tmp)")
 	timeout := f.Duration("timeout", 3*time.Minute, "bound on the time of all measurements")
 	err := f.Parse(args)
 	if err != nil {

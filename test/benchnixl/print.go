@@ -8,33 +8,16 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"github.com/stator-project/stator/nixl/wire"
 )
 
 // Print writes the report as text for people.
 func (r *Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "library  %s\nprogram  %s\n\n", r.Library, r.Program)
-	r.printPlugins(w)
 	r.printRows(w)
 	for _, name := range slices.Sorted(maps.Keys(r.Failed)) {
 		fmt.Fprintf(w, "%s could not be measured: %v\n\n", name, r.Failed[name])
 	}
 	r.printAdvice(w)
-}
-
-func (r *Report) printPlugins(w io.Writer) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "Plugin\tLoads\tMemory, or what is missing")
-	for _, p := range r.Plugins {
-		if p.Problem != "" {
-			fmt.Fprintf(t, "%s\tno\t%s\n", p.Name, p.Problem)
-		} else {
-			fmt.Fprintf(t, "%s\tyes\t%s\n", p.Name, strings.Join(p.Memory, ", "))
-		}
-	}
-	_ = t.Flush()
-	fmt.Fprintln(w)
 }
 
 func (r *Report) printRows(w io.Writer) {
@@ -45,14 +28,14 @@ func (r *Report) printRows(w io.Writer) {
 		"%d CPUs, load average %.1f before and %.1f after.\n\n", len(r.Rows[0].NIXL), r.CPUs, r.LoadBefore, r.LoadAfter)
 
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "Link\tOperation\tBlocks\tNIXL by stator-transfer\tNIXL alone\tIn its place\tIn GB/s\tNIXL's time, times")
+	fmt.Fprintln(t, "Link\tOperation\tBlocks\tNIXL by stator-transfer\tIn its place\tIn GB/s\tNIXL's time, times")
 	for _, row := range r.Rows {
 		operation := "READ"
 		if row.Write {
 			operation = "WRITE"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d × %s\t%s\t%s\t%s\t%s\t%.1f\n", row.Link, operation, row.Batch, Size(row.BlockBytes), row.rates(row.NIXL),
-			row.rate(Median(row.InNIXL)), row.Own, row.rates(row.Go), float64(Median(row.NIXL))/float64(Median(row.Go)))
+		fmt.Fprintf(t, "%s\t%s\t%d × %s\t%s\t%s\t%s\t%.1f\n", row.Link, operation, row.Batch, Size(row.BlockBytes), row.rates(row.NIXL),
+			row.Own, row.rates(row.Go), float64(Median(row.NIXL))/float64(Median(row.Go)))
 	}
 	_ = t.Flush()
 	fmt.Fprintln(w)
@@ -88,7 +71,6 @@ func (r *Report) printAdvice(w io.Writer) {
 	for _, l := range []struct{ name, own, between string }{
 		{SharedMemory, "copy() of a shared mapping", "Between processes of this node"},
 		{TCP, "a TCP stream in Go", "Over TCP"},
-		{File, "pread and pwrite", "With files"},
 	} {
 		switch ratio := r.Ratio(l.name); {
 		case ratio == 0:
@@ -106,8 +88,5 @@ func (r *Report) printAdvice(w io.Writer) {
 	} else {
 		fmt.Fprintf(w, "This host has RDMA by %s, which was not measured: for it, and for memory of GPUs, use NIXL.\n",
 			strings.Join(r.RDMA, ", "))
-	}
-	if !slices.ContainsFunc(r.Plugins, func(p wire.Plugin) bool { return p.Name == "UCX" && p.Problem == "" }) {
-		fmt.Fprintln(w, "UCX does not load, so NIXL reaches no other process.")
 	}
 }
