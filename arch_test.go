@@ -91,7 +91,6 @@ var allowed = map[string][]string{
 	"internal/modelfile":   {"internal/hub", "internal/models", "internal/prompt"},
 	// Commands read a token as the port does that asks for it.
 	"internal/adminclient": {"internal/listen"},
-	"internal/testkit":     {"bus", "internal/prompt", "internal/prompt/openai", "test/loopback"}, // for tests alone
 
 	// What connects processes.
 	// The server reads its certificate again as the other listeners do.
@@ -164,7 +163,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/grpcserve", "internal/hub", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/plansettings", "internal/advise", "internal/testkit"}
+var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/grpcserve", "internal/hub", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/plansettings", "internal/advise"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

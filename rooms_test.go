@@ -155,7 +155,7 @@ func readRooms(t *testing.T) map[string]*room {
 
 	for path, f := range sources(t) {
 		pkg := filepath.ToSlash(filepath.Dir(path))
-		if pkg == "." || strings.HasPrefix(pkg, "test") || strings.HasPrefix(pkg, "examples") || pkg == "internal/testkit" || ast.IsGenerated(f) {
+		if pkg == "." || strings.HasPrefix(pkg, "test") || strings.HasPrefix(pkg, "examples") || ast.IsGenerated(f) {
 			continue
 		}
 		r := rooms[roomOf(pkg)]

@@ -97,7 +97,6 @@ var behind = map[string]float64{
 	"internal/route/decision":   0.22,
 	"internal/route/eligible":   0.19,
 	"internal/route/score":      0.17,
-	"internal/testkit":          0.18,
 	"planner":                   0.19,
 	"planner/connectors/local":  0.19,
 	"workeragent/engine":        0.16,

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/admin"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestGuardedPages: without the token there are the pages of health checks alone, and the answer names the flag.

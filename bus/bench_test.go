@@ -9,7 +9,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/kv/feed"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // BenchmarkSnapshot: what does it take to pull a rank's snapshot through a NATS server on this

@@ -21,7 +21,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route/peers"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 const usersFile = `

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // candidate is a process that wants to lead.

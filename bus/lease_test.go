@@ -13,7 +13,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // epochs counts the changes of one worker's epoch that a router sees.

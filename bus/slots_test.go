@@ -11,7 +11,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // seenSlots collects the slots that a watch receives.

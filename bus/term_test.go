@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/bus/busv1"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestTermsFarAhead: a plan or an assignment whose term is far ahead of the clock has no effect, and does not keep later ones from being

@@ -19,7 +19,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/route/peers"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // newField is the number and name of a field that the next release adds to every message.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // names is a name server whose answers can be set.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestProbesOfListedWorkers: an engine that loads is waited for, and one that fails is down, though it is the only one. Its

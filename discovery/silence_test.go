@@ -10,7 +10,7 @@ import (
 
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // engine is an engine's HTTP server whose health can be set.

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/envoynames"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

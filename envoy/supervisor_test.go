@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // supervise runs a supervisor until the test ends, and returns what Run returns. resources are the

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/decision"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // loadsRouter returns a router for one model, with an adapter that has a path and one that has none. Its loads run until the

@@ -27,7 +27,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/request"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/workeragent/engine"
 )

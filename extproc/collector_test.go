@@ -12,7 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/request"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // listedRouter returns a router with two listed workers, one picked request, and its registry.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestCoverageIsLoggedWhenItChanges: a line at the start, and one for each change by more than a tenth. A warning has

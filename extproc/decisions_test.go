@@ -24,7 +24,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/decision"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // testLog is a decision log in a folder of the test's.

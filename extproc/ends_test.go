@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/stator-project/stator/extproc/messages"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestForeignEndsAreBounded: ends wait for the bus up to a bound, and names that are no replica's never become subjects.

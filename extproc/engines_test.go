@@ -16,7 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // putLength puts a worker of the model base into the fleet, whose engine reports a max_model_len.

@@ -17,7 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/request"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 const hubModel = `{name: base, path: "hf:` + testkit.HubModel + `", %s workers: [{name: w0, address: "10.0.0.1:80", healthPath: none}]}`

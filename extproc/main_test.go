@@ -12,7 +12,7 @@ import (
 	"github.com/stator-project/stator/enginesim"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // asEngine is the variable that makes this test binary a simulated engine: agents start it as one.

@@ -16,7 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/request"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // modelsRouter returns a router for two listed workers of one model.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/kv/drift"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // settings returns a configuration with these models.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/disk"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -12,8 +12,8 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/planner"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // start runs a planner on a connection of its own, until stop is called.

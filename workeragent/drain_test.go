@@ -16,7 +16,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/workeragent/engine"
 )
 

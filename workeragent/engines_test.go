@@ -21,7 +21,7 @@ import (
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/workeragent/engine"
 )
 

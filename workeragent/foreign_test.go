@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/workeragent/engine"
 )
 

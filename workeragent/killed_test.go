@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/workeragent/engine"
 )
 

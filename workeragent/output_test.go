@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/workeragent/engine"
 )
 

@@ -22,7 +22,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/workeragent/engine"
 )
 

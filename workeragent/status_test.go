@@ -8,7 +8,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestStatusOfEngines: the status of a ready engine has its process, its mirror and its source. The status of an

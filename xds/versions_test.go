@@ -22,7 +22,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // nodeOf returns the node of an Envoy of a version, as it sends it.

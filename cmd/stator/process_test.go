@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/adminclient"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // startedCommand is a command that runs in this process until stop is called or the test ends.

@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func parsed(t *testing.T, text string) *config.Config {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestSimulatedEnginesTransfer: two engines that `stator sim` starts transfer the KV cache of a prompt by the handshakes in which

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/discovery/kubernetes"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/test/kubeapi"
 )
 

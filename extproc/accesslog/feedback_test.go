@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/route"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // feedback is a server with bookings and a log, and one Envoy that is connected. It runs in a bubble of synctest.

@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

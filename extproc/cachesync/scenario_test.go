@@ -19,7 +19,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kv/kvindex"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestScenarios runs testdata/*.txt in the fake time of testing/synctest. A block is a letter, which is

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // padded returns a completion of n bytes.

@@ -25,7 +25,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/serving"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // letters is a model whose tokens are the bytes of a prompt.

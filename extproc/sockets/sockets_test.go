@@ -23,7 +23,7 @@ import (
 	"github.com/stator-project/stator/internal/kvsource/sources"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

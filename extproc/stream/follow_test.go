@@ -20,7 +20,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/prefill"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // ends is an exchange.Feedback that wants all ends, and ends their bookings.

@@ -26,7 +26,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/serving"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestExchange runs testdata/exchange/*.txt: Envoy's messages and the replies. Each byte of a chat's contents or

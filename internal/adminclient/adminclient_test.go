@@ -12,7 +12,7 @@ import (
 
 	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/listen"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestAdminPortsAreAsked asks a port on loopback, a socket, and a port with TLS, with a token.

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/child"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // role is the variable that makes this test binary one of the children below.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/child"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // startHeld runs this binary in a role behind a holder.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/child"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // share makes and opens files of shared memory whose names begin with the prefix, and sockets in the folder, and goes on until it

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 const header = "apiVersion: stator.dev/v1alpha1\nkind: Stator\n"

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/hub"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 var (

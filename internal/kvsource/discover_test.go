@@ -18,7 +18,7 @@ import (
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // captured is vLLM 0.32.0's answer.

@@ -19,7 +19,7 @@ import (
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestMain ignores a goroutine of the library's PUB socket, which these tests use as an engine: Close

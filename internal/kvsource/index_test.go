@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/kvsource"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestIndexEqualsTheCache: an engine evicts under pressure and connections break. At the end the index

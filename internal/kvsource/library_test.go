@@ -10,7 +10,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"github.com/stator-project/stator/internal/kvsource"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // replayOnly is a replay socket of the ZMQ library with the test's messages. Its answers have no

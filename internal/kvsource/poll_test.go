@@ -11,7 +11,7 @@ import (
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // polledEngine is a TensorRT-LLM engine: it answers with each event once.

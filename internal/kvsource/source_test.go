@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/enginesim"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 const anyPort = "tcp://127.0.0.1:0"

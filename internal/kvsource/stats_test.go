@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestLinesOfASourceAreBounded: an engine that restarts without end causes a few lines a minute for each rank. The

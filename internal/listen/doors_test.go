@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/listen"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 var quiet = slog.New(slog.DiscardHandler)

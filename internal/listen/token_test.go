@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/listen"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestTokenOfAFile: the token is the file without white space, and is read again when the file changes. A file that

@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestLoadBuiltinModel loads the model that comes with the program.

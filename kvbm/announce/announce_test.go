@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/bus"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/peers"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

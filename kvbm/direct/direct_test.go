@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/host"
 	"github.com/stator-project/stator/kvbm/stream"
 	"github.com/stator-project/stator/nixl/transfer"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func newNetwork(t *testing.T) *network {

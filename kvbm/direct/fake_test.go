@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm"
 	"github.com/stator-project/stator/kvbm/host"
 	"github.com/stator-project/stator/kvbm/stream"
 	"github.com/stator-project/stator/nixl/transfer"
 	"github.com/stator-project/stator/nixl/wire"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

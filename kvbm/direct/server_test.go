@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // read calls a server, and returns its answer.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/pool"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // faulty is a file whose reads and writes fail or wait.

@@ -16,9 +16,9 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm"
 	"github.com/stator-project/stator/kvbm/session"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // runWithDisk returns a node with 16 blocks of host memory and 64 on a disk, which runs until the end of the test.

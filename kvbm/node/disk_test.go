@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/disk"
 	"github.com/stator-project/stator/kvbm/object"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // withDisk has a node use a folder as its disk, of so many bytes, and a log.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestSocketCannotBeOpened: a store whose socket cannot be opened does not end. It logs that once, and serves engines when it can.

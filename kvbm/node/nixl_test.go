@@ -19,9 +19,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/direct"
 	"github.com/stator-project/stator/kvbm/session"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // nixlFetches is the number of fetches of the leak test, and nixlTrials how often a peer is killed.

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/session"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // small is a layout of blocks of 4 KiB.

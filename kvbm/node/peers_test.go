@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/peers"
 	"github.com/stator-project/stator/kvbm/session"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 const testToken = "a token of sixteen characters or more"

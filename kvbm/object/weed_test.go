@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/object"
+	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/test/weed"
 	"go.uber.org/goleak"
 )

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/stream"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // someKeys returns keys of n blocks.

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // The kinds of frames that middle changes, and the bytes of their headers.

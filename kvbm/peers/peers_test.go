@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm"
 	"github.com/stator-project/stator/kvbm/stream"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -21,9 +21,9 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm"
 	"github.com/stator-project/stator/kvbm/host"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // childVariable has the path of the socket for a test binary that is to be an engine which never commits.

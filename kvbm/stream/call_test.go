@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/stream"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // echo answers calls with their messages. open counts the connections that have not ended.

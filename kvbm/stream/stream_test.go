@@ -23,8 +23,8 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/block"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/kvbm/stream"
+	"github.com/stator-project/stator/test/testkit"
 	"go.uber.org/goleak"
 )
 

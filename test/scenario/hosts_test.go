@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // The lengths of TestHosts. `make test-hosts` plays many cuts.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/xds"
 )
 

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/stator-project/stator/envoy"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // lockedParts are parts whose router and control plane listen on all addresses, where only Envoys with a certificate

@@ -10,8 +10,8 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/planner/connectors/local"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

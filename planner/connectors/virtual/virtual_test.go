@@ -5,8 +5,8 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/planner/connectors/virtual"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func somePlan(term uint64, replicas int, reason string, drained ...string) plan.Plan {
