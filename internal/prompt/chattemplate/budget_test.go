@@ -19,12 +19,11 @@ func TestExpensiveOperationsCostSteps(t *testing.T) {
 	vars.Set("l", ListValue(items))
 
 	for _, e := range []string{
-		"big | wordcount", "big | title | length", "big | int", "big | float", "'zz' in big", "big.count('zz')", "big.find('zz')",
+		"big | title | length", "big | int", "big | float", "'zz' in big", "big.count('zz')", "big.find('zz')",
 		"big | trim", "big | escape", "big | length", "big[-1]", "big[5:7]", "big | truncate(5)", "big.isalnum()", "big.split()", "big | lower",
 		"(big.find)('zz')", "big is lower", "[big] | map('length') | list", "[big] | select('lower') | list",
 		"l | max", "-1 in l", "l == l | list", "l.count(-1)", "l | unique", "l + l", "l * 2", "l | string",
 		"2 ** 60000", "2 ** 60000 // 7", "(3 ** 30000) / (7 ** 20000)",
-		"[1] | batch(100000, 0)", "[1] | slice(100000)",
 	} {
 		tmpl, err := Parse(fmt.Sprintf(`{%% for i in range(1000) %%}{%% set x = %s %%}{%% endfor %%}`, e))
 		if err != nil {
@@ -39,7 +38,7 @@ func TestExpensiveOperationsCostSteps(t *testing.T) {
 
 // TestHugeListsAreNotMade renders templates that ask for lists of a billion elements.
 func TestHugeListsAreNotMade(t *testing.T) {
-	for _, e := range []string{"[1] | batch(10 ** 9, 0)", "[1] | slice(10 ** 9)", "[1] * 10 ** 8", "('9' * 5000000) | int"} {
+	for _, e := range []string{"[1] * 10 ** 8", "('9' * 5000000) | int"} {
 		tmpl, err := Parse("{{ " + e + " }}")
 		if err != nil {
 			t.Fatal(err)

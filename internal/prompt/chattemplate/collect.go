@@ -187,65 +187,6 @@ func extremeFilter(sign int) filter {
 	}
 }
 
-// batch imitates Jinja's filter batch(linecount, fill_with): it cuts items into rows of linecount.
-func batch(r *run, v Value, a *arguments) Value {
-	items, ok := r.iterate(v)
-	n := r.intArg(a, 0, "linecount", 1)
-	if !ok || n < 1 || !r.charge(len(items)) {
-		return undefined
-	}
-
-	var out []Value
-	for len(items) > 0 {
-		k := min(n, len(items))
-		row := append([]Value{}, items[:k]...)
-		if fill := a.argument(1, "fill_with", none); fill.kind != None {
-			if !r.chargeItems(n - len(row)) {
-				return undefined
-			}
-			row = append(row, slices.Repeat([]Value{fill}, n-len(row))...)
-		}
-		out, items = append(out, ListValue(row)), items[k:]
-	}
-
-	return sequenceOf(generatorSeq, out)
-}
-
-// groupBy imitates Jinja's filter groupby(attribute, default, case_sensitive). It returns one pair for each
-// value of the attribute: the value and the list of items that have it.
-func groupBy(r *run, v Value, a *arguments) Value {
-	items, ok := r.iterate(v)
-	if !ok {
-		return undefined
-	}
-
-	absent := a.argument(1, "default", none)
-	attr := a.argument(0, "attribute", undefined)
-	keys := make([]Value, len(items))
-	for i, item := range items {
-		keys[i] = sortKey(r.lookUpPath(item, attr, absent), a.argument(2, "case_sensitive", falseValue).truth())
-	}
-
-	// Sorting brings equal keys together, so that each new key begins a group. The key of a group is its first item's,
-	// before it is converted to lower case.
-	var out []Value
-	var last Value
-	for i, item := range r.sortByKeys(items, keys, false) {
-		key := r.lookUpPath(item, attr, absent)
-		folded := sortKey(key, a.argument(2, "case_sensitive", falseValue).truth())
-		if i == 0 || !equal(folded, last) {
-			last = folded
-			pair := tuple(key, ListValue(nil))
-			pair.list().isGroup = true
-			out = append(out, pair)
-		}
-		group := out[len(out)-1].list().Items[1].list()
-		group.Items = append(group.Items, item)
-	}
-
-	return ListValue(out)
-}
-
 // intFilter imitates Jinja's filter int(default, base).
 func intFilter(r *run, v Value, a *arguments) Value {
 	absent, base := a.argument(0, "default", IntValue(0)), r.intArg(a, 1, "base", 10)
@@ -452,15 +393,4 @@ func attrFilter(r *run, v Value, a *arguments) Value {
 		return undefinedValue(name)
 	}
 	return r.attr(v, name)
-}
-
-// center imitates Jinja's filter center(width).
-func center(r *run, v Value, a *arguments) Value {
-	width := a.argument(0, "width", IntValue(80))
-	return r.justify(text(v), &arguments{positional: []Value{width}}, true, true)
-}
-
-// wordCount imitates Jinja's filter wordcount. It counts words between white space.
-func wordCount(_ *run, v Value, _ *arguments) Value {
-	return IntValue(len(splitSpace(text(v), -1)))
 }

@@ -1,5 +1,7 @@
 package chattemplate
 
+import "slices"
+
 // compiler turns statements into closures. It resolves every name at compile time, so that a render reads a
 // variable by its slot in a frame and needs no map. A name that the template does not set becomes a free
 // name, whose value comes from the context or the globals.
@@ -147,6 +149,9 @@ func (c *compiler) loadFrom(name string, fn *funcScope) eval {
 	}
 
 	// No scope sets the name. A render resolves it once, before the first statement.
+	if slices.Contains(unsupported, name) && !c.insideIf {
+		c.fail(0, "No function named '"+name+"'.")
+	}
 	i, known := c.freeIndex[name]
 	if !known {
 		i = len(c.free)

@@ -29,10 +29,9 @@ func init() {
 		"select": selectFilter(true, false), "reject": selectFilter(false, false),
 		"selectattr": selectFilter(true, true), "rejectattr": selectFilter(false, true),
 		"sort": sortFilter, "dictsort": dictSort, "unique": unique, "sum": sumFilter,
-		"min": extremeFilter(-1), "max": extremeFilter(1), "batch": batch, "groupby": groupBy,
+		"min": extremeFilter(-1), "max": extremeFilter(1),
 		"int": intFilter, "float": floatFilter, "round": roundFilter, "abs": absFilter,
-		"indent": indent, "attr": attrFilter, "center": center, "wordcount": wordCount,
-		"truncate": truncateFilter, "slice": sliceFilter, "urlencode": urlEncode, "xmlattr": xmlAttr,
+		"indent": indent, "attr": attrFilter, "truncate": truncateFilter,
 	}
 }
 

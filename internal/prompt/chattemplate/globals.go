@@ -6,13 +6,14 @@ var globals map[string]Value
 // maxRange is the largest length that Jinja's sandbox allows for range().
 const maxRange = 100_000
 
+// unsupported lists the functions of Jinja that no known chat template uses. A template that does is refused when it is loaded.
+var unsupported = []string{"cycler", "joiner"}
+
 func init() {
 	globals = map[string]Value{
 		"range":           function("range", rangeGlobal),
 		"dict":            function("dict", dictGlobal),
 		"namespace":       function("namespace", namespaceGlobal),
-		"cycler":          function("cycler", cyclerGlobal),
-		"joiner":          function("joiner", joinerGlobal),
 		"raise_exception": function("raise_exception", raiseException),
 		"strftime_now": function("strftime_now", func(r *run, a *arguments) Value {
 			return r.newString(strftime(r.now, r.stringArg(a, 0, "format")))
@@ -106,42 +107,4 @@ func namespaceGlobal(r *run, a *arguments) Value {
 	ns := &namespace{}
 	r.fillDict(&ns.attrs, a)
 	return Value{kind: object, ref: ns}
-}
-
-// cyclerGlobal imitates Jinja's cycler(*items). The object is a namespace whose functions share a position.
-func cyclerGlobal(r *run, a *arguments) Value {
-	if len(a.positional) == 0 {
-		return r.failf("at least one item has to be provided")
-	}
-	at := 0
-	ns := &namespace{}
-	ns.attrs.Set("current", a.positional[0])
-	show := func() { ns.attrs.Set("current", a.positional[at]) }
-	ns.attrs.Set("next", function("next", func(*run, *arguments) Value {
-		v := a.positional[at]
-		at = (at + 1) % len(a.positional)
-		show()
-		return v
-	}))
-
-	ns.attrs.Set("reset", function("reset", func(*run, *arguments) Value {
-		at = 0
-		show()
-		return none
-	}))
-	return Value{kind: object, ref: ns}
-}
-
-// joinerGlobal imitates Jinja's joiner(sep). The function returns "" at the first call and sep at every later
-// one.
-func joinerGlobal(r *run, a *arguments) Value {
-	used := false
-	sep := a.argument(0, "sep", StringValue(", "))
-	return function("joiner", func(*run, *arguments) Value {
-		if !used {
-			used = true
-			return StringValue("")
-		}
-		return sep
-	})
 }

@@ -95,12 +95,8 @@ func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
 	}
 }
 
-// method returns a method of a list or tuple, bound to l. A tuple has only index and count. The pairs of
-// groupby also have the attributes grouper and list.
+// method returns a method of a list or tuple, bound to l. A tuple has only index and count.
 func (l *List) method(name string) (Value, bool) {
-	if l.isGroup && (name == "grouper" || name == "list") {
-		return l.Items[map[string]int{"grouper": 0, "list": 1}[name]], true
-	}
 	m, ok := listMethods[name]
 	if !ok || l.seq > tupleSeq || l.seq == tupleSeq && name != "index" && name != "count" {
 		return undefined, false

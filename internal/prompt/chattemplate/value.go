@@ -46,8 +46,6 @@ type List struct {
 	Items []Value
 	// nextUnread is the position of the next element that a generator returns.
 	nextUnread int
-	// isGroup is set for a pair of groupby, whose elements can also be read as grouper and list.
-	isGroup bool
 }
 
 // sequence is the Python type of a List.
