@@ -47,7 +47,7 @@ var (
 
 	sampleDemand = Demand{Replica: "r", Models: []ModelDemand{{
 		Model: "m", Requests: 9, PromptTokens: 900, PromptSquares: 1e5, CachedTokens: 80, Ended: 7, ResponseBytes: 6000, ResponseSquares: 5e7,
-		FirstNanoseconds: 4e9, PrefillNanoseconds: 5e6, PrefillTokenNanoseconds: 1.5e4, PrefillsObserved: 40, Waiting: 3, WaitingTokens: 200, BySize: [PromptSizes]uint64{7: 9},
+		PrefillNanoseconds: 5e6, PrefillTokenNanoseconds: 1.5e4, PrefillsObserved: 40, Waiting: 3, WaitingTokens: 200,
 	}}}
 	samplePlan = plan.Plan{Term: 7, Pools: []plan.Pool{{
 		Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because",

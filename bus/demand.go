@@ -29,15 +29,11 @@ type ModelDemand struct {
 	PromptSquares float64
 	// CachedTokens is the number of the tokens that were expected to be in a cache.
 	CachedTokens uint64
-	// BySize counts prompts of up to 2^i tokens, i from 0; the last entry has all longer ones.
-	BySize [PromptSizes]uint64
 	// Ended counts requests that ended with an answer.
 	Ended uint64
 	// ResponseBytes and ResponseSquares are sums over them of the bytes of their answers, and of their squares.
 	ResponseBytes   uint64
 	ResponseSquares float64
-	// FirstNanoseconds is the sum of the times to their first byte.
-	FirstNanoseconds uint64
 	// PrefillNanoseconds and PrefillTokenNanoseconds are the learned time of a prefill, for no tokens and for each, and PrefillsObserved
 	// is from how many observations.
 	PrefillNanoseconds, PrefillsObserved uint64
@@ -45,9 +41,6 @@ type ModelDemand struct {
 	// Waiting and WaitingTokens are the requests in the replica's queue now, and their prompt tokens.
 	Waiting, WaitingTokens int
 }
-
-// PromptSizes is the number of sizes of prompts that are counted apart: up to 2^23 tokens and more.
-const PromptSizes = 24
 
 // maxDemandModels bounds the models of one message.
 const maxDemandModels = 1024
@@ -87,8 +80,8 @@ func demandMessage(d *Demand) *busv1.Demand {
 		m.Models = append(m.Models, &busv1.ModelDemand{
 			Model: x.Model, Requests: x.Requests, CachedTokens: x.CachedTokens,
 			PromptTokens: x.PromptTokens, PromptSquares: x.PromptSquares, Ended: x.Ended,
-			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares, FirstNanoseconds: x.FirstNanoseconds,
-			Waiting: uint32(x.Waiting), WaitingTokens: uint64(x.WaitingTokens), PromptsBySize: x.BySize[:],
+			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares,
+			Waiting: uint32(x.Waiting), WaitingTokens: uint64(x.WaitingTokens),
 			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds,
 			PrefillsObserved: x.PrefillsObserved,
 		})
@@ -117,20 +110,17 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 			return nil, fmt.Errorf("model %.80q: a prefill lasts %d ns and %g ns for each token: there must be at most an hour of both",
 				x.Model, x.PrefillNanoseconds, x.PrefillTokenNanoseconds)
 		}
-		if x.Waiting > maxRequests || x.WaitingTokens > maxWaitingTokens || len(x.PromptsBySize) > PromptSizes {
-			return nil, fmt.Errorf("model %.80q: %d requests wait with %d tokens, and there are %d sizes: no replica has as many",
-				x.Model, x.Waiting, x.WaitingTokens, len(x.PromptsBySize))
+		if x.Waiting > maxRequests || x.WaitingTokens > maxWaitingTokens {
+			return nil, fmt.Errorf("model %.80q: %d requests wait with %d tokens: no replica has as many", x.Model, x.Waiting, x.WaitingTokens)
 		}
-		out := ModelDemand{
+		d.Models = append(d.Models, ModelDemand{
 			Model: x.Model, Requests: x.Requests, CachedTokens: x.CachedTokens,
 			PromptTokens: x.PromptTokens, PromptSquares: x.PromptSquares, Ended: x.Ended,
-			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares, FirstNanoseconds: x.FirstNanoseconds,
+			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares,
 			Waiting: int(x.Waiting), WaitingTokens: int(x.WaitingTokens),
 			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds,
 			PrefillsObserved: x.PrefillsObserved,
-		}
-		copy(out.BySize[:], x.PromptsBySize)
-		d.Models = append(d.Models, out)
+		})
 	}
 	return d, nil
 }

@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"context"
-	"math/bits"
 	"slices"
 	"strings"
 	"sync"
@@ -27,7 +26,7 @@ const demandEvery = time.Second
 //	a request is refused for a shortage   the same: more workers would have served it
 //	a request is wrong, or its model is   nothing: no worker could serve it
 //	a request waits in the queue          among the waiting ones; its arrival when it is decided
-//	a worker's answer ends, with 2xx      its bytes, and the time to the first of them
+//	a worker's answer ends, with 2xx      its bytes
 //	the same, of another replica's pick   at the replica that receives the access log
 //
 // All methods are safe for concurrent use.
@@ -75,8 +74,6 @@ func (c *demand) decided(d *decision.Decision) {
 	m.PromptTokens += uint64(d.PromptTokens)
 	m.PromptSquares += tokens * tokens
 	m.CachedTokens += uint64(d.Cached)
-	size := bits.Len(uint(max(0, d.PromptTokens-1))) // the least i with 2^i at least the tokens
-	m.BySize[min(size, bus.PromptSizes-1)]++
 }
 
 // ended counts a request that a worker has answered.
@@ -107,7 +104,6 @@ func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
 	m.Ended++
 	m.ResponseBytes += e.ResponseBytes
 	m.ResponseSquares += size * size
-	m.FirstNanoseconds += uint64(max(0, e.FirstByte))
 }
 
 // message returns the demand since the start, with the requests that wait in the queues now, and the learned speed of the engines. A

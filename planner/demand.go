@@ -104,7 +104,6 @@ func (m *modelDemand) addDifference(now, was *bus.ModelDemand) {
 	m.Ended += now.Ended - was.Ended
 	m.ResponseBytes += now.ResponseBytes - was.ResponseBytes
 	m.ResponseSquares += max(0, now.ResponseSquares-was.ResponseSquares)
-	m.FirstNanoseconds += now.FirstNanoseconds - was.FirstNanoseconds
 }
 
 // generated adds tokens that an engine of a model made after first ones.
@@ -176,14 +175,10 @@ func (m *modelDemand) demand(name string, over time.Duration) plan.Demand {
 		Model: name, Over: over, Requests: int(m.Requests), CachedTokens: float64(m.CachedTokens),
 		Prompt: plan.Lengths{Count: int(m.Requests), Sum: float64(m.PromptTokens), Squares: m.PromptSquares},
 	}
-	if m.Ended == 0 {
-		return out
+	if m.Ended == 0 || m.gaps == 0 {
+		return out // without gaps, the engines count no tokens
 	}
 
-	out.TTFT = time.Duration(m.FirstNanoseconds / m.Ended)
-	if m.gaps == 0 {
-		return out // the engines count no tokens
-	}
 	// Engines count the tokens of all answers, and routers the bytes of each: the spread of bytes stands for the spread of
 	// tokens.
 	n := float64(m.Ended)

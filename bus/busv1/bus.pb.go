@@ -985,19 +985,17 @@ func (x *Demand) GetModels() []*ModelDemand {
 
 // ModelDemand is the part of one model.
 type ModelDemand struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Model            string                 `protobuf:"bytes,1,opt,name=model" json:"model,omitempty"`
-	Requests         uint64                 `protobuf:"varint,2,opt,name=requests" json:"requests,omitempty"`                                 // that arrived
-	PromptTokens     uint64                 `protobuf:"varint,3,opt,name=prompt_tokens,json=promptTokens" json:"prompt_tokens,omitempty"`     // of those
-	PromptSquares    float64                `protobuf:"fixed64,4,opt,name=prompt_squares,json=promptSquares" json:"prompt_squares,omitempty"` // sum of the squares of their tokens
-	CachedTokens     uint64                 `protobuf:"varint,5,opt,name=cached_tokens,json=cachedTokens" json:"cached_tokens,omitempty"`     // of those, expected to be in a cache
-	Ended            uint64                 `protobuf:"varint,6,opt,name=ended" json:"ended,omitempty"`                                       // requests that ended with an answer
-	ResponseBytes    uint64                 `protobuf:"varint,7,opt,name=response_bytes,json=responseBytes" json:"response_bytes,omitempty"`  // of those
-	ResponseSquares  float64                `protobuf:"fixed64,8,opt,name=response_squares,json=responseSquares" json:"response_squares,omitempty"`
-	FirstNanoseconds uint64                 `protobuf:"varint,9,opt,name=first_nanoseconds,json=firstNanoseconds" json:"first_nanoseconds,omitempty"` // sum of the times to their first byte
-	Waiting          uint32                 `protobuf:"varint,10,opt,name=waiting" json:"waiting,omitempty"`                                          // in the replica's queue, now
-	WaitingTokens    uint64                 `protobuf:"varint,11,opt,name=waiting_tokens,json=waitingTokens" json:"waiting_tokens,omitempty"`
-	PromptsBySize    []uint64               `protobuf:"varint,12,rep,packed,name=prompts_by_size,json=promptsBySize" json:"prompts_by_size,omitempty"` // with up to 2^i tokens, i from 0
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Model           string                 `protobuf:"bytes,1,opt,name=model" json:"model,omitempty"`
+	Requests        uint64                 `protobuf:"varint,2,opt,name=requests" json:"requests,omitempty"`                                 // that arrived
+	PromptTokens    uint64                 `protobuf:"varint,3,opt,name=prompt_tokens,json=promptTokens" json:"prompt_tokens,omitempty"`     // of those
+	PromptSquares   float64                `protobuf:"fixed64,4,opt,name=prompt_squares,json=promptSquares" json:"prompt_squares,omitempty"` // sum of the squares of their tokens
+	CachedTokens    uint64                 `protobuf:"varint,5,opt,name=cached_tokens,json=cachedTokens" json:"cached_tokens,omitempty"`     // of those, expected to be in a cache
+	Ended           uint64                 `protobuf:"varint,6,opt,name=ended" json:"ended,omitempty"`                                       // requests that ended with an answer
+	ResponseBytes   uint64                 `protobuf:"varint,7,opt,name=response_bytes,json=responseBytes" json:"response_bytes,omitempty"`  // of those
+	ResponseSquares float64                `protobuf:"fixed64,8,opt,name=response_squares,json=responseSquares" json:"response_squares,omitempty"`
+	Waiting         uint32                 `protobuf:"varint,10,opt,name=waiting" json:"waiting,omitempty"` // in the replica's queue, now
+	WaitingTokens   uint64                 `protobuf:"varint,11,opt,name=waiting_tokens,json=waitingTokens" json:"waiting_tokens,omitempty"`
 	// The learned time of a prefill: for no tokens, for each token, and from how many observations.
 	PrefillNanoseconds      uint64  `protobuf:"varint,13,opt,name=prefill_nanoseconds,json=prefillNanoseconds" json:"prefill_nanoseconds,omitempty"`
 	PrefillTokenNanoseconds float64 `protobuf:"fixed64,14,opt,name=prefill_token_nanoseconds,json=prefillTokenNanoseconds" json:"prefill_token_nanoseconds,omitempty"`
@@ -1092,13 +1090,6 @@ func (x *ModelDemand) GetResponseSquares() float64 {
 	return 0
 }
 
-func (x *ModelDemand) GetFirstNanoseconds() uint64 {
-	if x != nil {
-		return x.FirstNanoseconds
-	}
-	return 0
-}
-
 func (x *ModelDemand) GetWaiting() uint32 {
 	if x != nil {
 		return x.Waiting
@@ -1111,13 +1102,6 @@ func (x *ModelDemand) GetWaitingTokens() uint64 {
 		return x.WaitingTokens
 	}
 	return 0
-}
-
-func (x *ModelDemand) GetPromptsBySize() []uint64 {
-	if x != nil {
-		return x.PromptsBySize
-	}
-	return nil
 }
 
 func (x *ModelDemand) GetPrefillNanoseconds() uint64 {
@@ -1534,7 +1518,7 @@ const file_bus_proto_rawDesc = "" +
 	"\x04host\x18\x03 \x01(\tR\x04host\"V\n" +
 	"\x06Demand\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x122\n" +
-	"\x06models\x18\x02 \x03(\v2\x1a.stator.bus.v1.ModelDemandR\x06models\"\xc8\x04\n" +
+	"\x06models\x18\x02 \x03(\v2\x1a.stator.bus.v1.ModelDemandR\x06models\"\xff\x03\n" +
 	"\vModelDemand\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x04R\brequests\x12#\n" +
@@ -1543,15 +1527,14 @@ const file_bus_proto_rawDesc = "" +
 	"\rcached_tokens\x18\x05 \x01(\x04R\fcachedTokens\x12\x14\n" +
 	"\x05ended\x18\x06 \x01(\x04R\x05ended\x12%\n" +
 	"\x0eresponse_bytes\x18\a \x01(\x04R\rresponseBytes\x12)\n" +
-	"\x10response_squares\x18\b \x01(\x01R\x0fresponseSquares\x12+\n" +
-	"\x11first_nanoseconds\x18\t \x01(\x04R\x10firstNanoseconds\x12\x18\n" +
+	"\x10response_squares\x18\b \x01(\x01R\x0fresponseSquares\x12\x18\n" +
 	"\awaiting\x18\n" +
 	" \x01(\rR\awaiting\x12%\n" +
-	"\x0ewaiting_tokens\x18\v \x01(\x04R\rwaitingTokens\x12&\n" +
-	"\x0fprompts_by_size\x18\f \x03(\x04R\rpromptsBySize\x12/\n" +
+	"\x0ewaiting_tokens\x18\v \x01(\x04R\rwaitingTokens\x12/\n" +
 	"\x13prefill_nanoseconds\x18\r \x01(\x04R\x12prefillNanoseconds\x12:\n" +
 	"\x19prefill_token_nanoseconds\x18\x0e \x01(\x01R\x17prefillTokenNanoseconds\x12+\n" +
-	"\x11prefills_observed\x18\x0f \x01(\x04R\x10prefillsObserved\"F\n" +
+	"\x11prefills_observed\x18\x0f \x01(\x04R\x10prefillsObservedJ\x04\b\t\x10\n" +
+	"J\x04\b\f\x10\r\"F\n" +
 	"\x05Slots\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12)\n" +
 	"\x05slots\x18\x02 \x03(\v2\x13.stator.bus.v1.SlotR\x05slots\"^\n" +

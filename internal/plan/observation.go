@@ -130,8 +130,6 @@ type Demand struct {
 	CachedTokens float64
 	// Waiting and WaitingTokens are the requests in routers' queues now, and their prompt tokens.
 	Waiting, WaitingTokens int
-	// TTFT and ITL are the latencies that clients saw, in the mean; 0 is unknown.
-	TTFT, ITL time.Duration
 	// Prefill is the duration of prefills, as routers have learned it; without observations it is unknown.
 	Prefill perfmodel.Line
 }

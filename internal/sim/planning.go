@@ -125,9 +125,6 @@ func (w *worker) observe(over time.Duration) *plan.Load {
 // Invariant: figures.Waiting is the number of requests in all routers' queues now.
 type demand struct {
 	figures plan.Demand
-	ttft    time.Duration // sum over requests that ended
-	itl     time.Duration // sum over gaps between their tokens
-	gaps    int
 }
 
 // arrived counts a request and its prompt.
@@ -145,25 +142,14 @@ func (d *demand) waits(j *job, n int) {
 	d.figures.WaitingTokens += n * len(j.engine.Prompt)
 }
 
-// ended counts the answer of a request that ends now, and the latencies that its client saw.
-func (d *demand) ended(j *job, now time.Duration, tokens int) {
-	add(&d.figures.Answer, tokens)
-	d.ttft += j.first - j.at
-	d.itl += now - j.first
-	d.gaps += tokens - 1
-}
+// ended counts the answer of a request that ends now.
+func (d *demand) ended(tokens int) { add(&d.figures.Answer, tokens) }
 
-// take returns the figures of a time that ends now, and begins the next one. A mean of nothing is 0, which is unknown.
+// take returns the figures of a time that ends now, and begins the next one.
 func (d *demand) take(over time.Duration) plan.Demand {
 	out := d.figures
 	out.Model = Model
 	out.Over = over
-	if out.Answer.Count > 0 {
-		out.TTFT = d.ttft / time.Duration(out.Answer.Count)
-	}
-	if d.gaps > 0 {
-		out.ITL = d.itl / time.Duration(d.gaps)
-	}
 
 	// Requests that wait now wait also at the beginning of the next time.
 	*d = demand{figures: plan.Demand{Waiting: out.Waiting, WaitingTokens: out.WaitingTokens}}

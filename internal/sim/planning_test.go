@@ -166,8 +166,8 @@ func writeSeries(b *strings.Builder, title string, series []Replicas) {
 func describe(b *strings.Builder, o *plan.Observation) {
 	fmt.Fprintf(b, "observed after %v:\n", o.At.Sub(epoch))
 	d := o.Demand[0]
-	fmt.Fprintf(b, "  %s over %v: %d requests, prompts %v, answers %v, cached %.0f, waiting %d (%d tokens), TTFT %v, ITL %v\n", d.Model, d.Over,
-		d.Requests, d.Prompt, d.Answer, d.CachedTokens, d.Waiting, d.WaitingTokens, d.TTFT, d.ITL)
+	fmt.Fprintf(b, "  %s over %v: %d requests, prompts %v, answers %v, cached %.0f, waiting %d (%d tokens)\n", d.Model, d.Over,
+		d.Requests, d.Prompt, d.Answer, d.CachedTokens, d.Waiting, d.WaitingTokens)
 	for _, w := range o.Workers {
 		fmt.Fprintf(b, "  %s %s %s since %v", w.Name, w.Role, w.State, w.Since.Sub(epoch))
 		if l := w.Load; l != nil {

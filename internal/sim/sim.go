@@ -438,7 +438,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 		return
 	}
 	r.tally.countEnd(j, r.now, out.Index+1)
-	r.demand.ended(j, r.now, out.Index+1)
+	r.demand.ended(out.Index + 1)
 	r.reportOutcome(j, Outcome{First: j.first, End: r.now, Cached: out.Cached, Output: out.Index + 1})
 	r.inFlight--
 	delete(j.worker.jobs, j)

@@ -75,8 +75,6 @@ const (
 	requests        = "dynamo_frontend_requests_total"
 	promptTokens    = "dynamo_frontend_input_sequence_tokens"
 	answerTokens    = "dynamo_frontend_output_sequence_tokens"
-	firstToken      = "dynamo_frontend_time_to_first_token_seconds"
-	tokenGap        = "dynamo_frontend_inter_token_latency_seconds"
 	hitRate         = "dynamo_component_router_kv_hit_rate"
 )
 
@@ -109,13 +107,12 @@ func (s *Source) Take(ctx context.Context, now time.Time) ([]plan.Demand, error)
 		return values
 	}
 	prompt, answer := mean(promptTokens), mean(answerTokens)
-	ttft, itl := mean(firstToken), mean(tokenGap)
 	hit := mean(hitRate)
 
 	var out []plan.Demand
 	for _, model := range slices.Sorted(maps.Keys(arrived)) {
 		n := int(math.Round(arrived[model] * over.Seconds() / span.Seconds()))
-		d := plan.Demand{Model: model, Over: over, Requests: n, TTFT: seconds(ttft[model]), ITL: seconds(itl[model])}
+		d := plan.Demand{Model: model, Over: over, Requests: n}
 		d.Prompt, d.Answer = lengths(n, prompt[model]), lengths(n, answer[model])
 		share, known := hit[model]
 		if !known {
@@ -133,14 +130,6 @@ func lengths(n int, mean float64) plan.Lengths {
 		return plan.Lengths{}
 	}
 	return plan.Lengths{Count: n, Sum: float64(n) * mean, Squares: float64(n) * mean * mean}
-}
-
-// seconds returns a duration; 0 for an unknown one.
-func seconds(v float64) time.Duration {
-	if !(v > 0 && v < 1e6) {
-		return 0
-	}
-	return time.Duration(v * float64(time.Second))
 }
 
 // increase returns by how much a counter has grown, by model.
