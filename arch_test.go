@@ -97,7 +97,7 @@ var allowed = map[string][]string{
 	"bus": {"bus/busv1", "internal/backoff", "internal/listen", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	// Plans set weights and drains of workers.
 	"discovery/kubernetes": {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/listen", "internal/metric"},
-	"discovery": {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
+	"discovery":            {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
 	// The page of decisions shows them as the decision log has them, and those of the agent and of Envoys their status.
 	// The stores of KV blocks are shown and changed by their keys.
 	"admin": {"extproc/accesslog", "workeragent", "kvbm", "internal/kv/block", "kvbm/node", "kvbm/peers", "xds", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel", "internal/route/decision", "internal/route/learned"},
@@ -144,11 +144,11 @@ var allowed = map[string][]string{
 	// Copies by NIXL run its child beside the stream, which carries what nodes have to exchange.
 	"kvbm/direct": {"internal/backoff", "internal/kv/block", "kvbm/host", "kvbm/stream", "nixl/transfer", "nixl/wire"},
 	// An agent's child has NIXL and the protocol, and the agent only the protocol: transfer must not import engine or nixl.
-	"nixl/wire":          {"internal/kv/block"},
-	"nixl/serve":         {"nixl/wire"},
-	"nixl/engine":        {"nixl", "nixl/serve", "nixl/wire"},
-	"nixl/transfer":      {"internal/child", "internal/kv/block", "nixl/wire"},
-	"kvbm/stream":        {"internal/kv/block", "internal/backoff"},
+	"nixl/wire":     {"internal/kv/block"},
+	"nixl/serve":    {"nixl/wire"},
+	"nixl/engine":   {"nixl", "nixl/serve", "nixl/wire"},
+	"nixl/transfer": {"internal/child", "internal/kv/block", "nixl/wire"},
+	"kvbm/stream":   {"internal/kv/block", "internal/backoff"},
 	// Engines take the names of models on a hub without the prefix.
 	"workeragent/engine": {"internal/config", "internal/engines", "internal/fleet", "internal/hub"},
 	"enginesim":          {"internal/perfmodel", "internal/kv/block", "kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},

@@ -92,6 +92,7 @@ func (d *doors) serveRelay(ctx context.Context) {
 // name no model. With one model Envoy needs no pool: its only route leads there.
 func requestSettings(settings *config.Config) exchange.Settings {
 	g := &settings.Gateway
+	// Without a model, because none has been discovered yet, requests that name none are refused as those that name one are: 503.
 	first := ""
 	if len(settings.Models) > 0 {
 		first = settings.Models[0].Name

@@ -67,6 +67,8 @@ func (r *Router) followList(ctx context.Context) {
 			return
 		}
 
+		// Both events end here: a list may have workers that need not wait, and the time of one may be over when a list comes. Applying
+		// the same workers again changes nothing.
 		now, next := coming.arrived(list, r.members.Workers(), time.Now())
 		r.applyList(now)
 		due = nil
@@ -113,7 +115,8 @@ func (a *arrivals) arrived(list, present []fleet.Worker, now time.Time) (workers
 	return workers, wait
 }
 
-// isSame reports whether a worker of a list is the one that is present. The configuration sets no epoch, and a name has its address later.
+// isSame reports whether a worker of a list is the one that is present, apart from what is found out later: the configuration sets no
+// epoch, and the address of a name comes from a lookup. A worker that was discovered has both from the start.
 func isSame(listed, present fleet.Worker) bool {
 	if listed.Epoch == 0 {
 		listed.Epoch = present.Epoch

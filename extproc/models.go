@@ -51,6 +51,7 @@ type catalog struct {
 	// reloaded wakes followHub. It has one place.
 	reloaded chan struct{}
 
+	// Models are replaced as a whole, so that requests never see one without its adapters or its aliases.
 	// mu is held while the models are replaced: by a new configuration, and after a change of the engines' facts.
 	mu sync.Mutex
 	// prepared holds the loaded models by path: a model's files are read once.
@@ -85,7 +86,8 @@ func (c *catalog) setModels(settings *config.Config) error {
 		return err
 	}
 	if before != nil && slices.EqualFunc(before.Models, settings.Models, func(a, b config.Model) bool { return a.Path == b.Path }) {
-		return nil // workers come and go, which is no reason to ask a hub again
+		// Workers come and go, ten times a second during a rollout, which is no reason to ask a hub again before its pause is over.
+		return nil
 	}
 	select {
 	case c.reloaded <- struct{}{}:

@@ -21,10 +21,12 @@ import (
 // accountFolder is the folder in which a kubelet mounts the service account of a pod.
 const accountFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Client reads objects from an API server. It is safe for concurrent use.
+// Client reads objects from an API server. It tries nothing again: followers do, because they know what they have already. It is safe for
+// concurrent use.
 type Client struct {
-	base      string
-	tokenFile string // empty for an API server that asks for none
+	base string
+	// tokenFile is empty for an API server that asks for no token. The token in it is valid for an hour or so.
+	tokenFile string
 	namespace string // of the pod; empty outside of a cluster
 	http      *http.Client
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// pod has the fields of a pod that are read.
+// pod has the fields of a pod that are read. The API server checks types, so that a field of another type is an error of the whole answer.
 type pod struct {
 	Metadata metadata `json:"metadata"`
 	Status   struct {
@@ -64,8 +64,15 @@ var roles = map[string]fleet.Role{
 	"prefill": fleet.Prefill, "decode": fleet.Decode, "both": fleet.Aggregated, "prefill-decode": fleet.Aggregated,
 }
 
-// The labels of roles, in the order in which they count, and the labels of revisions: a rollout replaces all roles of a revision, whose
-// engines may not be able to exchange KV caches with others.
+// The labels of roles, in the order in which they count, and the labels of revisions:
+//
+//	set by                          role                                            revision
+//	llm-d, by hand or by its guides llm-d.ai/role                                   none
+//	DisaggregatedSet of LWS         disaggregatedset.x-k8s.io/role                  disaggregatedset.x-k8s.io/revision
+//	Dynamo's operator               nvidia.com/dynamo-component-type; a pod of      nvidia.com/dynamo-worker-hash
+//	                                type worker has a sub-component-type beside it
+//
+// A rollout replaces all roles of a revision. Engines of two revisions may not be able to exchange KV caches.
 var (
 	roleLabels = []string{
 		"llm-d.ai/role", "disaggregatedset.x-k8s.io/role", "nvidia.com/dynamo-sub-component-type", "nvidia.com/dynamo-component-type",

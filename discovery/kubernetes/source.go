@@ -162,7 +162,7 @@ func (s *Source) Workers() []Worker {
 		}
 	}
 
-	// The order is the same in every replica, and so is the endpoint that counts of two with one address.
+	// Replicas exchange bookings by the names of workers. The order is the same in every replica, and so is the endpoint that counts of two with one address.
 	slices.SortFunc(workers, func(a, b Worker) int { return strings.Compare(a.Name, b.Name) })
 	seen := map[string]bool{}
 	return slices.DeleteFunc(workers, func(w Worker) bool {
@@ -226,7 +226,7 @@ func (s *Source) notifyLocked() {
 	s.changed = make(chan struct{})
 }
 
-// target is what the pods of a group are selected by.
+// target is what the pods of a group are selected by. The zero value is the target of a pool that has not been found.
 type target struct {
 	labels string
 	ports  []int
@@ -383,7 +383,8 @@ func (s *Source) setLocked(g *group, name string, now []Endpoint, start func(End
 	s.notifyLocked()
 }
 
-// ask asks an engine for its identity until it answers, or until ctx ends.
+// ask asks an engine for its identity until it answers, or until ctx ends. It is not asked again after that: what a process serves under
+// its name does not change, and adapters are followed elsewhere. A restart is another endpoint.
 func (s *Source) ask(ctx context.Context, e Endpoint, a *answer) {
 	retry := backoff.Backoff{Min: askMin, Max: askMax}
 	for ctx.Err() == nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/discovery/kubernetes"
-	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/test/kubeapi"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
