@@ -263,7 +263,8 @@ func (s *Source) follow(ctx context.Context, g *group) {
 // followPool follows an InferencePool and its pods until ctx ends. A pool that is deleted leaves its workers, because a mistake there would
 // stop all traffic.
 func (s *Source) followPool(ctx context.Context, g *group, start func(Endpoint) *answer) {
-	// now is what the pods are selected by. Only the goroutine of the follower below changes it.
+	// now is what the pods are selected by. Only the goroutine of the follower below changes it, so it needs no lock. It stays when the
+	// pool is deleted.
 	var now target
 	var pods sync.WaitGroup
 	stop := func() {} // ends the watch of the pods
