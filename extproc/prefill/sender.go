@@ -227,6 +227,7 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 	ask := r.Ask
 	ask.ID, ask.Role = d.PrefillID(len(r.Tried)), fleet.Prefill
 	ask.Session, ask.Source = d.Session, d.Source
+	ask.Revision = d.Revision
 	ask.Except = slices.Concat(r.Tried, s.standings.paused(now))
 	ask.IgnoreBodyHints = true
 	p := s.router.Decide(&ask, now)

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"slices"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -56,8 +57,42 @@ func (r *Router) chooseLegs(w *workspace, q *request.Prepared, d *decision.Decis
 		d.Legs = r.compareLegs(w, q, d)
 		q.Remote = d.Legs.Prefill+d.Legs.Decode < d.Legs.Local
 	}
+	if q.Remote && !keepPartners(w) {
+		q.Remote, d.Legs = false, decision.Legs{Why: decision.LegsNoPrefill}
+		if transfer == fleet.TransferBootstrap {
+			return refuseApart(q)
+		}
+	}
 	d.Split = q.Remote
 	return nil
+}
+
+// keepPartners leaves the decode workers that a free prefill worker can serve: one of the same revision, or of none. During a rollout a
+// revision may have no prefill worker yet, or none any more. False means that no free decode worker has a partner; all of them stay then.
+func keepPartners(w *workspace) bool {
+	// All revisions but a few are equal, and mostly there is none.
+	var few [4]string
+	revisions := few[:0]
+	for i := range w.legs.field.Free {
+		revision := w.legs.field.Ranks[i].Worker.Revision
+		if revision == "" {
+			return true
+		}
+		if !slices.Contains(revisions, revision) {
+			revisions = append(revisions, revision)
+		}
+	}
+
+	fits := func(rank *fleet.Rank) bool {
+		return rank.Worker.Revision == "" || slices.Contains(revisions, rank.Worker.Revision)
+	}
+	for i := range w.field.Free {
+		if fits(&w.field.Ranks[i]) {
+			w.field.Keep(fits)
+			return true
+		}
+	}
+	return false
 }
 
 // refuseApart refuses a request whose prompt no worker can compute.

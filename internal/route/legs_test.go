@@ -23,12 +23,13 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// newLegs returns a router for workers that prefill (p…), decode (d…) or do both (a…), without events.
+// newLegs returns a router for workers that prefill (p…), decode (d…) or do both (a…), without events. A revision follows an @.
 func newLegs(t *testing.T, cfg serving.Config, names ...string) *Router {
 	t.Helper()
 	f := fleet.New(fleet.Hooks{})
 	for i, name := range names {
-		w := fleet.Worker{Name: name, Model: "m", Address: fmt.Sprintf("10.0.0.%d:80", i+1), Ranks: 1, State: fleet.Ready,
+		name, revision, _ := strings.Cut(name, "@")
+		w := fleet.Worker{Name: name, Revision: revision, Model: "m", Address: fmt.Sprintf("10.0.0.%d:80", i+1), Ranks: 1, State: fleet.Ready,
 			Transfer: fleet.TransferP2P, TransferAt: fmt.Sprintf("10.0.0.%d:25710", i+1)}
 		w.Role = map[byte]fleet.Role{'p': fleet.Prefill, 'd': fleet.Decode, 'a': fleet.Aggregated}[name[0]]
 		if _, err := f.Put(w); err != nil {
@@ -108,6 +109,42 @@ func TestLegsWithoutChoice(t *testing.T) {
 		r := newLegs(t, c.cfg, c.fleet...)
 		if d := r.ask("id", text("a", 400), c.change); d.Outcome != decision.Picked || d.Split != c.split || d.Legs.Why != c.why {
 			t.Errorf("%s: split %v, because %q\n%s", c.name, d.Split, d.Legs.Why, d)
+		}
+	}
+}
+
+// TestRevisionsStayApart: both parts of a request are computed by workers of one revision. A decode worker without a prefill worker of its
+// revision computes prompts itself, and gets no requests whose prompts must be computed elsewhere.
+func TestRevisionsStayApart(t *testing.T) {
+	always := serving.Config{Prefill: serving.PrefillRemote}
+	for _, c := range []struct {
+		fleet           []string
+		decode, prefill string
+		split           bool
+	}{
+		{[]string{"p1@r1", "d1@r1", "p2@r2", "d2@r2"}, "d1 d2", "p1 p2", true},
+		{[]string{"p2@r2", "d1@r1", "d2@r2"}, "d2", "p2", true},
+		{[]string{"p2@r2", "d1@r1"}, "d1", "", false},
+		{[]string{"p1", "d1@r1", "d2"}, "d1 d2", "p1", true},
+		{[]string{"p1@r1", "d1", "d2@r2"}, "d1", "p1", true},
+	} {
+		r := newLegs(t, always, c.fleet...)
+		for i := range 12 {
+			id := fmt.Sprint("id", i)
+			d := r.ask(id, text(id, 400))
+			if d.Outcome != decision.Picked || d.Split != c.split || !strings.Contains(c.decode, d.Worker) {
+				t.Fatalf("%v: split %v, to %s\n%s", c.fleet, d.Split, d.Worker, d)
+			}
+			if !d.Split {
+				continue
+			}
+			p := r.ask(id+".p", text(id, 400), func(q *request.Request) { q.Role, q.Revision = fleet.Prefill, d.Revision })
+			if p.Outcome != decision.Picked || !strings.Contains(c.prefill, p.Worker) {
+				t.Fatalf("%v: prompt to %s\n%s", c.fleet, p.Worker, p)
+			}
+			if strings.Count(c.decode, " ") > 0 && strings.Count(c.prefill, " ") > 0 && d.Worker[1] != p.Worker[1] {
+				t.Errorf("%v: %s computes for %s", c.fleet, p.Worker, d.Worker)
+			}
 		}
 	}
 }

@@ -73,6 +73,8 @@ type Placement struct {
 	Worker      string
 	Rank, Ranks int
 	Address     string
+	// Revision is the revision of the rollout that Worker belongs to. A prefill worker must have the same.
+	Revision string `json:",omitempty"`
 	// Transfer is the way in which Worker takes part in transfers of KV caches, and TransferAt the address of Rank for them.
 	Transfer   fleet.Transfer `json:",omitempty"`
 	TransferAt string         `json:"-"`

@@ -127,6 +127,27 @@ func Admits(rank *fleet.Rank, booked int64, now time.Time) bool {
 	return rank.Load.Health().Admits(booked, now)
 }
 
+// Keep leaves the ranks for which keep returns true.
+func (f *Field) Keep(keep func(rank *fleet.Rank) bool) {
+	kept, free := 0, 0
+	for i := range f.Ranks {
+		if !keep(&f.Ranks[i]) {
+			continue
+		}
+		if i < f.Free {
+			free++
+		}
+		f.Ranks[kept] = f.Ranks[i]
+		f.Facts[kept] = f.Facts[i]
+		kept++
+	}
+	f.Ranks = f.Ranks[:kept]
+	f.Facts = f.Facts[:kept]
+	f.Free = free
+	f.Nodes = f.Nodes[:0]
+	f.cached = poolMoment{} // the next request finds its own
+}
+
 // addRank appends a ready rank. Free ranks stand in front of busy ones.
 func (f *Field) addRank(rank fleet.Rank, free bool) {
 	f.Ranks = append(f.Ranks, rank)

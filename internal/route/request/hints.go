@@ -22,6 +22,7 @@ type Hints struct {
 	Allowed       []string // workers, sorted; empty means every worker
 	except        []string // workers at which the request has failed
 	only          []string // endpoints, as in Request.Only
+	revision      string   // as in Request.Revision
 	Worker        string   // the only worker; empty means any
 	Rank          int      // the only rank; -1 means any
 	Class, Tenant string
@@ -41,7 +42,7 @@ type Hints struct {
 // ReadHints merges the hints of the body with the hints of trusted headers, which take
 // precedence. parsed may be nil.
 func ReadHints(req *Request, parsed *prompt.Request) Hints {
-	h := Hints{Rank: -1, Role: req.Role, except: req.Except, only: req.Only, Tenant: req.Tenant}
+	h := Hints{Rank: -1, Role: req.Role, except: req.Except, only: req.Only, revision: req.Revision, Tenant: req.Tenant}
 	h.ReadsNoCache = parsed != nil && parsed.PromptLogprobs
 	if parsed != nil && !req.IgnoreBodyHints {
 		if h.Tenant == "" {
@@ -99,7 +100,7 @@ func (h *Hints) PolicyInput(session string) pick.Request {
 
 // IsRestricted reports whether some ready ranks of the pool may be closed to the request.
 func (h *Hints) IsRestricted() bool {
-	return len(h.except) > 0 || h.only != nil || len(h.Allowed) > 0 || h.Worker != "" || h.Rank >= 0 || len(h.Required) > 0
+	return len(h.except) > 0 || h.only != nil || h.revision != "" || len(h.Allowed) > 0 || h.Worker != "" || h.Rank >= 0 || len(h.Required) > 0
 }
 
 // Exclusion is the first hint that excludes a rank, in the order in which hints are checked. A later one
@@ -107,7 +108,7 @@ func (h *Hints) IsRestricted() bool {
 type Exclusion int
 
 const (
-	ExcludedByFailure Exclusion = iota // the request has failed at the worker
+	ExcludedByFailure Exclusion = iota // the request has failed at the worker, or another part of it is at another revision
 	ExcludedBySubset                   // the gateway does not allow its endpoint
 	ExcludedByAllowed                  // the worker is not among the allowed workers
 	ExcludedByWorker                   // another worker is named
@@ -119,6 +120,9 @@ const (
 // Excludes returns the first hint that closes a rank to the request.
 func (h *Hints) Excludes(r *fleet.Rank) Exclusion {
 	if slices.Contains(h.except, r.Worker.Name) {
+		return ExcludedByFailure
+	}
+	if h.revision != "" && r.Worker.Revision != "" && h.revision != r.Worker.Revision {
 		return ExcludedByFailure
 	}
 	if h.only != nil && !h.isInSubset(r.Worker.Address) {

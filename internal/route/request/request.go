@@ -32,6 +32,8 @@ type Request struct {
 	Local bool
 	// Except are workers that must not take the request, because it has failed there.
 	Except []string
+	// Revision is the revision of the worker that will decode, for a prefill worker: it must have the same, or none. Empty is any.
+	Revision string
 	// Only are the endpoints, ip:port or ip, that may take the request, sorted. Nil means every endpoint, and an empty list none.
 	Only []string
 	// Model is for paths that are not parsed; empty means any model.
