@@ -24,6 +24,7 @@ type Endpoint struct {
 }
 
 // endpoints returns the engines of a pod, one for each port; none if it is not ready. home is the namespace whose pods have short names.
+// It reads nothing but its arguments, so that all replicas have the same endpoints.
 func endpoints(p *pod, ports []int, home string) []Endpoint {
 	if !p.isReady() {
 		return nil
@@ -44,7 +45,7 @@ func endpoints(p *pod, ports []int, home string) []Endpoint {
 	return all
 }
 
-// maxWorkerName bounds the characters of a worker's name.
+// maxWorkerName bounds the characters of a worker's name, as package fleet does.
 const maxWorkerName = 63
 
 // workerName returns the name of a pod as a worker's. Names of pods may have dots and be longer, and pods of two namespaces may have one

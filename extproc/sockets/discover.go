@@ -3,8 +3,10 @@ package sockets
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -59,13 +61,34 @@ func (c Config) discover(ctx context.Context, w fleet.Worker) {
 	}
 }
 
-// askSockets returns the sockets of the engine's ranks, at least one.
+// askSockets returns the sockets of the engine's ranks, at least one. An engine without a page of them may publish all the same, at
+// the default port of vLLM: older releases of it and SGLang have no such page.
 func askSockets(ctx context.Context, client *http.Client, w fleet.Worker) ([]kvsource.Socket, error) {
 	found, err := kvsource.Discover(ctx, client, "http://"+w.Address)
-	if err == nil && len(found) == 0 {
+	switch {
+	case errors.Is(err, kvsource.ErrNoDiscovery):
+		return defaultSockets(w.Address, w.Ranks)
+	case err == nil && len(found) == 0:
 		err = errNoEvents
 	}
 	return found, err
+}
+
+// defaultPort is the port at which rank 0 of vLLM publishes by default. Rank r has the port raised by r.
+const defaultPort = 5557
+
+// defaultSockets returns the sockets of an engine that publishes at the default ports.
+func defaultSockets(address string, ranks int) ([]kvsource.Socket, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	var all []kvsource.Socket
+	for rank := range ranks {
+		at := net.JoinHostPort(host, strconv.Itoa(defaultPort+rank))
+		all = append(all, kvsource.Socket{Rank: rank, Endpoint: "tcp://" + at})
+	}
+	return all, nil
 }
 
 // start reads these sockets of a worker until ctx ends or stop is called. stop returns after all of

@@ -5,7 +5,8 @@
 // the restart by the engine's answers, see package kvsource.
 //
 // A worker's kvEvents is an endpoint, "bind:" and an endpoint, or "auto". With "auto" the package
-// asks the engine for its sockets, and asks again regularly: after a restart they may have moved.
+// asks the engine for its sockets, and asks again regularly: after a restart they may have moved. Of an engine that has no page of them,
+// the default ports of vLLM are read: 5557 and up.
 //
 // It also asks the engine of each ready worker for its context length (max_model_len), the capacity of its cache and its load,
 // as an agent would. The worker keeps its bookings and its cache.

@@ -6,6 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -256,6 +259,39 @@ func TestSocketsAreDiscovered(t *testing.T) {
 	if !r.log.Contains("event socket found") {
 		t.Error("the log does not contain the socket")
 	}
+}
+
+// TestDefaultSockets: an engine without a page of its sockets is read at the default port of vLLM.
+func TestDefaultSockets(t *testing.T) {
+	const host = "127.88.55.57"
+	at := ports{http: testkit.Address(t), events: host + ":5557", replay: testkit.Address(t)}
+	startEngine(t, at)
+	engineAt, err := url.Parse("http://" + at.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(engineAt)
+	ln, err := net.Listen("tcp", host+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := &httptest.Server{Listener: ln, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/kv_event_sources" {
+			http.NotFound(w, r)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	})}}
+	older.Start()
+	t.Cleanup(older.Close)
+
+	r := read(t, fleet.Worker{Address: ln.Addr().String(), KVEvents: "auto"})
+	n := 0
+	testkit.Eventually(t, "blocks are known", func() bool {
+		n++
+		ask(t, at, fmt.Sprintf("%d is a prompt of several blocks", n)) // events before the subscription are lost
+		return r.feed.States()[0].Blocks > 0
+	})
 }
 
 // TestContextLengthIsRead: a worker has the length of its engine, whether or not its events are read, and keeps its
