@@ -12,6 +12,9 @@ import (
 	"os/signal"
 	"syscall"
 
+	// A static image has no certificate authorities. These are used if the system has none.
+	_ "golang.org/x/crypto/x509roots/fallback"
+
 	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
