@@ -93,8 +93,8 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 	}, nil
 }
 
-// enginePath returns the path of a model as a kind of engine takes it. Engines download the weights of a model on a hub themselves, under
-// its name there.
+// enginePath returns the path of a model as a kind of engine takes it. Engines find the weights of a model on a hub themselves, in the
+// cache or there, by its name.
 func enginePath(path, kind string) (string, error) {
 	if !hub.IsRef(path) || kind == engines.Sim.Name {
 		return path, nil
