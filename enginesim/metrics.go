@@ -140,12 +140,7 @@ func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
 		[]string{"block_size", "num_gpu_blocks", "kv_cache_size_tokens", "enable_prefix_caching", "prefix_caching_hash_algo",
 			"hash_block_size"}, labels)
 	size := strconv.Itoa(e.BlockSize)
-	caching := "True"
-	if e.NoPrefixCache {
-		caching = "False"
-	}
-
-	c.config = []string{size, strconv.Itoa(e.Blocks), strconv.Itoa(e.Blocks * e.BlockSize), caching, "xxh3", size}
+	c.config = []string{size, strconv.Itoa(e.Blocks), strconv.Itoa(e.Blocks * e.BlockSize), "True", "xxh3", size}
 	return c
 }
 

@@ -34,7 +34,7 @@ func newPinning(t *testing.T, write Policy) *pinning {
 	}
 	t.Cleanup(func() { _ = p.disk.Close() })
 	p.Store = start(t, Config{
-		Memory: newHeap(8), Now: clock, Tiers: []Tier{{Name: "disk", Tier: fleet.Disk, Backend: Disk(p.disk), Write: write, Priority: 1}},
+		Memory: newHeap(8), Now: clock, Tiers: []Tier{{Name: "disk", Tier: fleet.Disk, Backend: Disk(p.disk), Write: write}},
 	})
 	return p
 }
@@ -65,7 +65,7 @@ func (p *pinning) inHost(keys []block.Key) (n int) {
 // TestPinnedBlocksAreDemoted: pinned blocks of host memory are on the disk and pinned there, even if the policy would not copy them. Host
 // memory can lose them, and the disk has them until their time, whatever else is written. Then they leave as others do.
 func TestPinnedBlocksAreDemoted(t *testing.T) {
-	p := newPinning(t, WriteImportant)
+	p := newPinning(t, WriteReused)
 	keys := keysFrom(0, 6)
 	put(t, p.Store, keys, 0)
 	if n := p.Pin(t.Context(), keys, p.until(time.Hour)); n != len(keys) {

@@ -30,8 +30,6 @@ const (
 	WriteAll Policy = iota
 	// WriteReused copies a block when it was committed or found for the second time, of late.
 	WriteReused
-	// WriteImportant copies blocks whose priority is at least Tier.Priority.
-	WriteImportant
 	// WriteNever copies no block. It is for tiers that others fill.
 	WriteNever
 )
@@ -44,8 +42,6 @@ type Tier struct {
 	Tier fleet.Tier
 	Backend
 	Write Policy
-	// Priority is the lowest one that WriteImportant copies.
-	Priority uint8
 }
 
 // Config configures a store. Only Layout and Memory have no default.

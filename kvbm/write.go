@@ -129,8 +129,6 @@ func (s *Store) copySoon(key block.Key, priority uint8) {
 		switch t.Write {
 		case WriteReused:
 			wanted = s.seen.Seen(key) >= 2
-		case WriteImportant:
-			wanted = priority >= t.Priority
 		case WriteNever:
 			wanted = false
 		}

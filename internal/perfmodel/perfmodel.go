@@ -10,7 +10,6 @@
 package perfmodel
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -45,8 +44,6 @@ type Timing interface {
 type Polynomial struct {
 	// Speedup divides all durations; 0 means 1.
 	Speedup float64
-	// DecodeSpeedup divides decode durations further; 0 means 1.
-	DecodeSpeedup float64
 }
 
 // Prefill is 4.21e-07 T² + 0.01518 T + 16.5 ms for T new tokens. As in Dynamo, T is the number of requests
@@ -73,12 +70,12 @@ func (p Polynomial) Decode(w Decode) time.Duration {
 		u = float64(w.Context) / float64(w.Capacity)
 	}
 	ms := max(1, -25.74*u*u+54.01*u+5.74)
-	return milliseconds(ms / (orOne(p.Speedup) * orOne(p.DecodeSpeedup)))
+	return milliseconds(ms / orOne(p.Speedup))
 }
 
 // Validate reports everything that is wrong with the model.
 func (p Polynomial) Validate() error {
-	return errors.Join(speedup("speedup", p.Speedup), speedup("decode speedup", p.DecodeSpeedup))
+	return speedup("speedup", p.Speedup)
 }
 
 // speedup checks a divisor of durations.

@@ -25,7 +25,7 @@ func TestPolynomial(t *testing.T) {
 		{"an empty cache", p.Decode(perfmodel.Decode{Requests: 1, Capacity: 100}), 5.74},
 		{"half full", p.Decode(perfmodel.Decode{Requests: 1, Context: 50, Capacity: 100}), -25.74/4 + 54.01/2 + 5.74},
 		{"full", p.Decode(perfmodel.Decode{Requests: 1, Context: 500, Capacity: 100}), 34.01},
-		{"twice as fast", perfmodel.Polynomial{Speedup: 2, DecodeSpeedup: 2}.Decode(perfmodel.Decode{Requests: 1, Capacity: 1}), 5.74 / 4},
+		{"twice as fast", perfmodel.Polynomial{Speedup: 2}.Decode(perfmodel.Decode{Requests: 1, Capacity: 1}), 5.74 / 2},
 	}
 	for _, tt := range tests {
 		if got := float64(tt.got) / float64(time.Millisecond); math.Abs(got-tt.want) > 1e-5 {

@@ -16,12 +16,12 @@ import (
 // results, and what planners see, are the same to the byte.
 func TestRunningAheadChangesNothing(t *testing.T) {
 	for name, cfg := range map[string]Config{
-		"plain":           {},
-		"late":            {EventLag: 50 * time.Millisecond, SignalLag: 10 * time.Millisecond, Replicas: 2},
-		"first tokens":    {FirstTokens: true, Engine: engine.Config{MaxNumSeqs: 3}},
-		"noise":           {Noise: Noise{Sigma: 0.3, Stalls: true}, ReportEvery: 100 * time.Millisecond},
-		"small memory":    {Workers: 2, Engine: engine.Config{Blocks: 90}},
-		"no prefix cache": {Engine: engine.Config{NoPrefixCache: true}, ReportEvery: -1},
+		"plain":        {},
+		"late":         {EventLag: 50 * time.Millisecond, SignalLag: 10 * time.Millisecond, Replicas: 2},
+		"first tokens": {FirstTokens: true, Engine: engine.Config{MaxNumSeqs: 3}},
+		"noise":        {Noise: Noise{Sigma: 0.3, Stalls: true}, ReportEvery: 100 * time.Millisecond},
+		"small memory": {Workers: 2, Engine: engine.Config{Blocks: 90}},
+		"no reports":   {ReportEvery: -1},
 	} {
 		for seed := range uint64(4) {
 			cfg.Seed = seed

@@ -78,8 +78,6 @@ type Config struct {
 	// BookLag is the delay of bookings between replicas; default 10 ms. A negative BookLag means that
 	// replicas do not share bookings.
 	BookLag time.Duration
-	// BookLoss is the share of messages with bookings that are lost, 0 to 1; default 0.
-	BookLoss float64
 	// EventLag is the delay of KV events; default 0. With a higher delay, routers predict more and see less.
 	EventLag time.Duration
 	// SignalLag is the delay until a router sees the first and the last token of a request; default 0.
@@ -206,7 +204,6 @@ func (c Config) Validate() error {
 	refuse(c.PrefillEngine != nil && c.Prefill == 0, "a configuration of engines that only prefill needs prefill workers")
 	refuse(c.PrefillEngine != nil && c.SharedCache, "a shared cache needs equal engines: leave out that of engines that only prefill")
 	refuse(c.Replicas < 1 || c.Replicas > 64, "%d replicas: there must be 1 to 64", c.Replicas)
-	refuse(!(c.BookLoss >= 0 && c.BookLoss <= 1), "the share of lost bookings is %v: it must be 0 to 1", c.BookLoss)
 	refuse(c.Concurrency < 0, "concurrency %d is negative", c.Concurrency)
 	refuse(!(c.ArrivalSpeedup > 0 && c.ArrivalSpeedup < 1e9), "arrival speedup %v: it must be positive", c.ArrivalSpeedup)
 	refuse(c.Warmup < 0, "the warm-up is negative")

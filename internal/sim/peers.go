@@ -3,13 +3,13 @@ package sim
 import "github.com/stator-project/stator/internal/route/peers"
 
 // publishBookings sends the changed bookings of a replica to the other replicas. The message arrives after
-// BookLag, or is lost with the probability BookLoss.
+// BookLag.
 func (r *run) publishBookings(p *replica) {
 	if len(r.replicas) == 1 || r.cfg.BookLag < 0 {
 		return
 	}
 	m, ok := p.share.Next(r.clock())
-	if !ok || r.rng.Float64() < r.cfg.BookLoss {
+	if !ok {
 		return
 	}
 	r.agenda.add(event{at: r.now + r.cfg.BookLag, kind: bookingsCome, booked: &m})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 var (
@@ -50,7 +51,7 @@ func history(t *testing.T, rng *rand.Rand) []moment {
 			case 1, 2:
 				d.Remove(k)
 			case 3:
-				d.SetPriority(k, 1)
+				d.Pin(k, time.Now().Add(time.Hour))
 			default:
 				if err := d.Store(t.Context(), k, content(k, version, testBlock), 0); err != nil {
 					t.Fatal(err)

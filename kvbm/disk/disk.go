@@ -61,7 +61,7 @@ type Disk struct {
 	memory [][]byte // the buffers of the goroutines
 	reads  *lane
 	writes *lane
-	calls  sync.WaitGroup // Load, Store, Remove, Pin, SetPriority and Flush in progress
+	calls  sync.WaitGroup // Load, Store, Remove, Pin and Flush in progress
 	maxLog int64
 
 	mu         sync.Mutex
@@ -481,11 +481,6 @@ func (d *Disk) Keys() iter.Seq[block.Key] {
 // Pin keeps a block from eviction until a time, as [pool.Pool.Pin] describes. It returns false if the tier does not have it.
 func (d *Disk) Pin(key block.Key, until time.Time) bool {
 	return d.change(key, func() bool { return d.pool.Pin(key, until) })
-}
-
-// SetPriority changes the priority of a block. It returns false if the tier does not have it.
-func (d *Disk) SetPriority(key block.Key, priority uint8) bool {
-	return d.change(key, func() bool { return d.pool.SetPriority(key, priority) })
 }
 
 // change changes how long a block stays, and logs it.

@@ -167,10 +167,12 @@ func TestInvalidConfigs(t *testing.T) {
 func TestRestart(t *testing.T) {
 	cfg := config(t.TempDir(), 4)
 	d := open(t, cfg)
-	for n := range 4 {
+	if err := d.Store(t.Context(), key(0), content(key(0), 0, testBlock), 7); err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n < 4; n++ {
 		store(t, d, n)
 	}
-	d.SetPriority(key(0), 7)
 	d.Pin(key(1), time.Now().Add(time.Hour))
 	d.Remove(key(3))
 	d.Close()
@@ -362,7 +364,7 @@ func TestLogIsRewritten(t *testing.T) {
 		store(t, d, n)
 	}
 	for i := uint8(0); d.Stats().Rewrites < 3; i++ {
-		if !d.SetPriority(key(1), i) {
+		if !d.Pin(key(1), time.Now().Add(time.Duration(i)*time.Hour)) {
 			t.Fatal("block 1 is not there")
 		}
 		if s := d.Stats(); s.LogBytes > d.maxLog || s.LogErrors+s.LogLost > 0 {

@@ -260,7 +260,7 @@ func TestSlowLog(t *testing.T) {
 	wait.Go(func() { d.Pin(key(1), time.Time{}) })
 	testkit.Eventually(t, "the log", func() bool { return f.waiting.Load() == 1 })
 	for range maxBatch + 10 {
-		d.SetPriority(key(1), 1)
+		d.Pin(key(1), time.Time{})
 	}
 	if s := d.Stats(); s.LogLost != 10 {
 		t.Errorf("%+v", s)

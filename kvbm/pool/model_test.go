@@ -216,12 +216,11 @@ func step(t *testing.T, p *Pool, m *model, op byte, i int, k block.Key, c byte, 
 		if c%4 > 0 {
 			until = now + int64(c%8)
 		}
-		if p.Pin(k, second(until)) != (found >= 0) || p.SetPriority(k, c%4) != (found >= 0) {
-			t.Fatalf("Pin and SetPriority disagree about slot %d", found)
+		if p.Pin(k, second(until)) != (found >= 0) {
+			t.Fatalf("Pin disagrees about slot %d", found)
 		}
 		if found >= 0 {
 			m.slots[found].until = until
-			m.slots[found].priority = c % 4
 		}
 	case 13:
 		if permitted(p.Adopt(i, k, c%4, time.Time{}), m.has(i, Reset) && found < 0) {

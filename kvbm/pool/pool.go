@@ -275,21 +275,6 @@ func (p *Pool) Pin(key block.Key, until time.Time) bool {
 	return true
 }
 
-// SetPriority changes the priority of the block of a key. Blocks of priority 0 are evicted first. It returns false if no slot
-// has the key.
-func (p *Pool) SetPriority(key block.Key, priority uint8) bool {
-	i := p.keys.find(p.slots, key)
-	if i < 0 {
-		return false
-	}
-
-	p.slots[i].priority = priority
-	if p.slots[i].state == Inactive {
-		p.queueOf(i).fix(i)
-	}
-	return true
-}
-
 // Evict takes the key from its block, pinned or not. The slot is reset when no reference is left. The result is not valid if no
 // slot has the key.
 func (p *Pool) Evict(key block.Key) Evicted {

@@ -240,17 +240,6 @@ func (h *Helper) Transfer(ctx context.Context, t Transfer) error {
 	return s.transfer(ctx, t)
 }
 
-// Quarantined returns the slots that may still be written or read, sorted.
-func (h *Helper) Quarantined() []int32 {
-	s := h.sessionOrNil()
-	if s == nil {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.slots.quarantined()
-}
-
 // call sends a request to the current child.
 func (h *Helper) call(ctx context.Context, r *wire.Request) error {
 	s, err := h.session()

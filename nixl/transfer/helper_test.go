@@ -385,6 +385,29 @@ func (f *fixture) inUse() (slots []int32) {
 	return slots
 }
 
+// Quarantined returns the slots that may still be written or read, sorted.
+func (h *Helper) Quarantined() []int32 {
+	s := h.sessionOrNil()
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.slots.quarantined()
+}
+
+// quarantined returns the slots of transfers that were abandoned or have failed, sorted.
+func (t *slotTable) quarantined() []int32 {
+	var slots []int32
+	for _, x := range t.transfers {
+		if x.state != waiting {
+			slots = append(slots, x.Local...)
+		}
+	}
+	slices.Sort(slots)
+	return slices.Compact(slots)
+}
+
 func TestCancelledContext(t *testing.T) {
 	f := newFixture(t, nil)
 	f.add(t, "stuck")

@@ -179,18 +179,6 @@ func (t *slotTable) count(peer string) (n int) {
 	return n
 }
 
-// quarantined returns the slots of transfers that were abandoned or have failed, sorted.
-func (t *slotTable) quarantined() []int32 {
-	var slots []int32
-	for _, x := range t.transfers {
-		if x.state != waiting {
-			slots = append(slots, x.Local...)
-		}
-	}
-	slices.Sort(slots)
-	return slices.Compact(slots)
-}
-
 // freeAll frees everything, because the child is gone: with its mappings, its sockets and its registrations at network adapters.
 func (t *slotTable) freeAll() {
 	for _, x := range t.transfers {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/models"
-	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestModelFromHub: while the hub of a model is away, its requests are served by load, and the router is ready and says why it is

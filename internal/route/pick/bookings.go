@@ -228,12 +228,6 @@ func (b *Bookings) endLocked(s *shard, id string, k Booking, why Reason) {
 	}
 }
 
-// End ends the booking; false means that there is none under id (any more).
-func (b *Bookings) End(id string, why Reason) bool {
-	_, ok := b.EndAs(id, func(fleet.Rank) Reason { return why })
-	return ok
-}
-
 // EndAs ends the booking for the reason that why returns for its rank, and returns the booking. False means
 // that there is none under id (any more, or yet: one that is made soon afterwards is not counted). why must be
 // quick, and must not call back into the table.

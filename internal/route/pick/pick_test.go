@@ -267,3 +267,9 @@ func TestEndings(t *testing.T) {
 		t.Errorf("reasons %v", got)
 	}
 }
+
+// End ends the booking; false means that there is none under id (any more).
+func (b *Bookings) End(id string, why Reason) bool {
+	_, ok := b.EndAs(id, func(fleet.Rank) Reason { return why })
+	return ok
+}

@@ -85,11 +85,8 @@ const (
 // clients can name any number of sets of workers.
 const MaxLanes = 1024
 
-// MaxHeadStart bounds the head start that a priority gives, and MaxStrict the strict priority.
-const (
-	MaxHeadStart = 24 * time.Hour
-	MaxStrict    = 1 << 20
-)
+// MaxHeadStart bounds the head start that a priority gives.
+const MaxHeadStart = 24 * time.Hour
 
 func (c Config) withDefaults() Config {
 	if c.Limit.Requests == 0 {

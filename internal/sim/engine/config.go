@@ -26,11 +26,6 @@ type Config struct {
 	// MaxWaiting bounds the queue of waiting requests; default 16,384. Real engines have no bound, but a
 	// simulated engine shares its machine with the measured processes.
 	MaxWaiting int
-	// WholePrompts turns chunked prefill off: a prompt waits until it fits into one pass.
-	// MaxNumBatchedTokens then bounds prompt and answer together.
-	WholePrompts bool
-	// NoPrefixCache turns the prefix cache off, and with it all events.
-	NoPrefixCache bool
 	// HashSeed is the seed of the engine's block hashes. Engines with different seeds have different hashes
 	// of the same block, as real ones may.
 	HashSeed uint64
@@ -92,9 +87,6 @@ func (c Config) Validate() error {
 	}
 	for i := range c.Tiers {
 		errs = append(errs, c.Tiers[i].validate())
-	}
-	if len(c.Tiers) > 0 && c.NoPrefixCache {
-		errs = append(errs, errors.New("tiers need the prefix cache"))
 	}
 	return errors.Join(append(errs, c.Noise.Validate())...)
 }

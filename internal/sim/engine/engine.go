@@ -63,10 +63,6 @@ func New(cfg Config) (*Engine, error) {
 	}
 	cfg = cfg.withDefaults()
 	limit := min(cfg.MaxModelLen, cfg.Blocks*cfg.BlockSize)
-	if cfg.WholePrompts {
-		// The answer of a preempted request is computed again with its prompt, and must fit into one pass.
-		limit = min(limit, cfg.MaxNumBatchedTokens)
-	}
 	return &Engine{
 		cfg:     cfg,
 		pool:    newPool(cfg.Blocks),
@@ -110,9 +106,7 @@ func (e *Engine) Submit(r *Request, now time.Time) error {
 	r.arrived = now
 	r.work = -1
 	r.reserve(e.cfg.BlockSize)
-	if !e.cfg.NoPrefixCache {
-		r.extendHashes(e.cfg.BlockSize, e.cfg.HashSeed, e.scratch)
-	}
+	r.extendHashes(e.cfg.BlockSize, e.cfg.HashSeed, e.scratch)
 	e.waiting = append(e.waiting, r)
 	return nil
 }
@@ -121,9 +115,6 @@ func (e *Engine) Submit(r *Request, now time.Time) error {
 // submitted yet, and can be submitted to this engine alone afterwards. At least one token of every prompt is never found,
 // because an answer is computed from it.
 func (e *Engine) Found(r *Request) int {
-	if e.cfg.NoPrefixCache {
-		return 0
-	}
 	r.extendHashes(e.cfg.BlockSize, e.cfg.HashSeed, e.scratch)
 	hits, _ := e.pool.match(r.hashes[:min(len(r.hashes), (r.known()-1)/e.cfg.BlockSize)])
 	return hits * e.cfg.BlockSize
@@ -141,7 +132,7 @@ func (e *Engine) Cancel(r *Request) bool {
 		e.releaseAll(r)
 	case running:
 		e.running = without(e.running, r)
-		if r.work >= 0 && !e.cfg.NoPrefixCache {
+		if r.work >= 0 {
 			// Requests that were admitted in this pass may use these blocks.
 			e.announce(r, r.computed+e.plan[r.work].tokens)
 		}
@@ -258,12 +249,7 @@ func (e *Engine) planned() bool {
 func (e *Engine) planRunning(budget int) (left int, preempted bool) {
 	for i := 0; i < len(e.running) && budget > 0; i++ {
 		r := e.running[i]
-		want := r.known() - r.computed
-		if want > budget && e.cfg.WholePrompts {
-			break
-		}
-		want = min(want, budget)
-
+		want := min(r.known()-r.computed, budget)
 		for e.missing(r, want) > e.pool.free {
 			victim := e.running[len(e.running)-1]
 			e.preempt(victim)
@@ -298,7 +284,7 @@ func (e *Engine) admit(budget int, now time.Time) {
 
 		// At least one token must be computed, because an answer is emitted from its result.
 		hits, inactive := 0, 0
-		if !e.cfg.NoPrefixCache && !r.WholePrompt {
+		if !r.WholePrompt {
 			hits, inactive = e.pool.match(r.hashes[:min(len(r.hashes), (r.known()-1)/size)])
 		}
 		if ceil(r.known(), size)-hits > e.pool.free-inactive {
@@ -310,11 +296,7 @@ func (e *Engine) admit(budget int, now time.Time) {
 		}
 		found := size * max(hits, e.cfg.Shared.match(r.hashes[:min(len(r.hashes), (r.known()-1)/size)]))
 		computed := max(found, min(r.Delivered, r.known()-1))
-		want := r.known() - computed
-		if want > budget && e.cfg.WholePrompts {
-			return
-		}
-		want = min(want, budget)
+		want := min(r.known()-computed, budget)
 
 		e.take(r, hits, computed, found)
 		e.running = append(e.running, r)
@@ -363,9 +345,7 @@ func (e *Engine) planTokens(r *Request, tokens int) {
 	e.allocate(r, e.missing(r, tokens))
 
 	r.work = len(e.plan)
-	if !e.cfg.NoPrefixCache {
-		e.claim(r, r.computed+tokens)
-	}
+	e.claim(r, r.computed+tokens)
 
 	// A preempted request computes prompt and answer again, as prefill. The last token of a delivered prompt
 	// is a decode step.

@@ -59,9 +59,7 @@ func (e *Engine) End() *Result {
 			e.stats.PromptTokens += uint64(max(0, min(w.tokens, len(w.r.Prompt)-w.r.computed)))
 		}
 		w.r.computed += w.tokens
-		if !e.cfg.NoPrefixCache {
-			e.announce(w.r, w.r.computed)
-		}
+		e.announce(w.r, w.r.computed)
 		if w.r.computed == w.r.known() {
 			e.emit(w.r)
 		}
@@ -140,7 +138,7 @@ func (e *Engine) emit(r *Request) {
 		}
 		e.running = without(e.running, r)
 		e.stats.Finished++
-	} else if !e.cfg.NoPrefixCache && !e.isQuiet {
+	} else if !e.isQuiet {
 		r.extendHashes(e.cfg.BlockSize, e.cfg.HashSeed, e.scratch)
 	}
 	e.result.Outputs = append(e.result.Outputs, out)
@@ -184,7 +182,7 @@ func (e *Engine) Backlog() (tokens int) {
 	}
 	for _, r := range e.waiting {
 		hits := 0
-		if !e.cfg.NoPrefixCache && !r.WholePrompt {
+		if !r.WholePrompt {
 			hits, _ = e.pool.match(r.hashes[:min(len(r.hashes), (r.known()-1)/e.cfg.BlockSize)])
 		}
 		tokens += max(0, len(r.Prompt)-max(r.Delivered, hits*e.cfg.BlockSize))

@@ -52,8 +52,8 @@ func newLife(t *testing.T, rng *rand.Rand) *life {
 	e, err := New(Config{
 		Tiers: tiers, LoadAll: rng.IntN(2) == 0,
 		Blocks: 8 + rng.IntN(24), BlockSize: 1 + rng.IntN(5), MaxNumSeqs: 1 + rng.IntN(6), MaxNumBatchedTokens: 6 + rng.IntN(30),
-		WholePrompts: rng.IntN(4) == 0, HashSeed: rng.Uint64(),
-		Timing: perfmodel.Fixed{PrefillTime: 2, DecodeTime: 1},
+		HashSeed: rng.Uint64(),
+		Timing:   perfmodel.Fixed{PrefillTime: 2, DecodeTime: 1},
 	})
 	if err != nil {
 		t.Fatal(err)

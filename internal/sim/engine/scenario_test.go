@@ -17,7 +17,7 @@ import (
 
 // TestScenarios runs the files of testdata. Their verbs:
 //
-//	engine blocks=N block=N [seqs=N] [tokens=N] [len=N] [queue=N] [whole] [host=N] [disk=N] [read=D] [loadall]
+//	engine blocks=N block=N [seqs=N] [tokens=N] [len=N] [queue=N] [host=N] [disk=N] [read=D] [loadall]
 //	      a new engine; block is tokens per block, tokens the budget of a pass. A prefill takes
 //	      10 ms and 1 ms for each new token, a decode step 5 ms. host and disk are the blocks of tiers. A block is
 //	      written in 1 ms; it is read in read (1 ms) from the host, and in ten times that from the disk.
@@ -86,8 +86,7 @@ func (s *scenario) run(d *datadriven.TestData, w *strings.Builder) {
 
 func (s *scenario) start(d *datadriven.TestData, w *strings.Builder) {
 	cfg := engine.Config{
-		WholePrompts: d.HasArg("whole"),
-		Timing:       perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond},
+		Timing: perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond},
 	}
 	cfg.MaxNumSeqs = 4
 	for key, field := range map[string]*int{"blocks": &cfg.Blocks, "block": &cfg.BlockSize, "seqs": &cfg.MaxNumSeqs,
