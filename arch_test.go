@@ -27,7 +27,7 @@ var allowed = map[string][]string{
 	// Pure packages, lowest first.
 	// The facts about kinds of engines name transfers of KV caches and paths of health.
 	"internal/engines": {"internal/fleet"},
-	// The table of routing hints names the header of each. The four readers of JSON share the form of strings.
+	// The table of routing hints names the header of each. Readers of JSON share a scanner.
 	"internal/prompt/openai":       {"internal/envoynames", "internal/jsonscan"},
 	"internal/prompt/chattemplate": {"internal/jsonscan"},
 	// The memory of a prompt's prefix holds block hashes beside the tokens they are made of.

@@ -1,5 +1,5 @@
-// Package jsonscan reads the strings of JSON texts. Readers of JSON for one purpose share it: they differ in the values that
-// they make and in their errors, and not in the form of strings.
+// Package jsonscan reads JSON texts of one value, front to back, and makes no values: callers choose what they keep. Readers of
+// JSON for one purpose share it. Event decoders, which read piece by piece in two syntaxes, use only its functions for strings.
 package jsonscan
 
 import (

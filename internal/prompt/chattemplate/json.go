@@ -1,8 +1,6 @@
 package chattemplate
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -11,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
-	"unsafe"
 
 	"github.com/stator-project/stator/internal/jsonscan"
 )
@@ -217,218 +214,95 @@ func appendJSONString(dst []byte, s string, ascii bool) []byte {
 
 // FromJSON reads one JSON value as Python's json.loads does. Objects become dicts, in their order. A repeated
 // key keeps its first position and gets its last value. Whole numbers become ints of any size.
-func FromJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src: src}) }
+func FromJSON(src []byte) (Value, error) { return newJSONReader(src).read() }
 
 // FromPythonJSON is [FromJSON] for Python's dialect, which also has NaN, Infinity and -Infinity. Values and
 // keys that it reads are deducted from *most. Where more are needed it returns [ErrTooManyValues].
 func FromPythonJSON(src []byte, most *int) (Value, error) {
-	return fromJSON(jsonParser{src: src, python: true, most: most})
+	p := newJSONReader(src)
+	p.python = true
+	if most == nil {
+		return p.read()
+	}
+	p.Counts = true
+	p.Left = *most
+	v, err := p.read()
+	*most = p.Left
+	return v, err
 }
 
 // ErrTooManyValues is the error for JSON with more values than the caller accepts.
-var ErrTooManyValues = errors.New("parse JSON: too many values")
+var ErrTooManyValues = fmt.Errorf("parse JSON: %w", jsonscan.ErrTooMany)
 
-// fromJSON reads one value and checks that only white space follows.
-func fromJSON(p jsonParser) (Value, error) {
-	v := p.value(0)
-	p.skipSpace()
-	if p.err == nil && p.offset != len(p.src) {
-		p.fail()
-	}
-	if p.err != nil {
-		return undefined, p.err
-	}
-	return v, nil
-}
-
-// jsonParser reads JSON as Python's json.loads does. After the first error it stands at the end of src, so
-// that every method returns at once.
-type jsonParser struct {
-	src []byte
-	// offset is the position of the next byte to read.
-	offset int
-	err    error
+// jsonReader makes values of JSON.
+type jsonReader struct {
+	jsonscan.Scanner
 	// python accepts NaN, Infinity and -Infinity.
 	python bool
-	// most is the number of values that may still be read; nil is no bound.
-	most *int
 }
 
-// countValue deducts a value or a key from p.most. It fails if none is left.
-func (p *jsonParser) countValue() {
-	if p.most == nil {
-		return
-	}
-	*p.most--
-	if *p.most < 0 {
-		p.failWith(ErrTooManyValues)
-	}
+func newJSONReader(src []byte) *jsonReader {
+	return &jsonReader{Scanner: jsonscan.Scanner{Src: src, Depth: maxNesting}}
 }
 
-// notFinite reads NaN, Infinity or -Infinity, which only Python's dialect has.
-func (p *jsonParser) notFinite() Value {
-	for word, f := range map[string]float64{"NaN": math.NaN(), "Infinity": math.Inf(1), "-Infinity": math.Inf(-1)} {
-		if bytes.HasPrefix(p.src[p.offset:], []byte(word)) {
-			p.offset += len(word)
-			return FloatValue(f)
-		}
+// read reads one value and checks that only white space follows.
+func (p *jsonReader) read() (Value, error) {
+	v := p.value()
+	p.SkipSpace()
+	if p.At < len(p.Src) {
+		p.Fail("unexpected text after the value")
 	}
-	return p.fail()
-}
-
-// fail records the position of the first error and moves to the end.
-func (p *jsonParser) fail() Value {
-	return p.failWith(fmt.Errorf("parse JSON: unexpected input at byte %d", p.offset))
-}
-
-// failWith records the first error and moves to the end.
-func (p *jsonParser) failWith(err error) Value {
-	if p.err == nil {
-		p.err = err
+	switch {
+	case p.Err == nil:
+		return v, nil
+	case errors.Is(p.Err, jsonscan.ErrTooMany):
+		return undefined, ErrTooManyValues
 	}
-	p.offset = len(p.src)
-	return undefined
-}
-
-// skipSpace skips white space and returns the next byte, or 0 at the end.
-func (p *jsonParser) skipSpace() byte {
-	for ; p.offset < len(p.src); p.offset++ {
-		if c := p.src[p.offset]; c != ' ' && c != '\n' && c != '\t' && c != '\r' {
-			return c
-		}
-	}
-	return 0
+	return undefined, fmt.Errorf("parse JSON: %w", p.Err)
 }
 
 // value reads a value of any kind.
-func (p *jsonParser) value(depth int) Value {
-	if depth > maxNesting {
-		return p.fail()
-	}
-	p.countValue()
-	switch c := p.skipSpace(); {
-	case p.python && (c == 'N' || c == 'I' || c == '-' && p.offset+1 < len(p.src) && p.src[p.offset+1] == 'I'):
-		return p.notFinite()
-	case c == '{':
-		return p.object(depth)
-	case c == '[':
-		return p.array(depth)
-	case c == '"':
-		return StringValue(p.string())
-	case c == '-' || c >= '0' && c <= '9':
+func (p *jsonReader) value() Value {
+	p.CountValue()
+	switch p.Peek() {
+	case jsonscan.Object:
+		d := &Dict{}
+		p.Members(p.NewString, func(key string) {
+			p.CountValue()
+			d.Set(key, p.value())
+		})
+		return DictValue(d)
+	case jsonscan.Array:
+		var items []Value
+		p.EachElement(func(int) { items = append(items, p.value()) })
+		return ListValue(items)
+	case jsonscan.String:
+		return StringValue(p.NewString())
+	case jsonscan.Number:
 		return p.number()
+	case jsonscan.Bool:
+		return BoolValue(p.ReadBool())
+	case jsonscan.Null:
+		p.ExpectWord("null")
 	}
-
-	for _, w := range []struct {
-		word string
-		v    Value
-	}{{"true", trueValue}, {"false", falseValue}, {"null", none}} {
-		if len(p.src)-p.offset >= len(w.word) && string(p.src[p.offset:p.offset+len(w.word)]) == w.word {
-			p.offset += len(w.word)
-			return w.v
-		}
-	}
-
-	return p.fail()
-}
-
-// object reads an object. The first byte is known to be the opening brace.
-func (p *jsonParser) object(depth int) Value {
-	d := &Dict{}
-	p.offset++
-
-	for first := true; ; first = false {
-		switch c := p.skipSpace(); {
-		case c == '}':
-			p.offset++
-			return DictValue(d)
-		case c == ',' && !first:
-			p.offset++
-			p.skipSpace()
-		case !first:
-			return p.fail()
-		}
-		p.countValue()
-		key := p.string()
-		if p.skipSpace() != ':' {
-			return p.fail()
-		}
-		p.offset++
-		v := p.value(depth + 1)
-		if p.err != nil {
-			return v
-		}
-		d.Set(key, v)
-	}
-}
-
-// array reads an array. The first byte is known to be the opening bracket.
-func (p *jsonParser) array(depth int) Value {
-	var items []Value
-	p.offset++
-
-	for first := true; ; first = false {
-		switch c := p.skipSpace(); {
-		case c == ']':
-			p.offset++
-			return ListValue(items)
-		case c == ',' && !first:
-			p.offset++
-		case !first:
-			return p.fail()
-		}
-		v := p.value(depth + 1)
-		if p.err != nil {
-			return v
-		}
-		items = append(items, v)
-	}
-}
-
-// string reads a string.
-func (p *jsonParser) string() string {
-	if p.offset >= len(p.src) || p.src[p.offset] != '"' {
-		p.fail()
-		return ""
-	}
-	p.offset++
-	n, escaped, ok := jsonscan.TextLength(p.src[p.offset:])
-	text := p.src[p.offset : p.offset+n]
-	p.offset += n
-	if !ok {
-		p.fail()
-		return ""
-	}
-	p.offset++
-	if !escaped {
-		return string(text)
-	}
-
-	out := jsonscan.AppendText(make([]byte, 0, len(text)), text)
-	return unsafe.String(unsafe.SliceData(out), len(out))
+	return none
 }
 
 // number reads a number. A number without point and exponent is an int of any size, others are floats.
-func (p *jsonParser) number() Value {
-	start, whole := p.offset, true
-	for ; p.offset < len(p.src); p.offset++ {
-		switch c := p.src[p.offset]; {
-		case c >= '0' && c <= '9' || c == '-' && p.offset == start:
-			continue
-		case c == '.' || c == 'e' || c == 'E' || !whole && (c == '+' || c == '-'):
-			whole = false
-			continue
+func (p *jsonReader) number() Value {
+	start := p.At
+	s := string(p.ReadNumber())
+	switch {
+	case p.Err != nil:
+		return undefined
+	case strings.HasSuffix(s, "N") || strings.HasSuffix(s, "y"): // NaN, and Infinity of either sign
+		if !p.python {
+			p.At = start
+			p.Fail("unexpected character")
 		}
-		break
-	}
-
-	s := string(p.src[start:p.offset])
-	if !json.Valid([]byte(s)) {
-		p.offset = start
-		return p.fail()
-	}
-
-	if !whole {
+		f, _ := strconv.ParseFloat(s, 64)
+		return FloatValue(f)
+	case strings.ContainsAny(s, ".eE"):
 		f, _ := strconv.ParseFloat(s, 64) // a number out of range becomes infinite, as in Python
 		return FloatValue(f)
 	}
@@ -436,7 +310,9 @@ func (p *jsonParser) number() Value {
 		return IntValue(int(i))
 	}
 	if len(strings.TrimPrefix(s, "-")) > maxDigits {
-		return p.failWith(fmt.Errorf("parse JSON: the integer at byte %d has more than %d digits, which Python refuses", start, maxDigits))
+		p.At = start
+		p.Fail(fmt.Sprintf("an integer of more than %d digits, which Python refuses,", maxDigits))
+		return undefined
 	}
 
 	i, _ := new(big.Int).SetString(s, 10)

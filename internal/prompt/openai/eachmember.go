@@ -6,26 +6,26 @@ package openai
 // called for members before the fault. Names may alias the body. EachMember reads the body once and allocates only for names
 // with escapes.
 func EachMember(body []byte, see func(name string, from, to int)) *Error {
-	s := scanner{src: body, depth: Limits{}.WithDefaults().Depth}
-	s.skipSpace()
-	if s.at == len(body) || body[s.at] != '{' {
+	s := newScanner(body, Limits{}.WithDefaults().Depth)
+	s.SkipSpace()
+	if s.At == len(body) || body[s.At] != '{' {
 		return nil
 	}
 
 	from := 0
 	name := func() string {
-		from = s.at
+		from = s.At
 		return s.shortString()
 	}
-	s.membersOf(name, func(name string) {
-		s.skip()
-		if s.err == nil {
-			see(name, from, s.at)
+	s.Members(name, func(name string) {
+		s.Skip()
+		if s.Err == nil {
+			see(name, from, s.At)
 		}
 	})
-	s.skipSpace()
-	if s.at < len(body) {
-		s.fail("unexpected text after the body's object")
+	s.SkipSpace()
+	if s.At < len(body) {
+		s.Fail("unexpected text after the body's object")
 	}
-	return s.err
+	return s.failure()
 }

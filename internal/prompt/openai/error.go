@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/stator-project/stator/internal/jsonscan"
 )
 
 // Types of error, as OpenAI names them.
@@ -117,8 +119,8 @@ func clip(s string, n int) string {
 }
 
 // wrongType is a 400 about a value of the wrong JSON type, in OpenAI's wording.
-func wrongType(param, want string, got kind) *Error {
-	return Invalid(param, "invalid_type", "Invalid type for '%s': expected %s, but got %s instead.", param, want, got.withArticle())
+func wrongType(param, want string, got jsonscan.Kind) *Error {
+	return Invalid(param, "invalid_type", "Invalid type for '%s': expected %s, but got %s instead.", param, want, got.WithArticle())
 }
 
 // malformed is a 400 about a body that is not JSON, with the byte at which reading failed.

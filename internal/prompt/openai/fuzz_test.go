@@ -95,21 +95,3 @@ func compareStrings(t *testing.T, req *Request, body []byte) {
 		}
 	}
 }
-
-// FuzzScanner checks that the scanner accepts exactly the values that are valid for encoding/json.
-func FuzzScanner(f *testing.F) {
-	for _, s := range seeds {
-		f.Add([]byte(s))
-	}
-	for _, s := range []string{`"\u12"`, `"a\`, `1.`, `-`, `1e5`, `.5`, `tru`, `nullx`, ` [1 , 2 ] `, `{"a" 1}`, "\"\x01\"", `""`, `{"":{}}`} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, src []byte) {
-		s := scanner{src: src, depth: 10_000}
-		s.skip()
-		s.skipSpace()
-		if ours, theirs := s.err == nil && s.at == len(src), json.Valid(src); ours != theirs {
-			t.Errorf("%q: valid %t, want %t (%v)", src, ours, theirs, s.err)
-		}
-	})
-}

@@ -4,24 +4,26 @@ import (
 	"strconv"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/stator-project/stator/internal/jsonscan"
 )
 
 // messages reads the conversation of a chat. Other endpoints skip it.
 func (p *parser) messages(param string) {
 	if p.req.Endpoint != Chat {
-		p.hasMessages = p.peek() == arrayValue
-		p.skip()
+		p.hasMessages = p.Peek() == jsonscan.Array
+		p.Skip()
 		return
 	}
 	p.req.Unread = false
 	clear(p.req.Messages) // of an earlier value of a repeated key
 	p.req.Messages = p.req.Messages[:0]
 	p.hasMessages = false
-	if !p.expectKind(param, arrayValue, "an array of objects") {
+	if !p.expectKind(param, jsonscan.Array, "an array of objects") {
 		return
 	}
 	p.hasMessages = true
-	p.array(func(i int) {
+	p.EachElement(func(i int) {
 		p.messageCount++
 		if p.messageCount > p.lim.Messages {
 			p.failInvalid(param, "holds more than "+strconv.Itoa(p.lim.Messages)+" messages")
@@ -39,9 +41,9 @@ func (p *parser) messagePath(i int, field string) string {
 
 // message reads message i into m.
 func (p *parser) message(i int, m *Message) {
-	if k := p.peek(); k != objectValue {
-		if p.err == nil {
-			p.err = wrongType(p.messagePath(i, ""), "an object", k)
+	if k := p.Peek(); k != jsonscan.Object {
+		if p.Err == nil {
+			p.Err = wrongType(p.messagePath(i, ""), "an object", k)
 		}
 		return
 	}
@@ -52,7 +54,7 @@ func (p *parser) message(i int, m *Message) {
 		case "role":
 			m.Role = p.stringMember(i, ".role")
 		case "content":
-			m.setMember(NullContent, p.peek() == nullValue)
+			m.setMember(NullContent, p.Peek() == jsonscan.Null)
 			p.content(i, m)
 		case "tools":
 			m.setMember(OwnMembers, true)
@@ -61,16 +63,16 @@ func (p *parser) message(i int, m *Message) {
 			m.setMember(OwnMembers, true)
 			p.toolCalls(i, m)
 		case "name":
-			m.setMember(NullName, p.peek() == nullValue)
+			m.setMember(NullName, p.Peek() == jsonscan.Null)
 			m.Name = p.optionalString(i, m, ".name", NameMember)
 		case "reasoning_content":
-			hasReasoningContent = p.peek() == stringValue
+			hasReasoningContent = p.Peek() == jsonscan.String
 			reasoningContent = p.stringMember(i, ".reasoning_content")
 		default:
 			p.rareMember(i, m, key)
 		}
 	})
-	if p.err != nil {
+	if p.Err != nil {
 		return
 	}
 
@@ -79,7 +81,7 @@ func (p *parser) message(i int, m *Message) {
 		m.Reasoning = reasoningContent
 	}
 	if m.Role == "" {
-		p.err = Invalid(p.messagePath(i, ".role"), "missing_required_parameter",
+		p.Err = Invalid(p.messagePath(i, ".role"), "missing_required_parameter",
 			"Missing required parameter: 'messages[%d].role'. Use system, developer, user, assistant or tool.", i)
 	}
 }
@@ -97,7 +99,7 @@ func (p *parser) rareMember(i int, m *Message, key string) {
 	switch key {
 	case "tool_call_id":
 		m.Has |= ToolCallIDMember
-		if p.peek() == nullValue {
+		if p.Peek() == jsonscan.Null {
 			m.Has |= NullToolCallID
 		}
 		m.ToolCallID = p.stringMember(i, ".tool_call_id")
@@ -106,26 +108,26 @@ func (p *parser) rareMember(i int, m *Message, key string) {
 		m.Reasoning = p.optionalString(i, m, ".reasoning", ReasoningMember)
 	case "task":
 		m.setMember(OwnMembers, true)
-		if p.peek() != stringValue {
-			p.skip()
+		if p.Peek() != jsonscan.String {
+			p.Skip()
 			return
 		}
 		m.Task = p.optionalString(i, m, ".task", TaskMember)
 	default:
-		p.skip()
+		p.Skip()
 	}
 }
 
 // optionalString reads a string field of message i, and sets its bit in m.Has unless it is null.
 func (p *parser) optionalString(i int, m *Message, field string, which Members) string {
-	m.setMember(which, p.peek() == stringValue)
+	m.setMember(which, p.Peek() == jsonscan.String)
 	return p.stringMember(i, field)
 }
 
 // developerTools reads the tools of one message. Anything but an array is ignored.
 func (p *parser) developerTools() []byte {
-	if p.peek() != arrayValue {
-		p.skip()
+	if p.Peek() != jsonscan.Array {
+		p.Skip()
 		return nil
 	}
 	return p.skipCounted("messages")
@@ -134,9 +136,9 @@ func (p *parser) developerTools() []byte {
 // stringMember reads a string field of message i. The path of the field is built only for an error, because
 // it costs an allocation and most requests have no error.
 func (p *parser) stringMember(i int, field string) string {
-	if k := p.peek(); k != stringValue && k != nullValue {
-		if p.err == nil {
-			p.err = wrongType(p.messagePath(i, field), "a string", k)
+	if k := p.Peek(); k != jsonscan.String && k != jsonscan.Null {
+		if p.Err == nil {
+			p.Err = wrongType(p.messagePath(i, field), "a string", k)
 		}
 		return ""
 	}
@@ -147,15 +149,15 @@ func (p *parser) stringMember(i int, field string) string {
 func (p *parser) content(i int, m *Message) {
 	m.Kind = NoContent
 	m.Content, m.Parts = "", nil
-	switch k := p.peek(); k {
-	case stringValue:
+	switch k := p.Peek(); k {
+	case jsonscan.String:
 		m.Kind, m.Content = TextContent, p.string()
-	case nullValue:
-		p.expectWord("null")
-	case arrayValue:
+	case jsonscan.Null:
+		p.ExpectWord("null")
+	case jsonscan.Array:
 		all := &p.req.memory.parts
 		from := len(*all)
-		p.array(func(j int) {
+		p.EachElement(func(j int) {
 			p.partCount++
 			if p.partCount > p.lim.Parts {
 				p.failInvalid("messages", "holds more than "+strconv.Itoa(p.lim.Parts)+" parts in all messages")
@@ -164,37 +166,37 @@ func (p *parser) content(i int, m *Message) {
 			*all = append(*all, p.part(i, j))
 		})
 		m.Kind, m.Parts = PartsContent, (*all)[from:len(*all):len(*all)]
-	case badValue:
+	case jsonscan.Bad:
 	default:
-		p.err = wrongType(p.messagePath(i, ".content"), "a string or an array of parts", k)
+		p.Err = wrongType(p.messagePath(i, ".content"), "a string or an array of parts", k)
 	}
 }
 
 // toolCalls checks that tool_calls is an array of objects and keeps its raw bytes.
 func (p *parser) toolCalls(i int, m *Message) {
 	m.ToolCalls = nil
-	k := p.peek()
-	if k == nullValue {
-		p.expectWord("null")
+	k := p.Peek()
+	if k == jsonscan.Null {
+		p.ExpectWord("null")
 		return
 	}
-	if k != arrayValue {
-		if p.err == nil {
-			p.err = wrongType(p.messagePath(i, ".tool_calls"), "an array of objects", k)
+	if k != jsonscan.Array {
+		if p.Err == nil {
+			p.Err = wrongType(p.messagePath(i, ".tool_calls"), "an array of objects", k)
 		}
 		return
 	}
 
-	start := p.at
-	p.array(func(j int) {
-		if k := p.peek(); p.err == nil && k != objectValue {
-			p.err = wrongType(p.messagePath(i, ".tool_calls["+strconv.Itoa(j)+"]"), "an object", k)
+	start := p.At
+	p.EachElement(func(j int) {
+		if k := p.Peek(); p.Err == nil && k != jsonscan.Object {
+			p.Err = wrongType(p.messagePath(i, ".tool_calls["+strconv.Itoa(j)+"]"), "an object", k)
 			return
 		}
 		p.skipCounted("messages")
 	})
-	if p.err == nil {
-		m.ToolCalls = p.src[start:p.at]
+	if p.Err == nil {
+		m.ToolCalls = p.Src[start:p.At]
 	}
 }
 
@@ -222,16 +224,16 @@ func PartField(key string) bool { return partFields[key] }
 
 // part reads part j of the content of message i. A bare string is a text part, as engines have it.
 func (p *parser) part(i, j int) Part {
-	k := p.peek()
-	start := p.at
-	if k == stringValue {
+	k := p.Peek()
+	start := p.At
+	if k == jsonscan.String {
 		text := p.string()
-		return Part{Text: text, Raw: p.src[start:p.at], Loose: true}
+		return Part{Text: text, Raw: p.Src[start:p.At], Loose: true}
 	}
 	name := func(field string) string { return p.messagePath(i, ".content["+strconv.Itoa(j)+"]"+field) }
-	if k != objectValue {
-		if p.err == nil {
-			p.err = wrongType(name(""), "an object or a string", k)
+	if k != jsonscan.Object {
+		if p.Err == nil {
+			p.Err = wrongType(name(""), "an object or a string", k)
 		}
 		return Part{}
 	}
@@ -248,11 +250,11 @@ func (p *parser) part(i, j int) Part {
 			typ = p.partText(name, ".type")
 		case "text", "refusal", "thinking", "name":
 			at := textField(key)
-			given[at] = p.peek() == stringValue
+			given[at] = p.Peek() == jsonscan.String
 			texts[at] = p.partText(name, "."+key)
 		default:
 			extra = extra || !partFields[key]
-			uuid = uuid || key == "uuid" && p.peek() != nullValue
+			uuid = uuid || key == "uuid" && p.Peek() != jsonscan.Null
 			if _, known := partTypes[key]; known {
 				media = p.skipCounted("messages")
 				return
@@ -261,7 +263,7 @@ func (p *parser) part(i, j int) Part {
 		}
 	})
 
-	part := Part{Raw: p.src[start:p.at], Extra: extra}
+	part := Part{Raw: p.Src[start:p.At], Extra: extra}
 	known := false
 	part.Type, known = partTypes[typ]
 	if !known {
@@ -272,9 +274,9 @@ func (p *parser) part(i, j int) Part {
 
 	at := textField(typ)
 	switch {
-	case p.err != nil:
+	case p.Err != nil:
 	case typ == "":
-		p.err = Invalid(name(".type"), "missing_required_parameter",
+		p.Err = Invalid(name(".type"), "missing_required_parameter",
 			"Missing required parameter: '%s'. Use text, image_url, input_audio or video_url.", name(".type"))
 	case part.Type != TextPart && part.Type != ReferencePart:
 		if media == nil { // the part has no member with the medium, so that its whole JSON is hashed
@@ -284,7 +286,7 @@ func (p *parser) part(i, j int) Part {
 		p.req.Unread = p.req.Unread || part.Type == EmbedsPart || part.Type == OtherPart
 	case !given[at]:
 		field := name("." + [...]string{"text", "refusal", "thinking", "name"}[at])
-		p.err = Invalid(field, "missing_required_parameter", "Missing required parameter: '%s'.", field)
+		p.Err = Invalid(field, "missing_required_parameter", "Missing required parameter: '%s'.", field)
 	default:
 		part.Text = texts[at]
 	}
@@ -307,9 +309,9 @@ func textField(name string) int {
 
 // partText reads a string member of a part. name builds its path, only for an error.
 func (p *parser) partText(name func(string) string, field string) string {
-	if k := p.peek(); k != stringValue && k != nullValue {
-		if p.err == nil {
-			p.err = wrongType(name(field), "a string", k)
+	if k := p.Peek(); k != jsonscan.String && k != jsonscan.Null {
+		if p.Err == nil {
+			p.Err = wrongType(name(field), "a string", k)
 		}
 		return ""
 	}

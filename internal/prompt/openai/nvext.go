@@ -3,6 +3,8 @@ package openai
 import (
 	"math"
 	"strconv"
+
+	"github.com/stator-project/stator/internal/jsonscan"
 )
 
 // nvextGroups are the members of nvext that hold hints, with their paths.
@@ -18,7 +20,7 @@ const maxHintElements = 1024
 // nvext reads the routing hints of the body. Members that are no hints are skipped.
 func (p *parser) nvext(key string) {
 	p.req.Hints = nil
-	if !p.expectKind(key, objectValue, "an object") {
+	if !p.expectKind(key, jsonscan.Object, "an object") {
 		return
 	}
 	h := &p.req.memory.hints
@@ -28,8 +30,8 @@ func (p *parser) nvext(key string) {
 		group, ok := nvextGroups[key]
 		switch {
 		case !ok:
-			p.skip()
-		case p.expectKind(group, objectValue, "an object"):
+			p.Skip()
+		case p.expectKind(group, jsonscan.Object, "an object"):
 			p.object(func(key string) { p.hint(h, hintByMember[member{group, key}]) })
 		}
 	})
@@ -38,15 +40,15 @@ func (p *parser) nvext(key string) {
 // hint reads the value of hint k, which is nil for a member that is no hint. A null leaves the hint as it is.
 func (p *parser) hint(h *Hints, k *hint) {
 	if k == nil {
-		p.skip()
+		p.Skip()
 		return
 	}
 
 	path, must := k.path, ""
 	switch k.kind {
 	case textHint:
-		if p.expectKind(path, stringValue, "a string") {
-			if v := p.string(); p.err == nil {
+		if p.expectKind(path, jsonscan.String, "a string") {
+			if v := p.string(); p.Err == nil {
 				must = k.storeText(h, v)
 			}
 		}
@@ -72,10 +74,10 @@ func (p *parser) hint(h *Hints, k *hint) {
 
 // requiredTaints reads an array of taints.
 func (p *parser) requiredTaints(path string) (list []string) {
-	if !p.expectKind(path, arrayValue, "an array of strings") {
+	if !p.expectKind(path, jsonscan.Array, "an array of strings") {
 		return nil
 	}
-	p.array(func(i int) {
+	p.EachElement(func(i int) {
 		p.countHintElement(path)
 		if s := p.stringOrNull(path + "[" + strconv.Itoa(i) + "]"); p.checkTaint(path, s, i) {
 			list = append(list, s)
@@ -86,7 +88,7 @@ func (p *parser) requiredTaints(path string) (list []string) {
 
 // preferredTaints reads an object with a weight for each taint. The last weight of a repeated taint counts.
 func (p *parser) preferredTaints(path string) (list []Preference) {
-	if !p.expectKind(path, objectValue, "an object of numbers") {
+	if !p.expectKind(path, jsonscan.Object, "an object of numbers") {
 		return nil
 	}
 	p.object(func(name string) {
@@ -121,21 +123,21 @@ func (p *parser) countHintElement(path string) {
 // checkTaint reports whether the taint at a position of its list is valid. It records an error otherwise.
 func (p *parser) checkTaint(path, name string, position int) bool {
 	switch {
-	case p.err != nil:
+	case p.Err != nil:
 	case position >= maxTaints:
 		p.failInvalid(path, "must have at most "+strconv.Itoa(maxTaints)+" taints")
 	case name == "" || len(name) > maxTaint:
 		p.failInvalid(path, "must have taints of 1 to "+strconv.Itoa(maxTaint)+" bytes")
 	}
-	return p.err == nil
+	return p.Err == nil
 }
 
 // workers reads an array of worker names. Empty names are ignored, but at least one name must remain.
 func (p *parser) workers(path string) (list []string) {
-	if !p.expectKind(path, arrayValue, "an array of strings") {
+	if !p.expectKind(path, jsonscan.Array, "an array of strings") {
 		return nil
 	}
-	p.array(func(i int) {
+	p.EachElement(func(i int) {
 		p.countHintElement(path)
 		if i >= maxWorkers {
 			p.failInvalid(path, "must have at most "+strconv.Itoa(maxWorkers)+" names")
@@ -149,7 +151,7 @@ func (p *parser) workers(path string) (list []string) {
 			list = append(list, name)
 		}
 	})
-	if p.err == nil && len(list) == 0 {
+	if p.Err == nil && len(list) == 0 {
 		p.failInvalid(path, "must name at least one worker, or be left out")
 	}
 	return list
@@ -157,11 +159,11 @@ func (p *parser) workers(path string) (list []string) {
 
 // decimal reads any number. It returns false for null or an error.
 func (p *parser) decimal(param string) (float64, bool) {
-	if !p.expectKind(param, numberValue, "a number") {
+	if !p.expectKind(param, jsonscan.Number, "a number") {
 		return 0, false
 	}
-	digits := p.number()
-	if p.err != nil {
+	digits := p.ReadNumber()
+	if p.Err != nil {
 		return 0, false
 	}
 	v, err := strconv.ParseFloat(string(digits), 64)
@@ -171,5 +173,5 @@ func (p *parser) decimal(param string) (float64, bool) {
 	case math.IsNaN(v):
 		p.failInvalid(param, "must be a number, not NaN")
 	}
-	return v, p.err == nil
+	return v, p.Err == nil
 }

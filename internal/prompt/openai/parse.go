@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/stator-project/stator/internal/jsonscan"
 )
 
 // Parse reads the body of a request to endpoint ep. On a bad body it returns nil and an
@@ -34,13 +36,16 @@ func ParseInto(req *Request, ep Endpoint, body []byte, lim Limits) error {
 	req.Messages = req.memory.messages
 	req.Prompts = req.memory.prompts
 
-	p := parser{scanner: scanner{src: body, depth: lim.Depth, maxValues: lim.Values, arena: req.memory.arena}, lim: lim, req: req}
+	p := parser{scanner: newScanner(body, lim.Depth), lim: lim, req: req}
+	p.maxValues = lim.Values
+	p.Left = lim.Values
+	p.arena = req.memory.arena
 	p.body()
 	req.memory.arena = p.arena[:0]
 	req.memory.messages = req.Messages[:0]
 	req.memory.prompts = req.Prompts[:0]
-	if p.err != nil {
-		return p.err
+	if err := p.failure(); err != nil {
+		return err
 	}
 	if ep != Chat {
 		req.Messages = nil
@@ -50,16 +55,16 @@ func ParseInto(req *Request, ep Endpoint, body []byte, lim Limits) error {
 
 // body reads the whole body.
 func (p *parser) body() {
-	if k := p.peek(); p.err == nil && k != objectValue {
-		p.err = Invalid("", "invalid_json", "The request body must be a JSON object, but is %s.", k.withArticle())
+	if k := p.Peek(); p.Err == nil && k != jsonscan.Object {
+		p.Err = Invalid("", "invalid_json", "The request body must be a JSON object, but is %s.", k.WithArticle())
 		return
 	}
 	p.object(p.field)
-	p.skipSpace()
-	if p.err == nil && p.at != len(p.src) {
-		p.fail("unexpected data after the object")
+	p.SkipSpace()
+	if p.Err == nil && p.At != len(p.Src) {
+		p.Fail("unexpected data after the object")
 	}
-	if p.err == nil {
+	if p.Err == nil {
 		p.checkRequest()
 	}
 }
@@ -119,17 +124,17 @@ func (p *parser) field(key string) {
 		r.setFact(MaxCompletionTokensBelowOne, ok && v < 1)
 		p.maxCompletionTokens = clampInt32(v)
 	case "echo":
-		r.setFact(Echo, p.peek() == boolValue && p.src[p.at] == 't')
-		p.skip()
+		r.setFact(Echo, p.Peek() == jsonscan.Bool && p.Src[p.At] == 't')
+		p.Skip()
 	case "prompt_logprobs":
-		r.PromptLogprobs = p.peek() == numberValue
-		p.skip()
+		r.PromptLogprobs = p.Peek() == jsonscan.Number
+		p.Skip()
 	case "logprobs", "top_logprobs":
-		p.hasLogprobs = p.hasLogprobs || p.peek() == numberValue // a chat's logprobs is true or false
-		p.skip()
+		p.hasLogprobs = p.hasLogprobs || p.Peek() == jsonscan.Number // a chat's logprobs is true or false
+		p.Skip()
 	case "prompt_embeds":
-		p.hasEmbeds = p.peek() != nullValue
-		p.skip()
+		p.hasEmbeds = p.Peek() != jsonscan.Null
+		p.Skip()
 	case "n":
 		r.N = max(1, p.positiveInteger(key))
 	case "seed":
@@ -155,17 +160,17 @@ func (p *parser) templateField(key string) {
 	r := p.req
 	switch key {
 	case "tool_choice":
-		kind, start := p.peek(), p.at
-		p.skip()
-		r.setFact(ToolChoice, kind != nullValue && string(bytes.TrimSpace(p.src[start:p.at])) != `"none"`)
+		kind, start := p.Peek(), p.At
+		p.Skip()
+		r.setFact(ToolChoice, kind != jsonscan.Null && string(bytes.TrimSpace(p.Src[start:p.At])) != `"none"`)
 	case "tools":
-		r.Tools = p.rawOrNull(key, arrayValue)
+		r.Tools = p.rawOrNull(key, jsonscan.Array)
 	case "documents":
-		r.Documents = p.rawOrNull(key, arrayValue)
+		r.Documents = p.rawOrNull(key, jsonscan.Array)
 	case "chat_template_kwargs":
-		r.TemplateArgs = p.rawOrNull(key, objectValue)
+		r.TemplateArgs = p.rawOrNull(key, jsonscan.Object)
 	case "chat_template":
-		r.setFact(OwnTemplate, p.peek() == stringValue)
+		r.setFact(OwnTemplate, p.Peek() == jsonscan.String)
 		p.stringOrNull(key)
 	case "reasoning_effort":
 		r.ReasoningEffort = p.stringOrNull(key)
@@ -186,7 +191,7 @@ func (p *parser) templateField(key string) {
 	case "truncation_side":
 		r.TruncateRight = p.stringOrNull(key) == "right"
 	default:
-		p.skip()
+		p.Skip()
 	}
 }
 
@@ -215,7 +220,7 @@ func (p *parser) checkRequest() {
 	case r.Endpoint == Chat && !p.hasMessages:
 		p.failMissing("messages")
 	case r.Endpoint == Chat && len(r.Messages) == 0:
-		p.err = Invalid("messages", "empty_array", "Invalid 'messages': empty array. Send at least one message.")
+		p.Err = Invalid("messages", "empty_array", "Invalid 'messages': empty array. Send at least one message.")
 	case r.Endpoint == Completions && !p.hasPrompt && !p.hasEmbeds:
 		p.failMissing("prompt")
 	case r.Endpoint == Embeddings && !p.hasPrompt && !p.hasMessages:
@@ -236,34 +241,34 @@ func clampInt32(v int64) int { return int(min(max(v, 0), math.MaxInt32)) }
 
 // failMissing records that a required parameter is missing.
 func (p *parser) failMissing(param string) {
-	p.err = Invalid(param, "missing_required_parameter", "Missing required parameter: '%s'.", param)
+	p.Err = Invalid(param, "missing_required_parameter", "Missing required parameter: '%s'.", param)
 }
 
 // failInvalid records that a parameter has an invalid value. must completes the sentence "it …".
 func (p *parser) failInvalid(param, must string) {
-	if p.err == nil {
-		p.err = Invalid(param, "invalid_value", "Invalid value for '%s': it %s.", param, must)
+	if p.Err == nil {
+		p.Err = Invalid(param, "invalid_value", "Invalid value for '%s': it %s.", param, must)
 	}
 }
 
 // expectKind reports whether the next value is of kind k. It reads a null, which counts as an absent key. Any
 // other kind is an error.
-func (p *parser) expectKind(param string, k kind, what string) bool {
-	switch got := p.peek(); got {
+func (p *parser) expectKind(param string, k jsonscan.Kind, what string) bool {
+	switch got := p.Peek(); got {
 	case k:
 		return true
-	case badValue:
-	case nullValue:
-		p.expectWord("null")
+	case jsonscan.Bad:
+	case jsonscan.Null:
+		p.ExpectWord("null")
 	default:
-		p.err = wrongType(param, what, got)
+		p.Err = wrongType(param, what, got)
 	}
 	return false
 }
 
 // stringOrNull reads a string. Null reads as "".
 func (p *parser) stringOrNull(param string) string {
-	if !p.expectKind(param, stringValue, "a string") {
+	if !p.expectKind(param, jsonscan.String, "a string") {
 		return ""
 	}
 	return p.string()
@@ -271,15 +276,15 @@ func (p *parser) stringOrNull(param string) string {
 
 // booleanOr reads a boolean. Null reads as absent.
 func (p *parser) booleanOr(param string, absent bool) bool {
-	if !p.expectKind(param, boolValue, "a boolean") {
+	if !p.expectKind(param, jsonscan.Bool, "a boolean") {
 		return absent
 	}
-	return p.boolean()
+	return p.ReadBool()
 }
 
 // rawOrNull reads a value of kind k and returns its bytes, nil for null.
-func (p *parser) rawOrNull(param string, k kind) []byte {
-	if !p.expectKind(param, k, k.withArticle()) {
+func (p *parser) rawOrNull(param string, k jsonscan.Kind) []byte {
+	if !p.expectKind(param, k, k.WithArticle()) {
 		return nil
 	}
 	return p.skipCounted(param)
@@ -287,11 +292,11 @@ func (p *parser) rawOrNull(param string, k kind) []byte {
 
 // integer reads a whole number, which may also be written as 5.0 or 5e0. ok is false for null or an error.
 func (p *parser) integer(param string) (v int64, ok bool) {
-	if !p.expectKind(param, numberValue, "an integer") {
+	if !p.expectKind(param, jsonscan.Number, "an integer") {
 		return 0, false
 	}
-	digits := p.number()
-	if p.err != nil {
+	digits := p.ReadNumber()
+	if p.Err != nil {
 		return 0, false
 	}
 	v, err := strconv.ParseInt(string(digits), 10, 64)
@@ -303,9 +308,9 @@ func (p *parser) integer(param string) (v int64, ok bool) {
 	case err != nil || math.Abs(f) >= 1<<63:
 		p.failInvalid(param, "is too large")
 	case f != math.Trunc(f):
-		p.err = Invalid(param, "invalid_type", "Invalid type for '%s': expected an integer, but got a decimal number instead.", param)
+		p.Err = Invalid(param, "invalid_type", "Invalid type for '%s': expected an integer, but got a decimal number instead.", param)
 	}
-	return int64(f), p.err == nil
+	return int64(f), p.Err == nil
 }
 
 // positiveInteger reads a whole number of at least 1. It returns 0 for null.
@@ -320,7 +325,7 @@ func (p *parser) positiveInteger(param string) int {
 // streamOptions reads stream_options, of which only include_usage counts.
 func (p *parser) streamOptions(param string) {
 	p.req.IncludeUsage = false
-	if !p.expectKind(param, objectValue, "an object") {
+	if !p.expectKind(param, jsonscan.Object, "an object") {
 		return
 	}
 	p.object(func(key string) {
@@ -328,6 +333,6 @@ func (p *parser) streamOptions(param string) {
 			p.req.IncludeUsage = p.booleanOr("stream_options.include_usage", false)
 			return
 		}
-		p.skip()
+		p.Skip()
 	})
 }

@@ -4,32 +4,34 @@ import (
 	"bytes"
 	"math"
 	"strconv"
+
+	"github.com/stator-project/stator/internal/jsonscan"
 )
 
 // prompts reads the prompts of a completion (prompt) or an embedding (input). They are a string, a list of
 // strings, a list of token ids, or a list of lists of token ids. Other endpoints skip the key.
 func (p *parser) prompts(param string, ep Endpoint) {
 	if p.req.Endpoint != ep {
-		p.skip()
+		p.Skip()
 		return
 	}
 	clear(p.req.Prompts) // of an earlier value of a repeated key
 	p.req.Prompts = p.req.Prompts[:0]
 	p.hasPrompt = false
 	p.req.setFact(OddPrompts, false)
-	switch k := p.peek(); k {
-	case nullValue:
-		p.expectWord("null")
+	switch k := p.Peek(); k {
+	case jsonscan.Null:
+		p.ExpectWord("null")
 		return
-	case stringValue:
+	case jsonscan.String:
 		p.req.Prompts = append(p.req.Prompts, Prompt{Text: p.string()})
-	case arrayValue:
+	case jsonscan.Array:
 		p.promptList(param)
-	case objectValue:
+	case jsonscan.Object:
 		p.oddPrompt()
-	case badValue:
+	case jsonscan.Bad:
 	default:
-		p.err = wrongType(param, promptShapes, k)
+		p.Err = wrongType(param, promptShapes, k)
 	}
 	p.hasPrompt = true
 }
@@ -40,33 +42,33 @@ const promptShapes = "a string, an array of strings, an array of token ids or an
 // promptList reads a list of strings, of token ids or of lists of token ids. All elements must be of the kind
 // of the first.
 func (p *parser) promptList(param string) {
-	var first kind
-	p.array(func(i int) {
-		k := p.peek()
+	var first jsonscan.Kind
+	p.EachElement(func(i int) {
+		k := p.Peek()
 		if i == 0 {
 			first = k
 		}
 		switch {
-		case p.err != nil:
-		case p.req.Facts&OddPrompts != 0 || k == objectValue || k != first && k != badValue:
+		case p.Err != nil:
+		case p.req.Facts&OddPrompts != 0 || k == jsonscan.Object || k != first && k != jsonscan.Bad:
 			p.oddPrompt()
-		case k == numberValue && i == 0:
+		case k == jsonscan.Number && i == 0:
 			p.req.Prompts = append(p.req.Prompts, Prompt{Tokens: p.appendToken(param, p.newTokens())})
-		case k == numberValue:
+		case k == jsonscan.Number:
 			p.req.Prompts[0].Tokens = p.appendToken(param, p.req.Prompts[0].Tokens)
 		case p.countPrompt() > p.lim.Prompts:
 			p.failInvalid(param, "holds more than "+strconv.Itoa(p.lim.Prompts)+" prompts")
-		case k == stringValue:
+		case k == jsonscan.String:
 			p.req.Prompts = append(p.req.Prompts, Prompt{Text: p.string()})
-		case k == arrayValue:
+		case k == jsonscan.Array:
 			p.req.Prompts = append(p.req.Prompts, Prompt{Tokens: p.tokenList(param, i)})
 		default:
-			p.err = wrongType(param, promptShapes, k)
+			p.Err = wrongType(param, promptShapes, k)
 		}
 	})
 
-	if p.err == nil && len(p.req.Prompts) == 0 && p.req.Facts&OddPrompts == 0 {
-		p.err = Invalid(param, "empty_array", "Invalid '%s': empty array. Send at least one prompt.", param)
+	if p.Err == nil && len(p.req.Prompts) == 0 && p.req.Facts&OddPrompts == 0 {
+		p.Err = Invalid(param, "empty_array", "Invalid '%s': empty array. Send at least one prompt.", param)
 	}
 }
 
@@ -74,7 +76,7 @@ func (p *parser) promptList(param string) {
 func (p *parser) oddPrompt() {
 	p.req.setFact(OddPrompts, true)
 	p.req.Prompts = p.req.Prompts[:0]
-	p.skip()
+	p.Skip()
 }
 
 // countPrompt counts one more prompt and returns the number so far.
@@ -86,7 +88,7 @@ func (p *parser) countPrompt() int {
 // newTokens returns an empty list with room for the token ids up to the next closing bracket, so that it
 // need not grow.
 func (p *parser) newTokens() []uint32 {
-	rest := p.src[p.at:]
+	rest := p.Src[p.At:]
 	if end := bytes.IndexByte(rest, ']'); end >= 0 {
 		rest = rest[:end]
 	}
@@ -96,8 +98,8 @@ func (p *parser) newTokens() []uint32 {
 // tokenList reads prompt i as a list of token ids.
 func (p *parser) tokenList(param string, i int) []uint32 {
 	tokens := p.newTokens()
-	p.array(func(int) { tokens = p.appendToken(param, tokens) })
-	if p.err == nil && len(tokens) == 0 && p.req.Facts&OddPrompts == 0 {
+	p.EachElement(func(int) { tokens = p.appendToken(param, tokens) })
+	if p.Err == nil && len(tokens) == 0 && p.req.Facts&OddPrompts == 0 {
 		p.failInvalid(param+"["+strconv.Itoa(i)+"]", "must hold at least one token id")
 	}
 	return tokens
@@ -105,7 +107,7 @@ func (p *parser) tokenList(param string, i int) []uint32 {
 
 // appendToken reads one token id. Whether the vocabulary has it is checked later, with the model.
 func (p *parser) appendToken(param string, dst []uint32) []uint32 {
-	if k := p.peek(); k != numberValue {
+	if k := p.Peek(); k != jsonscan.Number {
 		p.oddPrompt()
 		return dst
 	}

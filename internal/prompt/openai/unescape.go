@@ -10,14 +10,14 @@ import (
 // string reads a string and decodes it. A string without escapes aliases the body. Others are decoded into
 // the arena, in the same pass. A lone surrogate is refused, as by engines, because it has no UTF-8.
 func (s *scanner) string() string {
-	if s.err == nil && s.at < len(s.src) && s.src[s.at] == '"' {
-		start := s.at + 1
-		if end := start + jsonscan.PlainLength(s.src[start:]); end < len(s.src) && s.src[end] == '\\' {
-			s.at = end
-			return s.unescape(s.src[start:end])
+	if s.Err == nil && s.At < len(s.Src) && s.Src[s.At] == '"' {
+		start := s.At + 1
+		if end := start + jsonscan.PlainLength(s.Src[start:]); end < len(s.Src) && s.Src[end] == '\\' {
+			s.At = end
+			return s.unescape(s.Src[start:end])
 		}
 	}
-	text := s.rawString()
+	text := s.RawString()
 	return unsafe.String(unsafe.SliceData(text), len(text))
 }
 
@@ -30,36 +30,36 @@ func (s *scanner) unescape(text []byte) string {
 			out, from = s.newChunk(out[from:], len(text)+utf8.UTFMax), 0
 		}
 		out = append(out, text...)
-		if s.at >= len(s.src) || s.src[s.at] != '\\' {
+		if s.At >= len(s.Src) || s.Src[s.At] != '\\' {
 			break
 		}
 
 		// A lone surrogate is reported only at the end of the string, after all faults of form.
-		r, n, bad := jsonscan.DecodeEscape(s.src[s.at:])
+		r, n, bad := jsonscan.DecodeEscape(s.Src[s.At:])
 		if n == 0 {
-			s.fail("invalid escape in a string")
+			s.Fail("invalid escape in a string")
 			return ""
 		}
 		lone = lone || bad
 		out = utf8.AppendRune(out, r)
-		s.at += n
-		text = s.src[s.at:]
+		s.At += n
+		text = s.Src[s.At:]
 		text = text[:jsonscan.PlainLength(text)]
-		s.at += len(text)
+		s.At += len(text)
 	}
 
 	switch {
-	case s.at >= len(s.src):
-		s.fail("unexpected end in a string")
-	case s.src[s.at] != '"':
-		s.fail("control character in a string (escape it)")
+	case s.At >= len(s.Src):
+		s.Fail("unexpected end in a string")
+	case s.Src[s.At] != '"':
+		s.Fail("control character in a string (escape it)")
 	default:
-		s.at++
+		s.At++
 		if lone {
-			s.fail("lone surrogate in the string that ends")
+			s.Fail("lone surrogate in the string that ends")
 		}
 	}
-	if s.err != nil {
+	if s.Err != nil {
 		return ""
 	}
 	s.arena = out
@@ -70,6 +70,6 @@ func (s *scanner) unescape(text []byte) string {
 // more bytes. The rest of the body bounds its size, because no escape is shorter than its character. Otherwise
 // it is twice as large as the arena before, so that the last one suits the next request with as many escapes.
 func (s *scanner) newChunk(begun []byte, more int) []byte {
-	size := min(len(s.src)-s.at, max(64<<10, 2*cap(s.arena), len(begun))) + len(begun) + more
+	size := min(len(s.Src)-s.At, max(64<<10, 2*cap(s.arena), len(begun))) + len(begun) + more
 	return append(make([]byte, 0, size), begun...)
 }

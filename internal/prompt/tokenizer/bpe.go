@@ -1,10 +1,13 @@
 package tokenizer
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
 	"strings"
+
+	"github.com/stator-project/stator/internal/jsonscan"
 )
 
 // merges is the table of the pairs of symbols that byte-pair encoding joins. Each pair has a rank: pairs of
@@ -142,7 +145,7 @@ func (m *merges) priority(rank uint32) uint32 {
 // calls onMerge, if that is set, with the text and id of each left and right symbol.
 func readMerges(src []byte, spell *alphabet, v *vocabulary, onMerge func(left, right []byte, l, r uint32)) (*merges, error) {
 	n := 0
-	t := jsonReader{src: src}
+	t := newJSONReader(src)
 	if err := t.readArray(func() error { n++; _, err := t.skipValue(); return err }); err != nil {
 		return nil, err
 	}
@@ -152,11 +155,11 @@ func readMerges(src []byte, spell *alphabet, v *vocabulary, onMerge func(left, r
 		return nil, err
 	}
 
-	t = jsonReader{src: src}
+	t = newJSONReader(src)
 	var line, left, right, both []byte
 	err = t.readArray(func() (err error) {
 		l, r := left[:0], right[:0]
-		if t.skipSpace() == '"' {
+		if t.Peek() == jsonscan.String {
 			line, err = t.appendString(line[:0])
 			if err != nil || strings.HasPrefix(string(line), "#version") {
 				return err
@@ -204,13 +207,12 @@ func (t *jsonReader) appendPair(left, right []byte) (l, r []byte, err error) {
 		case 2:
 			right, err = t.appendString(right)
 		default:
-			err = t.syntaxError()
+			t.Fail("a merge of more than two tokens")
 		}
 		return err
 	})
-
-	if err == nil && i != 2 {
-		err = t.syntaxError()
+	if i < 2 {
+		t.Fail("a merge of fewer than two tokens")
 	}
-	return left, right, err
+	return left, right, cmp.Or(err, t.failure())
 }

@@ -42,11 +42,11 @@ func readFile(src []byte) (*file, error) {
 		return nil, err
 	}
 	f := &file{}
-	t := jsonReader{src: src}
+	t := newJSONReader(src)
 	err := t.readObject(func(key []byte) error {
 		k := string(key)
 		if k == "model" {
-			return f.Model.readFrom(&t)
+			return f.Model.readFrom(t)
 		}
 		raw, err := t.skipValue()
 		if err != nil {
@@ -63,10 +63,14 @@ func readFile(src []byte) (*file, error) {
 		return nil
 	})
 
-	if err == nil && !t.atEnd() {
-		err = t.syntaxError()
+	if err != nil {
+		return f, err
 	}
-	return f, err
+	t.SkipSpace()
+	if t.At < len(src) {
+		t.Fail("unexpected data after the object")
+	}
+	return f, t.failure()
 }
 
 // readFrom reads the model. It keeps the vocabulary and the merges as JSON and decodes the rest with

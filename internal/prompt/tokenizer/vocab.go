@@ -113,7 +113,7 @@ func (v *vocabulary) idOfSpelling(spell *alphabet, token []byte) uint32 {
 // readVocabulary reads the vocab object of a tokenizer.json.
 func readVocabulary(src []byte, spell *alphabet) (*vocabulary, error) {
 	v := &vocabulary{unspellable: map[string]uint32{}, arena: make([]byte, 0, len(src)/2)}
-	t := jsonReader{src: src}
+	t := newJSONReader(src)
 	var buf []byte
 	err := t.readObject(func(key []byte) error {
 		id, err := t.readUint()
