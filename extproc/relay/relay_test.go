@@ -22,22 +22,11 @@ import (
 	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
-	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/test/doors"
 	"github.com/stator-project/stator/test/testkit"
 )
-
-// letters is a model whose tokens are the bytes of a prompt.
-type letters struct{}
-
-func (letters) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
-	for _, c := range []byte(req.Prompts[0].Text) {
-		dst.Tokens = append(dst.Tokens, uint32(c))
-	}
-	dst.Total = len(dst.Tokens)
-	return nil
-}
 
 // world is a relay before engines, whose answers tests choose.
 type world struct {
@@ -52,7 +41,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	f := fleet.New(fleet.Hooks{})
 	router := route.New(route.Config{Seed: 1, Relayed: true}, f, kvindex.New(kvindex.Config{}))
-	if err := router.SetModels(map[string]*serving.Config{"m": {Prompt: letters{}, BlockSize: 4, Prefill: serving.PrefillRemote}}); err != nil {
+	if err := router.SetModels(map[string]*serving.Config{"m": {Prompt: doors.Letters{}, BlockSize: 4, Prefill: serving.PrefillRemote}}); err != nil {
 		t.Fatal(err)
 	}
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()

@@ -14,7 +14,7 @@ import (
 
 // turn passes both messages of one request to an exchange and ends its booking.
 func turn(w *world, headers, body *messages.Request) {
-	x := door{srv: w.server, Exchange: w.requests.Begin(exchange.Origin{Source: "envoy-a"})}
+	x := door{srv: w.server, Exchange: w.Requests.Begin(exchange.Origin{Source: "envoy-a"})}
 	for _, m := range []*messages.Request{headers, body} {
 		answered := x.Phase()
 		r, err := x.handle(m, time.Now())
@@ -24,7 +24,7 @@ func turn(w *world, headers, body *messages.Request) {
 		_ = toMessage(r, answered, false)
 		x.Recycle()
 	}
-	w.router.End(x.Booking(), start)
+	w.Router.End(x.Booking(), start)
 }
 
 // TestAllocationsDoNotGrowWithThePrompt: the allocations of a request do not depend on its size, because bodies
@@ -56,7 +56,7 @@ func TestAllocationsOfHeaders(t *testing.T) {
 		t.Errorf("reading headers takes %.0f allocations, %v", read, err)
 	}
 	step := testing.AllocsPerRun(1000, func() {
-		x := w.requests.Begin(exchange.Origin{})
+		x := w.Requests.Begin(exchange.Origin{})
 		x.OnHeaders(headOf(&m), start)
 	})
 	if step > 2 { // the exchange, here, and the id
@@ -104,7 +104,7 @@ func BenchmarkStream(b *testing.B) {
 					b.Fatal("the stream goes on")
 				}
 			}
-			w.router.EndBefore("bufconn", start.AddDate(100, 0, 0))
+			w.Router.EndBefore("bufconn", start.AddDate(100, 0, 0))
 		})
 	}
 }

@@ -16,14 +16,15 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/test/doors"
 )
 
 // TestBodiesBeyondTheBudget: while the bodies under decision fill the budget, the next request is answered with
 // 503 and the time to retry after. When they are done, requests are served again.
 func TestBodiesBeyondTheBudget(t *testing.T) {
 	w, client := served(t)
-	w.settings.BodiesBytes = 1000
-	w.requests.Reload(w.settings)
+	w.Settings.BodiesBytes = 1000
+	w.Requests.Reload(w.Settings)
 	send := func() *extprocv3.ProcessingResponse {
 		s := open(t, client)
 		ask(t, s, completionHeaders(false))
@@ -34,7 +35,7 @@ func TestBodiesBeyondTheBudget(t *testing.T) {
 		t.Fatal("refused below the budget")
 	}
 	w.idle(t)
-	if !w.requests.Reserve(900) {
+	if !w.Requests.Reserve(900) {
 		t.Fatal("the budget is not empty after the request")
 	}
 	s := open(t, client)
@@ -51,7 +52,7 @@ func TestBodiesBeyondTheBudget(t *testing.T) {
 		t.Errorf("%d bytes are reserved, want 900", used)
 	}
 
-	w.requests.Free(900)
+	w.Requests.Free(900)
 	if send().GetRequestBody() == nil {
 		t.Error("refused although the budget is free")
 	}
@@ -71,7 +72,7 @@ func (panicking) Prepare(*prompt.Request, *prompt.Prompt) error { panic("index o
 func TestPanicFailsOpen(t *testing.T) {
 	w, client := served(t)
 	setModel := func(p serving.Preparer) {
-		if err := w.router.SetModels(map[string]*serving.Config{"sim": {Prompt: p, BlockSize: 4}}); err != nil {
+		if err := w.Router.SetModels(map[string]*serving.Config{"sim": {Prompt: p, BlockSize: 4}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,14 +87,14 @@ func TestPanicFailsOpen(t *testing.T) {
 		}
 	}
 	w.idle(t)
-	if n := w.log.Count("level=ERROR"); n != 1 || w.log.Count("panicking.Prepare") != 1 {
-		t.Errorf("%d stacks in the log:\n%s", n, &w.log)
+	if n := w.Log.Count("level=ERROR"); n != 1 || w.Log.Count("panicking.Prepare") != 1 {
+		t.Errorf("%d stacks in the log:\n%s", n, &w.Log)
 	}
-	if w.outcomes("panic") != 3 || w.router.Bookings() != 0 || w.bodyBytes() != 0 {
-		t.Errorf("%d panics counted, %d booked, %d bytes reserved", w.outcomes("panic"), w.router.Bookings(), w.bodyBytes())
+	if w.outcomes("panic") != 3 || w.Router.Bookings() != 0 || w.bodyBytes() != 0 {
+		t.Errorf("%d panics counted, %d booked, %d bytes reserved", w.outcomes("panic"), w.Router.Bookings(), w.bodyBytes())
 	}
 
-	setModel(letters{})
+	setModel(doors.Letters{})
 	s := open(t, client)
 	ask(t, s, completionHeaders(false))
 	if ask(t, s, bodyMessage(true, hello)).GetDynamicMetadata() == nil {
@@ -130,8 +131,8 @@ func (s *received) RecvMsg(into any) error {
 // refusal must not refer to it. Requests alternate in one buffer; then the first ones are compared.
 func TestNothingRefersToAFreedBody(t *testing.T) {
 	w, _ := served(t)
-	w.settings.TrustEveryone = true
-	w.requests.Reload(w.settings)
+	w.Settings.TrustEveryone = true
+	w.Requests.Reload(w.Settings)
 	exchangeOf := func(body string) *extprocv3.ProcessingResponse {
 		s := &received{ctx: t.Context(), messages: []*extprocv3.ProcessingRequest{completionHeaders(false), bodyMessage(true, body)}}
 		if err := w.server.Process(s); err != nil {
@@ -151,14 +152,14 @@ func TestNothingRefersToAFreedBody(t *testing.T) {
 		exchangeOf(body)
 	}
 	var before []string
-	for _, d := range w.router.Recent(len(bodies)) {
+	for _, d := range w.Router.Recent(len(bodies)) {
 		before = append(before, printDecision(d))
 	}
 
 	for range 20 {
 		exchangeOf(`{"model": "sim", "prompt": "` + strings.Repeat("#", 200) + `"}`)
 	}
-	all := w.router.Recent(20 + len(bodies))
+	all := w.Router.Recent(20 + len(bodies))
 	for i, d := range all[20:] {
 		if got := printDecision(d); got != before[i] {
 			t.Errorf("the decision changed when later requests came:\n%s\nwas\n%s", got, before[i])

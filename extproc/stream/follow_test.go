@@ -20,6 +20,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/test/doors"
 	"github.com/stator-project/stator/test/testkit"
 )
 
@@ -38,7 +39,7 @@ func (e *ends) Ended(_ string, ending exchange.Ending, now time.Time) {
 	defer e.mu.Unlock()
 	e.got = append(e.got, ending)
 	if !ending.Unseen {
-		e.w.router.End(ending.Booking, now)
+		e.w.Router.End(ending.Booking, now)
 	}
 }
 
@@ -62,13 +63,13 @@ func following(t *testing.T) (*world, *ends, extprocv3.ExternalProcessorClient) 
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // after the server has stopped
 	w, _ := served(t)
 	e := &ends{w: w}
-	log := slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	w.registry = prometheus.NewRegistry()
-	w.requests = exchange.New(w.settings, exchange.Config{
-		Prefills: prefill.New(prefill.Config{Router: w.router, Log: log, Metrics: w.registry}),
-		Router:   w.router, Started: start, TenantKey: fixedKey, Feedback: e, Log: log, Metrics: w.registry,
+	log := slog.New(slog.NewTextHandler(&w.Log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	w.Registry = prometheus.NewRegistry()
+	w.Requests = exchange.New(w.Settings, exchange.Config{
+		Prefills: prefill.New(prefill.Config{Router: w.Router, Log: log, Metrics: w.Registry}),
+		Router:   w.Router, Started: start, TenantKey: doors.FixedKey, Feedback: e, Log: log, Metrics: w.Registry,
 	})
-	w.server = NewServer(w.requests, log, w.registry)
+	w.server = NewServer(w.Requests, log, w.Registry)
 	return w, e, serve(t, w)
 }
 
@@ -149,8 +150,8 @@ func TestStreamEndIsTheEnd(t *testing.T) {
 			w, e, client := following(t)
 			s, reset := picked(t, client, c.mode, none)
 			w.idle(t)
-			if w.router.Bookings() != 1 || w.bodyBytes() != 0 || len(e.got) != 0 {
-				t.Errorf("%d booked, %d bytes held, %d ends", w.router.Bookings(), w.bodyBytes(), len(e.got))
+			if w.Router.Bookings() != 1 || w.bodyBytes() != 0 || len(e.got) != 0 {
+				t.Errorf("%d booked, %d bytes held, %d ends", w.Router.Bookings(), w.bodyBytes(), len(e.got))
 			}
 
 			if c.closes {
@@ -227,7 +228,7 @@ func TestResponsePhases(t *testing.T) {
 			if got := e.one(t); got.Status != 200 || got.ResponseBytes != uint64(c.bytes) || got.Unseen || got.LastByte == 0 {
 				t.Errorf("%+v", got)
 			}
-			if w.router.Bookings() != 0 {
+			if w.Router.Bookings() != 0 {
 				t.Error("the booking is left")
 			}
 		})
@@ -296,7 +297,7 @@ func TestUnexpectedWhileFollowing(t *testing.T) {
 	if _, err := s.Recv(); status.Code(err) != codes.InvalidArgument {
 		t.Error(err)
 	}
-	if e.one(t); w.router.Bookings() != 0 {
+	if e.one(t); w.Router.Bookings() != 0 {
 		t.Error("the booking is left")
 	}
 }

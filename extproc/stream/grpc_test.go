@@ -23,12 +23,13 @@ import (
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/test/doors"
 )
 
 // serve runs a world's server on an in-memory connection and returns Envoy's end of it.
 func serve(t testing.TB, w *world) extprocv3.ExternalProcessorClient {
 	ln := bufconn.Listen(1 << 20)
-	srv := grpc.NewServer(Options(w.settings.BodyBytes)...)
+	srv := grpc.NewServer(Options(w.Settings.BodyBytes)...)
 	Register(srv, w.server)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
@@ -50,14 +51,14 @@ func serve(t testing.TB, w *world) extprocv3.ExternalProcessorClient {
 
 // served returns a world with two workers and one model, and Envoy's end of a connection to it.
 func served(t testing.TB) (*world, extprocv3.ExternalProcessorClient) {
-	w := newWorld(t)
-	w.settings.DefaultModel = "sim"
-	w.requests.Reload(w.settings)
-	if err := w.router.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}, BlockSize: 4}}); err != nil {
+	w := newWorld()
+	w.Settings.DefaultModel = "sim"
+	w.Requests.Reload(w.Settings)
+	if err := w.Router.SetModels(map[string]*serving.Config{"sim": {Prompt: doors.Letters{}, BlockSize: 4}}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 2 {
-		if _, err := w.fleet.Put(fleet.Worker{
+		if _, err := w.Fleet.Put(fleet.Worker{
 			Name: fmt.Sprintf("w%d", i), Model: "sim", Address: fmt.Sprintf("10.0.0.%d:8000", i+1), Ranks: 1, State: fleet.Ready,
 		}); err != nil {
 			t.Fatal(err)
@@ -113,7 +114,7 @@ func (w *world) bodyBytes() int { return w.metric("stator_extproc_body_bytes", "
 
 // metric returns the value of a metric with that label.
 func (w *world) metric(name, label string) int {
-	families, err := w.registry.Gather()
+	families, err := w.Registry.Gather()
 	if err != nil {
 		panic(err)
 	}
@@ -152,8 +153,8 @@ func TestStreamEndsWithLastReply(t *testing.T) {
 				t.Fatalf("after the last answer came %v, %v", m, err)
 			}
 			w.idle(t)
-			if want := map[string]int{"picked": 1}[name]; w.router.Bookings() != want {
-				t.Errorf("%d booked, want %d", w.router.Bookings(), want)
+			if want := map[string]int{"picked": 1}[name]; w.Router.Bookings() != want {
+				t.Errorf("%d booked, want %d", w.Router.Bookings(), want)
 			}
 		})
 	}
@@ -166,11 +167,11 @@ func TestDecisionHasTheAnnouncedID(t *testing.T) {
 	first := ask(t, s, completionHeaders(false))
 	id := first.GetDynamicMetadata().GetFields()["stator"].GetStructValue().GetFields()["booking"].GetStringValue()
 	ask(t, s, bodyMessage(true, hello))
-	d, ok := w.router.Explain(id)
+	d, ok := w.Router.Explain(id)
 	if !ok || d.Session != "s1" || d.Source != "bufconn" || d.PromptTokens != len("hello") {
 		t.Fatalf("decision %+v, known %v", d, ok)
 	}
-	if !w.router.End(id, time.Now()) {
+	if !w.Router.End(id, time.Now()) {
 		t.Error("the announced id is not booked")
 	}
 }
@@ -201,8 +202,8 @@ func TestProtocolErrors(t *testing.T) {
 				t.Fatalf("got %v, %v", m, err)
 			}
 			w.idle(t)
-			if w.router.Bookings() != 0 || w.outcomes("protocol_error") != 1 {
-				t.Errorf("%d booked, %d errors", w.router.Bookings(), w.outcomes("protocol_error"))
+			if w.Router.Bookings() != 0 || w.outcomes("protocol_error") != 1 {
+				t.Errorf("%d booked, %d errors", w.Router.Bookings(), w.outcomes("protocol_error"))
 			}
 		})
 	}
@@ -222,8 +223,8 @@ func TestCancelledBeforeTheBody(t *testing.T) {
 		cancel()
 	}
 	w.idle(t)
-	if n := w.router.Stats().Picked; n != 0 || w.router.Bookings() != 0 {
-		t.Errorf("%d picked, %d booked", n, w.router.Bookings())
+	if n := w.Router.Stats().Picked; n != 0 || w.Router.Bookings() != 0 {
+		t.Errorf("%d picked, %d booked", n, w.Router.Bookings())
 	}
 }
 
@@ -244,7 +245,7 @@ func TestEnvoyClosesEarly(t *testing.T) {
 // TestLargestBodyFits: a body of the configured limit fits into a message.
 func TestLargestBodyFits(t *testing.T) {
 	w, client := served(t)
-	body := make([]byte, w.settings.BodyBytes)
+	body := make([]byte, w.Settings.BodyBytes)
 	for i := range body {
 		body[i] = ' '
 	}
@@ -257,9 +258,9 @@ func TestLargestBodyFits(t *testing.T) {
 	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
-	w.router.EndBefore("bufconn", time.Now().Add(time.Hour))
-	if w.router.Bookings() != 0 {
-		t.Errorf("%d booked", w.router.Bookings())
+	w.Router.EndBefore("bufconn", time.Now().Add(time.Hour))
+	if w.Router.Bookings() != 0 {
+		t.Errorf("%d booked", w.Router.Bookings())
 	}
 }
 
@@ -342,8 +343,8 @@ func TestResetDuringTheDecision(t *testing.T) {
 		if err := w.server.Process(s); err != nil {
 			t.Errorf("leaving %s: %v", c.name, err)
 		}
-		if n := int(w.router.Stats().Picked); n != c.picked || w.router.Bookings() != c.booked {
-			t.Errorf("leaving %s: %d picked, %d booked; want %d and %d", c.name, n, w.router.Bookings(), c.picked, c.booked)
+		if n := int(w.Router.Stats().Picked); n != c.picked || w.Router.Bookings() != c.booked {
+			t.Errorf("leaving %s: %d picked, %d booked; want %d and %d", c.name, n, w.Router.Bookings(), c.picked, c.booked)
 		}
 		reset()
 	}

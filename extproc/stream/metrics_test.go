@@ -21,7 +21,7 @@ func registered(t *testing.T) *world {
 
 // TestMetricsAreWellNamed lints every metric of the package.
 func TestMetricsAreWellNamed(t *testing.T) {
-	problems, err := testutil.GatherAndLint(registered(t).registry)
+	problems, err := testutil.GatherAndLint(registered(t).Registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestMetricsAreWellNamed(t *testing.T) {
 // TestOutcomesAreCounted compares the counters of all outcomes.
 func TestOutcomesAreCounted(t *testing.T) {
 	w := registered(t)
-	err := testutil.GatherAndCompare(w.registry, strings.NewReader(`
+	err := testutil.GatherAndCompare(w.Registry, strings.NewReader(`
 # HELP stator_extproc_requests_total Requests by outcome: picked, local for pages of the router, cancelled for queued requests whose clients cancelled, else the reason of the refusal.
 # TYPE stator_extproc_requests_total counter
 stator_extproc_requests_total{outcome="bad_request"} 0

@@ -109,12 +109,12 @@ func TestFullDuplex(t *testing.T) {
 			if echo(t, replies[1:], tt.trailers) != body {
 				t.Error("the body has changed")
 			}
-			d, ok := w.router.Explain(id)
+			d, ok := w.Router.Explain(id)
 			if !ok || d.PromptTokens != strings.Count(body, "x")+len("hello")*strings.Count(body, "hello") {
 				t.Errorf("decision %+v", d)
 			}
 			w.idle(t)
-			if !w.router.End(id, time.Now()) || w.bodyBytes() != 0 {
+			if !w.Router.End(id, time.Now()) || w.bodyBytes() != 0 {
 				t.Errorf("%d bytes are held, or the booking is missing", w.bodyBytes())
 			}
 		})
@@ -135,8 +135,8 @@ func TestFullDuplexRefusals(t *testing.T) {
 		"beyond the budget": {1 << 20, []string{half, hello}, 503},
 	} {
 		w, client := served(t)
-		w.settings.BodiesBytes = tt.bodies
-		w.requests.Reload(w.settings)
+		w.Settings.BodiesBytes = tt.bodies
+		w.Requests.Reload(w.Settings)
 		list := []*extprocv3.ProcessingRequest{first(filterv3.ProcessingMode_FULL_DUPLEX_STREAMED)}
 		for i, p := range tt.pieces {
 			list = append(list, bodyMessage(i == len(tt.pieces)-1, p))
@@ -146,8 +146,8 @@ func TestFullDuplexRefusals(t *testing.T) {
 			t.Errorf("%s: %d replies, %d, want %d", name, len(replies), n, tt.status)
 		}
 		w.idle(t)
-		if w.router.Bookings() != 0 || w.bodyBytes() != 0 {
-			t.Errorf("%s: %d booked, %d bytes held", name, w.router.Bookings(), w.bodyBytes())
+		if w.Router.Bookings() != 0 || w.bodyBytes() != 0 {
+			t.Errorf("%s: %d booked, %d bytes held", name, w.Router.Bookings(), w.bodyBytes())
 		}
 	}
 }
@@ -176,11 +176,11 @@ func TestUnreadBodies(t *testing.T) {
 			}
 		}
 		w.idle(t)
-		if n := testutil.ToFloat64(w.server.metrics.unread.WithLabelValues(name)); n != 2 || w.log.Count("set request_body_mode") != 1 {
-			t.Errorf("%s: %v counted; log: %s", name, n, &w.log)
+		if n := testutil.ToFloat64(w.server.metrics.unread.WithLabelValues(name)); n != 2 || w.Log.Count("set request_body_mode") != 1 {
+			t.Errorf("%s: %v counted; log: %s", name, n, &w.Log)
 		}
-		if w.router.Bookings() != 2*tt.booked || w.outcomes("picked") != 2 {
-			t.Errorf("%s: %d booked", name, w.router.Bookings())
+		if w.Router.Bookings() != 2*tt.booked || w.outcomes("picked") != 2 {
+			t.Errorf("%s: %d booked", name, w.Router.Bookings())
 		}
 	}
 }
@@ -194,12 +194,12 @@ func TestIDOfALostReply(t *testing.T) {
 		m.ProtocolConfig = first(filterv3.ProcessingMode_FULL_DUPLEX_STREAMED).GetProtocolConfig()
 		replies := all(t, client, m, bodyMessage(true, hello))
 		id := replies[0].GetDynamicMetadata().GetFields()["stator"].GetStructValue().GetFields()["booking"].GetStringValue()
-		if want := w.router.IDFor("bufconn", "r1"); (id == want) != same || id == "" {
+		if want := w.Router.IDFor("bufconn", "r1"); (id == want) != same || id == "" {
 			t.Errorf("request %d has the id %s; that of its request is %s", i, id, want)
 		}
 	}
-	if w.router.Bookings() != 2 {
-		t.Errorf("%d booked", w.router.Bookings())
+	if w.Router.Bookings() != 2 {
+		t.Errorf("%d booked", w.Router.Bookings())
 	}
 }
 
@@ -208,7 +208,7 @@ func TestWholePartialBodies(t *testing.T) {
 	w, client := served(t)
 	replies := all(t, client, first(filterv3.ProcessingMode_BUFFERED_PARTIAL), bodyMessage(true, hello))
 	id := replies[0].GetDynamicMetadata().GetFields()["stator"].GetStructValue().GetFields()["booking"].GetStringValue()
-	if d, ok := w.router.Explain(id); !ok || d.PromptTokens != len("hello") {
+	if d, ok := w.Router.Explain(id); !ok || d.PromptTokens != len("hello") {
 		t.Errorf("decision %+v", d)
 	}
 }
@@ -216,8 +216,8 @@ func TestWholePartialBodies(t *testing.T) {
 // TestUnreadBodiesOfSeveralModels: without the body no one knows whose model is asked for, so the request is refused.
 func TestUnreadBodiesOfSeveralModels(t *testing.T) {
 	w, client := served(t)
-	w.settings.SeveralPools = true
-	w.requests.Reload(w.settings)
+	w.Settings.SeveralPools = true
+	w.Requests.Reload(w.Settings)
 	replies := all(t, client, first(filterv3.ProcessingMode_NONE))
 	if n := replies[0].GetImmediateResponse().GetStatus().GetCode(); n != 503 || w.outcomes("unread") != 1 {
 		t.Errorf("answered %d", n)
@@ -262,8 +262,8 @@ func TestObservers(t *testing.T) {
 	w, client := served(t)
 	m := first(filterv3.ProcessingMode_STREAMED)
 	m.ObservabilityMode = true
-	if replies := all(t, client, m); len(replies) != 0 || w.router.Bookings() != 0 || w.log.Count("observability_mode") != 1 {
-		t.Errorf("%d replies, %d booked; log: %s", len(replies), w.router.Bookings(), &w.log)
+	if replies := all(t, client, m); len(replies) != 0 || w.Router.Bookings() != 0 || w.Log.Count("observability_mode") != 1 {
+		t.Errorf("%d replies, %d booked; log: %s", len(replies), w.Router.Bookings(), &w.Log)
 	}
 }
 
@@ -292,7 +292,7 @@ func TestMistakesAreLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if w.log.Count("set request_header_mode") != 1 {
-		t.Errorf("log: %s", &w.log)
+	if w.Log.Count("set request_header_mode") != 1 {
+		t.Errorf("log: %s", &w.Log)
 	}
 }

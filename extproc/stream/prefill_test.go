@@ -14,6 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/test/doors"
 )
 
 const transferOf = `{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r",` +
@@ -33,13 +34,13 @@ func TestPrefillInEachMode(t *testing.T) {
 		w, client := served(t)
 		for name, at := range map[string]string{"d": "10.0.0.7:80", "p": strings.TrimPrefix(p.URL, "http://")} {
 			role := map[string]fleet.Role{"d": fleet.Decode, "p": fleet.Prefill}[name]
-			if _, err := w.fleet.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: at, Ranks: 1, State: fleet.Ready, Transfer: fleet.TransferNixl}); err != nil {
+			if _, err := w.Fleet.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: at, Ranks: 1, State: fleet.Ready, Transfer: fleet.TransferNixl}); err != nil {
 				t.Fatal(err)
 			}
 		}
 
-		models := map[string]*serving.Config{"sim": {Prompt: letters{}, BlockSize: 4, Prefill: serving.PrefillRemote}}
-		if err := w.router.SetModels(models); err != nil {
+		models := map[string]*serving.Config{"sim": {Prompt: doors.Letters{}, BlockSize: 4, Prefill: serving.PrefillRemote}}
+		if err := w.Router.SetModels(models); err != nil {
 			t.Fatal(err)
 		}
 
@@ -61,10 +62,10 @@ func TestPrefillInEachMode(t *testing.T) {
 			t.Errorf("%s: a body of %d bytes, want %d", mode, len(body), len(want))
 		}
 		facts := picked.GetDynamicMetadata().GetFields()["stator"].GetStructValue().GetFields()
-		if d, ok := w.router.Explain(facts["decision"].GetStringValue()); !ok || d.Worker != "d" || !w.router.End(d.ID, time.Now()) {
+		if d, ok := w.Router.Explain(facts["decision"].GetStringValue()); !ok || d.Worker != "d" || !w.Router.End(d.ID, time.Now()) {
 			t.Errorf("%s: %v", mode, d)
 		}
-		if n := w.router.Bookings(); n != 0 {
+		if n := w.Router.Bookings(); n != 0 {
 			t.Errorf("%s: %d bookings are left", mode, n)
 		}
 		w.idle(t)

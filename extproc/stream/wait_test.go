@@ -16,13 +16,14 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/test/doors"
 )
 
 // withQueue returns a world whose two workers are busy while they compute one prompt each.
 func withQueue(t testing.TB, wait time.Duration) (*world, extprocv3.ExternalProcessorClient) {
 	w, client := served(t)
-	err := w.router.SetModels(map[string]*serving.Config{"sim": {
-		Prompt: letters{}, BlockSize: 4, Busy: serving.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: wait,
+	err := w.Router.SetModels(map[string]*serving.Config{"sim": {
+		Prompt: doors.Letters{}, BlockSize: 4, Busy: serving.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: wait,
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -71,9 +72,9 @@ func enqueue(t testing.TB, client extprocv3.ExternalProcessorClient, ctx context
 // waiting polls until n requests are queued.
 func (w *world) waiting(t testing.TB, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); w.router.Stats().Waiting != n; {
+	for deadline := time.Now().Add(10 * time.Second); w.Router.Stats().Waiting != n; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d are queued, want %d", w.router.Stats().Waiting, n)
+			t.Fatalf("%d are queued, want %d", w.Router.Stats().Waiting, n)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -88,7 +89,7 @@ func TestQueuedRequestIsPicked(t *testing.T) {
 	ids := w.fill(t, client)
 	s := enqueue(t, client, t.Context(), time.Minute)
 	w.waiting(t, 1)
-	w.router.PrefillDone(ids[1], time.Now())
+	w.Router.PrefillDone(ids[1], time.Now())
 	m, err := s.Recv()
 	if err != nil || m.GetRequestBody() == nil || m.GetOverrideMessageTimeout() != nil {
 		t.Fatalf("%v, %v", m, err)
@@ -97,12 +98,12 @@ func TestQueuedRequestIsPicked(t *testing.T) {
 		t.Fatalf("after the answer: %v", err)
 	}
 	id := m.GetDynamicMetadata().GetFields()["stator"].GetStructValue().GetFields()["decision"].GetStringValue()
-	d, _ := w.router.Explain(id)
+	d, _ := w.Router.Explain(id)
 	if d == nil || d.Wait == nil || !strings.Contains(d.String(), "waited ") {
 		t.Errorf("%s", d)
 	}
 	for _, id := range append(ids, id) {
-		if !w.router.End(id, time.Now()) {
+		if !w.Router.End(id, time.Now()) {
 			t.Errorf("%s is not booked", id)
 		}
 	}
@@ -128,7 +129,7 @@ func TestQueuedTooLong(t *testing.T) {
 		t.Errorf("retry-after %q, %d counted", retry, w.outcomes("waited_too_long"))
 	}
 	for _, id := range ids {
-		w.router.End(id, time.Now())
+		w.Router.End(id, time.Now())
 	}
 	w.idle(t)
 }
@@ -153,8 +154,8 @@ func TestCancelledWhileQueued(t *testing.T) {
 		go func() {
 			defer close(done)
 			for _, id := range ids {
-				w.router.PrefillDone(id, time.Now()) // some are decided while they are cancelled
-				w.router.End(id, time.Now())
+				w.Router.PrefillDone(id, time.Now()) // some are decided while they are cancelled
+				w.Router.End(id, time.Now())
 			}
 		}()
 		for i := range cancels {
@@ -162,15 +163,15 @@ func TestCancelledWhileQueued(t *testing.T) {
 		}
 		<-done
 		w.idle(t)
-		if s := w.router.Stats(); s.Waiting != 0 || s.Bookings.Open != 0 {
+		if s := w.Router.Stats(); s.Waiting != 0 || s.Bookings.Open != 0 {
 			// The access log would end the bookings of requests that were picked before they were cancelled.
-			w.router.EndBefore("bufconn", time.Now().Add(time.Hour))
-			if s := w.router.Stats(); s.Waiting != 0 || s.Bookings.Open != 0 {
+			w.Router.EndBefore("bufconn", time.Now().Add(time.Hour))
+			if s := w.Router.Stats(); s.Waiting != 0 || s.Bookings.Open != 0 {
 				t.Fatalf("%d queued, %d booked", s.Waiting, s.Bookings.Open)
 			}
 		}
 	}
-	for _, r := range w.fleet.Snapshot().Ranks {
+	for _, r := range w.Fleet.Snapshot().Ranks {
 		if b := r.Load.Booked(); b != (fleet.Amount{}) {
 			t.Errorf("%s: %+v", r.Worker.Name, b)
 		}
