@@ -70,9 +70,7 @@ def main():
             text = text[:200]
             ids = t.encode(text, add_special_tokens=False).ids
             rows.append({"text": text, "ids": ids})
-        lists = [row["ids"] for row in rows[::3]] + [[r.randrange(t.get_vocab_size()) for _ in range(8)] for _ in range(20)]
-        decoded = [{"ids": ids, "all": t.decode(ids, skip_special_tokens=False), "plain": t.decode(ids)} for ids in lists if ids]
-        print(json.dumps({"name": name, "model": model, "texts": rows, "decoded": decoded}, ensure_ascii=False))
+        print(json.dumps({"name": name, "model": model, "texts": rows}, ensure_ascii=False))
 
 
 if __name__ == "__main__":

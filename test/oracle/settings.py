@@ -167,7 +167,7 @@ def check(checker, texts, trained, patterns):
         t = train(r, texts.documents)
         t.save(str(path))
         before = checker.failed
-        sentence = checker.model(f"trained {i}", path, r, texts.make(1500, json.loads(path.read_text())))
+        sentence = checker.model(f"trained {i}", path, texts.make(1500, json.loads(path.read_text())))
         if sentence:
             refusals[sentence] += 1
         if checker.failed > before:

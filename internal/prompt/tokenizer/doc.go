@@ -5,5 +5,5 @@
 // approximation would be useless. The package does not open files, does not render chat templates, and adds special tokens only
 // if the caller asks for them.
 //
-// A [Tokenizer] is immutable and safe for concurrent use; a [Decoder] belongs to one goroutine.
+// A [Tokenizer] is immutable and safe for concurrent use.
 package tokenizer

@@ -361,9 +361,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 	t.addedIDs = map[string]uint32{}
 	t.addedBytes = map[uint32][]byte{}
 	t.special = map[uint32]bool{}
-	t.skipped = map[uint32]bool{}
 	scratch := encoder{t: t}
-	specials, shown := map[string]bool{}, map[uint32]string{}
 	next := uint32(t.vocab.count)
 
 	last := map[string]addedToken{}
@@ -407,15 +405,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 				t.byteTokens[id] = b
 			}
 		}
-		specials[content] = specials[content] || a.Special
 		t.special[id] = a.Special
-		shown[id] = pattern
-	}
-
-	// When decoding, the reference skips a token whose text equals the content of a special token. So it
-	// does not skip a special token whose content changes by normalization.
-	for id, text := range shown {
-		t.skipped[id] = specials[text]
 	}
 	return nil
 }

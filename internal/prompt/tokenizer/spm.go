@@ -74,7 +74,7 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 
 	t.vocab.buildIndex()
 	t.wholePieces = make(idSet, n/64+1)
-	t.decoding = decoding{tokenSteps: []decodeStep{{kind: decodeReplace, from: lowerBlock, to: " "}}, byteFallback: true}
+	t.decoding = decoding{tokenSteps: []decodeStep{{kind: decodeReplace, from: lowerBlock, to: " "}}}
 	if err := t.loadBytes(); err != nil {
 		return nil, err
 	}
@@ -244,7 +244,7 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 	t.addedIDs = map[string]uint32{}
 	t.addedBytes = map[uint32][]byte{}
 	t.special = map[uint32]bool{}
-	t.skipped, t.byteTokens = t.special, map[uint32]byte{}
+	t.byteTokens = map[uint32]byte{}
 
 	for id, kind := range types {
 		token := m.tokens[id]

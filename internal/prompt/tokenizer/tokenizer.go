@@ -21,7 +21,6 @@ type Tokenizer struct {
 	addedIDs   map[string]uint32 // by content
 	addedBytes map[uint32][]byte // the bytes to which added tokens decode
 	special    map[uint32]bool
-	skipped    map[uint32]bool // tokens that decoding without special tokens leaves out
 	byteTokens map[uint32]byte // tokens like <0xE4>
 
 	// longestFirst searches the whole text for longer added tokens before shorter ones, for GGUF files.

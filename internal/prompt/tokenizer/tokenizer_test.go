@@ -304,32 +304,6 @@ func TestEncodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestDecoderEmitsWholeCharacters checks that a Decoder returns only whole characters, and that its parts
-// together are the text.
-func TestDecoderEmitsWholeCharacters(t *testing.T) {
-	tok := sim(t)
-	const text = "naïve 你好 👩‍👩‍👧 <|im_end|>\n"
-	var b []byte
-	d := tok.NewDecoder()
-	for _, id := range tok.Encode(nil, text) {
-		if b = d.Append(b, id); !utf8.Valid(b) {
-			t.Fatalf("%q ends inside a character", b)
-		}
-	}
-	if b = d.Flush(b); string(b) != text {
-		t.Errorf("%q, want %q", b, text)
-	}
-	b = d.Append(nil, tok.byteIDs[0xe4])
-	if b = d.Flush(b); string(b) != "\ufffd" {
-		t.Errorf("half a character is decoded to %q", b)
-	}
-	d.SkipSpecial = true
-	end, _ := tok.ID("<|im_end|>")
-	if b = d.Append(nil, end); len(b) != 0 {
-		t.Errorf("a special token is decoded to %q", b)
-	}
-}
-
 // TestHostileTextIsLinear checks that long texts of repeated characters are encoded within the time of the test,
 // which quadratic work would exceed.
 func TestHostileTextIsLinear(t *testing.T) {
