@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/advise"
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/plan/propose"
-	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/conversations"
 	"github.com/stator-project/stator/test/race"
 )
 
@@ -95,7 +95,7 @@ func TestPlanForATrace(t *testing.T) {
 		t.Skip("it takes seconds")
 	}
 	var rows strings.Builder
-	for _, row := range trace.Conversations(800, 1) {
+	for _, row := range conversations.Rows(800, 1) {
 		line, err := json.Marshal(row)
 		if err != nil {
 			t.Fatal(err)

@@ -226,37 +226,6 @@ func FuzzTrace(f *testing.F) {
 	})
 }
 
-// TestConversations checks that a generated trace is the same for the same seed, and that about two fifths of
-// its blocks could be reused.
-func TestConversations(t *testing.T) {
-	rows := Conversations(2000, 2)
-	seen := map[uint64]bool{}
-	reused, blocks := 0, 0
-	for i, row := range rows {
-		if row.Input != MooncakeBlock*len(row.HashIDs) || row.Output < 1 || i > 0 && row.Timestamp <= rows[i-1].Timestamp {
-			t.Fatalf("row %d: %+v", i, row)
-		}
-		for _, id := range row.HashIDs {
-			blocks++
-			if seen[id] {
-				reused++
-			}
-			seen[id] = true
-		}
-	}
-	if share := float64(reused) / float64(blocks); share < 0.3 || share > 0.5 {
-		t.Errorf("%.3f of the blocks could be reused", share)
-	}
-	if again := Conversations(2000, 2); !slices.EqualFunc(rows, again, func(a, b MooncakeRow) bool { return slices.Equal(a.HashIDs, b.HashIDs) }) {
-		t.Error("two traces of one seed differ")
-	}
-
-	list := all(t, MooncakeList(rows), nil)
-	if len(list) != 2000 || len(list[1].Prompt.Append(nil)) != rows[1].Input {
-		t.Errorf("%d arrivals", len(list))
-	}
-}
-
 // TestPromptsOfBlocks checks that a prompt of block ids has its length, and shares with another one the
 // tokens of their common blocks.
 func TestPromptsOfBlocks(t *testing.T) {

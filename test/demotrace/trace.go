@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/conversations"
 	"github.com/stator-project/stator/test/lab/tracefiles"
 )
 
@@ -15,7 +16,7 @@ func load(path string, n int) (rows []trace.MooncakeRow, name string, err error)
 	if path == "" {
 		found, ok := tracefiles.Find("", tracefiles.Mooncake.Path)
 		if !ok {
-			return trace.Conversations(n, generatedSeed), "", nil
+			return conversations.Rows(n, generatedSeed), "", nil
 		}
 		path = found
 	}

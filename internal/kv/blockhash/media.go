@@ -1,8 +1,6 @@
 package blockhash
 
 import (
-	"encoding/binary"
-	"slices"
 	"strconv"
 
 	"github.com/zeebo/xxh3"
@@ -30,23 +28,3 @@ func isHex(s string) bool {
 	}
 	return true
 }
-
-// HashMedia is the block hash of tokens with the media that reach into the block, as in Dynamo's routers:
-// the media's hashes follow the tokens, sorted. Without media it is [Hash].
-func HashMedia(tokens []uint32, media []uint64, seed uint64) Block {
-	if len(media) == 0 {
-		return Hash(tokens, seed)
-	}
-
-	raw := appendTokens(make([]byte, 0, 4*len(tokens)+8*len(media)), tokens)
-	sorted := append(make([]uint64, 0, 4), media...)
-	slices.Sort(sorted)
-	for _, m := range sorted {
-		raw = binary.LittleEndian.AppendUint64(raw, m)
-	}
-	return Block(xxh3.HashSeed(raw, seed))
-}
-
-// MediaToken is the token that replaces each placeholder token of a medium in SGLang, and in Dynamo for
-// SGLang. Such a block is then hashed without media.
-func MediaToken(media uint64) uint32 { return 1_000_000 + uint32(media&(1<<30-1)) }

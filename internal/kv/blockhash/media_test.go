@@ -1,7 +1,6 @@
 package blockhash_test
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/zeebo/xxh3"
@@ -9,8 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// TestMediaHashesFollowDynamo: a medium's hash is 64 bits of its identifier, and a block's media follow its tokens, sorted, in little
-// endian.
+// TestMediaHashesFollowDynamo: a medium's hash is 64 bits of its identifier.
 func TestMediaHashesFollowDynamo(t *testing.T) {
 	for _, tt := range []struct {
 		identifier string
@@ -27,20 +25,5 @@ func TestMediaHashesFollowDynamo(t *testing.T) {
 		if got := blockhash.MediaHash(tt.identifier); got != tt.want {
 			t.Errorf("%s: %x, want %x", tt.identifier, got, tt.want)
 		}
-	}
-	const a, b = 0x0011223344556677, 0xffeeddccbbaa9988
-	tokens := []uint32{1, 2, 3, 4}
-	words := slices.Clone(tokens)
-	for _, m := range []uint64{a, b} { // sorted
-		words = append(words, uint32(m), uint32(m>>32))
-	}
-	if got, want := blockhash.HashMedia(tokens, []uint64{b, a}, 1337), blockhash.Hash(words, 1337); got != want {
-		t.Errorf("%d, want %d", got, want)
-	}
-	if got := blockhash.HashMedia(tokens, nil, 1337); got != 14643705804678351452 {
-		t.Errorf("without media %d", got)
-	}
-	if got := blockhash.MediaToken(1<<63 | 5); got != 1_000_005 {
-		t.Errorf("token %d", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/conversations"
 	"github.com/stator-project/stator/test/lab/profile"
 	"github.com/stator-project/stator/test/lab/tracefiles"
 )
@@ -109,7 +110,7 @@ func (b *bench) load(w io.Writer, traces string) (err error) {
 	path, ok := tracefiles.Find(traces, tracefiles.Mooncake.Path)
 	if !ok {
 		fmt.Fprintf(w, "\nMooncake's trace is not at hand: generated conversations take its place. %s\n", tracefiles.Hint)
-		b.rows = trace.Conversations(5000, 1)
+		b.rows = conversations.Rows(5000, 1)
 		return nil
 	}
 

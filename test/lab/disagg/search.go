@@ -8,6 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim"
 	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/conversations"
 )
 
 // setting has the parameters of a run, besides its rate.
@@ -41,7 +42,7 @@ func (p *player) source(x *setting, rate float64) (next trace.Source, speedup fl
 	}
 	rows := p.rows[:min(x.requests, len(p.rows))]
 	span := (rows[len(rows)-1].Timestamp - rows[0].Timestamp) / 1000 // seconds
-	return trace.Jitter(3*time.Second, x.seed, trace.MooncakeList(rows)), rate * span / float64(len(rows)), nil
+	return trace.Jitter(3*time.Second, x.seed, conversations.List(rows)), rate * span / float64(len(rows)), nil
 }
 
 // play plays a setting at a rate. A run that can no longer meet the attainment is ended early where brief is set.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/conversations"
 	"github.com/stator-project/stator/test/lab/tracefiles"
 )
 
@@ -81,7 +81,7 @@ func generate(name, path string) error {
 
 func writeMooncake(w *bufio.Writer) {
 	enc := json.NewEncoder(w)
-	for _, row := range trace.Conversations(traceRows, generatedSeed) {
+	for _, row := range conversations.Rows(traceRows, generatedSeed) {
 		_ = enc.Encode(row) // Flush returns the error
 	}
 }
@@ -89,7 +89,7 @@ func writeMooncake(w *bufio.Writer) {
 func writeAzure(w *bufio.Writer) {
 	fmt.Fprintln(w, "TIMESTAMP,ContextTokens,GeneratedTokens")
 	began := time.Date(2023, 11, 16, 18, 0, 0, 0, time.UTC)
-	for _, row := range trace.Conversations(traceRows, generatedSeed) {
+	for _, row := range conversations.Rows(traceRows, generatedSeed) {
 		at := began.Add(time.Duration(row.Timestamp) * time.Millisecond)
 		fmt.Fprintf(w, "%s,%d,%d\n", at.Format("2006-01-02 15:04:05.000"), row.Input/8, row.Output)
 	}
