@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/test/affinitykeys"
 	"github.com/stator-project/stator/wasm/affinity"
-	"github.com/stator-project/stator/wasm/affinity/examples"
 )
 
 const affinityHeader = "x-stator-affinity"
@@ -51,7 +51,7 @@ func TestAffinityKeysInEnvoy(t *testing.T) {
 	e := startEdge(t, false, "affinityFilter: wasm, decisionTimeout: 500ms", simModel("sim", a, b))
 
 	for _, g := range []*gateway{e.gateway, e.trusted} {
-		for _, example := range examples.All() {
+		for _, example := range affinitykeys.All() {
 			r, err := g.send(t.Context(), http.MethodPost, chatPath, []byte(example.Body), affinityHeader, "forged")
 			if err != nil || r.status != http.StatusOK {
 				t.Fatalf("status %d, %v: %.100s", r.status, err, example.Body)
@@ -72,7 +72,7 @@ func TestAffinityKeysInEnvoy(t *testing.T) {
 			workers[want] = w
 		}
 	}
-	if n := len(a.got()) + len(b.got()); n < 2*len(examples.All()) || len(a.got()) == 0 || len(b.got()) == 0 {
+	if n := len(a.got()) + len(b.got()); n < 2*len(affinitykeys.All()) || len(a.got()) == 0 || len(b.got()) == 0 {
 		t.Errorf("%d and %d requests", len(a.got()), len(b.got()))
 	}
 }

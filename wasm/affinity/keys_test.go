@@ -10,13 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stator-project/stator/test/affinitykeys"
 	"github.com/stator-project/stator/wasm/affinity"
-	"github.com/stator-project/stator/wasm/affinity/examples"
 )
 
 func TestKeysOfExamples(t *testing.T) {
-	lines, classes := map[string]examples.Example{}, map[string]string{}
-	for _, e := range examples.All() {
+	lines, classes := map[string]affinitykeys.Example{}, map[string]string{}
+	for _, e := range affinitykeys.All() {
 		key, ok := affinity.Key([]byte(e.Body))
 		if ok != (e.Class != "-") {
 			t.Errorf("line %d: a key %v, want one: %v", e.Line, ok, e.Class != "-")
@@ -43,7 +43,7 @@ func TestKeysOfExamples(t *testing.T) {
 // TestPiecesDoNotMatter reads bodies in pieces, as Envoy receives them.
 func TestPiecesDoNotMatter(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for _, e := range examples.All() {
+	for _, e := range affinitykeys.All() {
 		want, _ := affinity.Key([]byte(e.Body))
 		for range 20 {
 			if got := inPieces(random, []byte(e.Body)); got != want {
@@ -191,7 +191,7 @@ func TestLimit(t *testing.T) {
 
 // TestEveryCutOfABody: a body may end anywhere, at any depth.
 func TestEveryCutOfABody(t *testing.T) {
-	for _, e := range examples.All() {
+	for _, e := range affinitykeys.All() {
 		for i := range len(e.Body) {
 			affinity.Key([]byte(e.Body[:i]))
 			affinity.Key([]byte(e.Body[i:]))
@@ -203,7 +203,7 @@ func TestEveryCutOfABody(t *testing.T) {
 
 // FuzzKey feeds any bytes, in two pieces and in one: no panic, and the same key.
 func FuzzKey(f *testing.F) {
-	for _, e := range examples.All() {
+	for _, e := range affinitykeys.All() {
 		f.Add([]byte(e.Body), len(e.Body)/2)
 	}
 	f.Fuzz(func(t *testing.T, body []byte, cut int) {

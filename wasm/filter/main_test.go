@@ -11,8 +11,8 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
 	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/test/affinitykeys"
 	"github.com/stator-project/stator/wasm/affinity"
-	"github.com/stator-project/stator/wasm/affinity/examples"
 )
 
 // TestFilter plays the filter as ordinary Go, and as the module that Envoy loads, under wazero. Both must set the keys
@@ -52,7 +52,7 @@ func playFilter(t *testing.T, option *proxytest.EmulatorOption) {
 	host, reset := proxytest.NewHostEmulator(option)
 	defer reset()
 
-	for _, e := range examples.All() {
+	for _, e := range affinitykeys.All() {
 		body := e.Body
 		want, _ := affinity.Key([]byte(body))
 		for _, size := range []int{1 << 30, 7, 1} {

@@ -1,5 +1,5 @@
-// Package examples has bodies of requests for the tests of keys: native, under wazero and in Envoy.
-package examples
+// Package affinitykeys has bodies of requests for the tests of keys: native, under wazero and in Envoy.
+package affinitykeys
 
 import (
 	_ "embed"
