@@ -129,7 +129,7 @@ func askEngine(ctx context.Context, w *workerSeen, m *modelSeen) engineSeen {
 	e.askMetrics(ctx, base, w.kind, model)
 	e.sources, e.sourcesErr = kvsource.Discover(ctx, engineClient, base)
 	e.askOptions(ctx, base, w.kind, model)
-	e.tokens, e.tokenizeErr = tokenizeThere(ctx, base, w.kind, model)
+	e.tokens = tokenizeThere(ctx, base, w.kind, model)
 	return e
 }
 
@@ -146,8 +146,8 @@ func (e *engineSeen) servedName(m *modelSeen) string {
 	return ""
 }
 
-// tokenizeThere has the engine tokenize the samples. Samples that it cannot tokenize have no tokens.
-func tokenizeThere(ctx context.Context, base string, kind *engines.Kind, model string) ([][]uint32, error) {
+// tokenizeThere has the engine tokenize the samples. Samples that it cannot tokenize have no tokens. It returns nil if the engine fails.
+func tokenizeThere(ctx context.Context, base string, kind *engines.Kind, model string) [][]uint32 {
 	name, _ := json.Marshal(model)
 	var all [][]uint32
 	for i, members := range sampleRequests() {
@@ -167,11 +167,11 @@ func tokenizeThere(ctx context.Context, base string, kind *engines.Kind, model s
 			tokens, err = nil, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil
 		}
 		all = append(all, tokens)
 	}
-	return all, nil
+	return all
 }
 
 func tokenizeOne(ctx context.Context, base, body string) ([]uint32, error) {

@@ -123,7 +123,6 @@ type engineSeen struct {
 	cachingOff    bool
 	queries, hits float64 // tokens looked up in its prefix cache, and found there
 	tokens        [][]uint32
-	tokenizeErr   error
 	sources       []kvsource.Socket // event sockets that it reports
 	sourcesErr    error
 	clockAhead    time.Duration // of our clock

@@ -82,7 +82,7 @@ func (s *Source) readEvents(ctx context.Context, z *zmq4.Conn, conn *boundedConn
 				func(st *Stats) { st.Malformed++ })
 			continue
 		}
-		s.count(func(st *Stats) { st.Received++; st.Bytes += uint64(len(m.payload)) })
+		s.count(func(st *Stats) { st.Received++ })
 		if !s.pass(ctx, m) {
 			return ctx.Err()
 		}

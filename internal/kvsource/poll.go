@@ -112,7 +112,6 @@ func (s *Source) deliverAnswer(ctx context.Context, payload []byte, order *numbe
 	seq, restarted := order.next(b)
 	s.count(func(st *Stats) {
 		st.Received++
-		st.Bytes += uint64(len(payload))
 		if restarted {
 			st.Restarts++
 		}
@@ -133,7 +132,7 @@ func (s *Source) deliverAnswer(ctx context.Context, payload []byte, order *numbe
 			st.Gaps++
 			st.Unrecovered++
 		} else {
-			st.LastSeq, st.LastAt = seq, time.Now()
+			st.LastSeq = seq
 		}
 	})
 	return true

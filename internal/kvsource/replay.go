@@ -72,8 +72,6 @@ func (s *Source) replayAfterLast(ctx context.Context) (same bool, err error) {
 // fetch asks the replay socket for every message from number from on, and calls each for it until
 // the engine has no more or each returns an error.
 func (s *Source) fetch(ctx context.Context, from uint64, each func(seq uint64, payload []byte) error) error {
-	s.count(func(st *Stats) { st.Replays++ })
-
 	err := s.fetchAll(ctx, from, each)
 	if err != nil && !errors.Is(err, errOtherProcess) && ctx.Err() == nil {
 		s.failed("read replay", err, func(st *Stats) { st.ReplayErrors++ })

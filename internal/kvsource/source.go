@@ -263,7 +263,6 @@ func (s *Source) onLive(ctx context.Context, m liveMessage) {
 		s.processChanged()
 	case m.seq < s.progress.replayed:
 		s.progress.live = m.seq + 1
-		s.count(func(st *Stats) { st.Duplicates++ })
 		return
 	}
 
@@ -327,6 +326,6 @@ func (s *Source) deliver(seq uint64, payload []byte) (resume uint64, gap bool) {
 	if !s.keepLast {
 		s.last = lastMessage{known: true, seq: seq, sum: xxh3.Hash(payload)}
 	}
-	s.count(func(st *Stats) { st.LastSeq, st.LastAt = seq, time.Now() })
+	s.count(func(st *Stats) { st.LastSeq = seq })
 	return 0, false
 }

@@ -8,27 +8,23 @@ import (
 // Stats are a source's counters since it started.
 type Stats struct {
 	Connected bool
-	// LastSeq is the last message that the consumer accepted, and LastAt when; LastAt is zero
-	// before the first.
+	// LastSeq is the last message that the consumer accepted.
 	LastSeq uint64
-	LastAt  time.Time
 	// Waiting is the number of live messages that wait now, and WaitingBytes their size. BufferFull
 	// counts how often the source stopped reading the connection because of Config.BufferBytes.
 	Waiting      int
 	WaitingBytes int64
 	BufferFull   uint64
-	// Received counts live messages and Bytes their size; Replayed counts replayed messages.
-	Received, Bytes, Replayed uint64
-	// Duplicates are live messages that a replay had delivered before.
-	Duplicates uint64
+	// Received counts live messages, and Replayed counts replayed messages.
+	Received, Replayed uint64
 	// Malformed are messages that could not be decoded. They are delivered as empty batches with
 	// one unknown event, so that the numbers stay without a hole.
 	Malformed uint64
 	// Gaps are batches that the consumer refused. Unrecovered are live messages after a gap that
 	// was not closed.
 	Gaps, Unrecovered uint64
-	// Replays were asked for; ReplayErrors are the replays that broke off.
-	Replays, ReplayErrors uint64
+	// ReplayErrors counts replays that broke off.
+	ReplayErrors uint64
 	// Connects counts connections, the first included. Restarts counts new engine processes.
 	Connects, Restarts uint64
 	// LastError is the most recent error, for people to read.

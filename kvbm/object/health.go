@@ -35,15 +35,14 @@ type health struct {
 
 	mu     sync.Mutex
 	state  State
-	reason string    // why the tier is not healthy
-	since  time.Time // of the state
-	faults int       // passing ones in a row
+	reason string // why the tier is not healthy
+	faults int    // passing ones in a row
 
 	failed chan struct{} // wakes the prober
 }
 
 func newHealth(slowAfter time.Duration) *health {
-	return &health{slowAfter: slowAfter, state: Starting, reason: "the first probe has not ended", since: time.Now(),
+	return &health{slowAfter: slowAfter, state: Starting, reason: "the first probe has not ended",
 		failed: make(chan struct{}, 1)}
 }
 
@@ -97,7 +96,6 @@ func (h *health) judge(took time.Duration, err error) (reason string, lasting bo
 
 func (h *health) setState(s State, reason string) {
 	if s != h.state {
-		h.since = time.Now()
 		h.faults = 0
 	}
 	h.state = s

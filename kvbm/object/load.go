@@ -32,7 +32,6 @@ func (t *Tier) Load(ctx context.Context, keys []block.Key, dst [][]byte) []error
 		case len(dst) != len(keys) || len(dst[i]) != t.cfg.BlockBytes:
 			errs[i] = fmt.Errorf("load block %v: it needs a slice of %d bytes", k, t.cfg.BlockBytes)
 		case !ok:
-			t.counters.missing.Add(1)
 			errs[i] = fmt.Errorf("load block %v: %w", k, ErrMissing)
 		default:
 			list = append(list, wanted{place: p, at: i})
@@ -95,7 +94,6 @@ func (t *Tier) loadRun(ctx context.Context, run []wanted, dst [][]byte, errs []e
 
 	err := t.getRange(ctx, t.base+"p/"+source.name, int64(run[0].place.entry().offset), parts, tag)
 	if errors.Is(err, ErrMissing) {
-		t.counters.missing.Add(int64(len(run)))
 		t.catalog.remove(source.name)
 	}
 	for i, w := range run {

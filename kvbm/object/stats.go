@@ -1,14 +1,10 @@
 package object
 
-import "time"
-
 // Stats is the state of a tier, and its counts since it was opened.
 type Stats struct {
 	State State
 	// Reason describes why the tier is not healthy, and what to change.
 	Reason string
-	// Since is when the state began.
-	Since time.Time
 
 	// Blocks and Packs are known to be in the store now. Forgotten counts blocks that Config.MaxBlocks had no room for.
 	Blocks, Packs int
@@ -25,18 +21,14 @@ type Stats struct {
 	Stored, Duplicates, Busy int64
 	// PublishedPacks and PublishedBlocks are in the store. DroppedBlocks could not be written in time.
 	PublishedPacks, PublishedBlocks, DroppedBlocks int64
-	// Loaded counts blocks that were read, Missing blocks that were not there, and Damaged blocks with a wrong tag.
-	Loaded, Missing, Damaged int64
+	// Loaded counts blocks that were read, and Damaged blocks with a wrong tag.
+	Loaded, Damaged int64
 	// Indexes counts the indexes of other processes that were read, and BadIndexes the indexes that were refused: damaged, of another
 	// format, or written without the secret of this store.
 	Indexes, BadIndexes int64
-	// DeletedPacks counts packs that sweeps have removed from the store.
-	DeletedPacks int64
 
-	// Puts, Gets, Deletes and Lists count requests without the requests of probes, and Failed counts requests that failed.
-	Puts, Gets, Deletes, Lists, Failed int64
-	// BytesWritten and BytesRead count the bytes of requests that succeeded.
-	BytesWritten, BytesRead int64
+	// Failed counts requests that failed, and BytesRead the bytes of reads that succeeded.
+	Failed, BytesRead int64
 }
 
 // Stats returns the current values.
@@ -46,10 +38,9 @@ func (t *Tier) Stats() Stats {
 		Requests: len(t.requests), Filling: t.writing.buffers(), PackBytes: t.writing.allocated.Load(),
 		Stored: c.stored.Load(), Duplicates: c.duplicates.Load(), Busy: c.busy.Load(),
 		PublishedPacks: c.packs.Load(), PublishedBlocks: c.published.Load(), DroppedBlocks: c.dropped.Load(),
-		Loaded: c.loaded.Load(), Missing: c.missing.Load(), Damaged: c.damaged.Load(),
-		Indexes: c.indexes.Load(), BadIndexes: c.badIndexes.Load(), DeletedPacks: c.deleted.Load(),
-		Puts: c.puts.Load(), Gets: c.gets.Load(), Deletes: c.deletes.Load(), Lists: c.lists.Load(), Failed: c.requestFails.Load(),
-		BytesWritten: c.bytesWritten.Load(), BytesRead: c.bytesRead.Load(),
+		Loaded: c.loaded.Load(), Damaged: c.damaged.Load(),
+		Indexes: c.indexes.Load(), BadIndexes: c.badIndexes.Load(),
+		Failed: c.requestFails.Load(), BytesRead: c.bytesRead.Load(),
 	}
 	s.Blocks, s.Packs, s.Forgotten = t.catalog.count()
 
@@ -57,6 +48,5 @@ func (t *Tier) Stats() Stats {
 	defer t.health.mu.Unlock()
 	s.State = t.health.state
 	s.Reason = t.health.reason
-	s.Since = t.health.since
 	return s
 }

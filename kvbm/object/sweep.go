@@ -95,14 +95,12 @@ func (t *Tier) deleteOld(ctx context.Context, kind string, oldest time.Time, too
 func (t *Tier) deletePack(ctx context.Context, name string) error {
 	for _, kind := range []string{"i/", "p/"} {
 		err := t.request(ctx, func(ctx context.Context) error {
-			t.counters.deletes.Add(1)
 			return t.cfg.Bucket.Delete(ctx, t.base+kind+name)
 		})
 		if err != nil {
 			return err
 		}
 	}
-	t.counters.deleted.Add(1)
 	t.catalog.remove(name)
 	return nil
 }

@@ -133,12 +133,11 @@ type Tier struct {
 
 // counters are the counts that Stats reports, apart from the counts of other parts.
 type counters struct {
-	stored, duplicates, busy              atomic.Int64
-	packs, published, dropped             atomic.Int64
-	loaded, missing, damaged              atomic.Int64
-	indexes, badIndexes, deleted          atomic.Int64
-	puts, gets, deletes, lists            atomic.Int64
-	bytesWritten, bytesRead, requestFails atomic.Int64
+	stored, duplicates, busy  atomic.Int64
+	packs, published, dropped atomic.Int64
+	loaded, damaged           atomic.Int64
+	indexes, badIndexes       atomic.Int64
+	bytesRead, requestFails   atomic.Int64
 }
 
 // Open returns a tier that does nothing until Run is called.
@@ -234,11 +233,7 @@ func (t *Tier) request(ctx context.Context, do func(context.Context) error) erro
 // putObject writes an object. It does not matter whether it is there already: names are used once.
 func (t *Tier) putObject(ctx context.Context, name string, data []byte) error {
 	return t.request(ctx, func(ctx context.Context) error {
-		t.counters.puts.Add(1)
 		_, err := t.cfg.Bucket.PutIfAbsent(ctx, name, data)
-		if err == nil {
-			t.counters.bytesWritten.Add(int64(len(data)))
-		}
 		return err
 	})
 }
@@ -246,7 +241,6 @@ func (t *Tier) putObject(ctx context.Context, name string, data []byte) error {
 // getRange reads a part of an object.
 func (t *Tier) getRange(ctx context.Context, name string, offset int64, dst [][]byte, filled func(i int)) error {
 	return t.request(ctx, func(ctx context.Context) error {
-		t.counters.gets.Add(1)
 		err := t.cfg.Bucket.GetRange(ctx, name, offset, dst, filled)
 		if err == nil {
 			for _, d := range dst {
@@ -260,7 +254,6 @@ func (t *Tier) getRange(ctx context.Context, name string, offset int64, dst [][]
 // list reads a page of names.
 func (t *Tier) list(ctx context.Context, prefix, after string) (page []Object, more bool, err error) {
 	err = t.request(ctx, func(ctx context.Context) error {
-		t.counters.lists.Add(1)
 		page, more, err = t.cfg.Bucket.List(ctx, prefix, after, pageNames)
 		return err
 	})

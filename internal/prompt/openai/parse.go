@@ -146,8 +146,7 @@ func (p *parser) field(key string) {
 	case "session_id":
 		r.SessionID = p.stringOrNull(key)
 	case "priority":
-		v, _ := p.integer(key)
-		r.Priority = int(v)
+		p.integer(key) // engines refuse another type
 	case "nvext":
 		p.nvext(key)
 	default:

@@ -59,10 +59,8 @@ type Request struct {
 	Truncate      int
 	TruncateRight bool
 
-	// CacheSalt separates prefix caches. User and SessionID identify the client. Priority is the engines' own
-	// (lower goes first).
+	// CacheSalt separates prefix caches. User and SessionID identify the client.
 	CacheSalt, User, SessionID string
-	Priority                   int
 	// Hints are the routing hints in nvext; nil if that is absent or null.
 	Hints *Hints
 

@@ -164,11 +164,8 @@ type Stats struct {
 	// PrefixQueries and PrefixHits count prompt tokens looked up and found.
 	PrefixQueries, PrefixHits      uint64
 	PromptTokens, GenerationTokens uint64 // computed, emitted
-	// LoadedTokens counts prompt tokens that came from tiers, and Dropped the blocks that were not copied to one, because it
-	// was behind.
-	LoadedTokens, Dropped uint64
-	Preemptions, Passes   uint64
-	Finished, Cancelled   uint64
+	Preemptions, Passes            uint64
+	Finished, Cancelled            uint64
 }
 
 // Backlog returns the prompt tokens that are still to be computed for all requests, without the tokens that are in the cache

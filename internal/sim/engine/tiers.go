@@ -72,7 +72,6 @@ func (e *Engine) copyDown(i int, hashes []kvevent.EngineHash) {
 			t.writtenUntil = e.ends
 		}
 		if t.writtenUntil.Sub(e.ends) > maxBehind {
-			e.stats.Dropped++
 			continue
 		}
 
@@ -121,7 +120,6 @@ func (e *Engine) beginLoad(r *Request, hits int, now time.Time) bool {
 	r.loadedAt = now.Add(took)
 	r.state = loading
 	e.loading = append(e.loading, r)
-	e.stats.LoadedTokens += uint64(blocks * size)
 	return true
 }
 
