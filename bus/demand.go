@@ -111,7 +111,8 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 				x.Model, x.PrefillNanoseconds, x.PrefillTokenNanoseconds)
 		}
 		if x.Waiting > maxRequests || x.WaitingTokens > maxWaitingTokens {
-			return nil, fmt.Errorf("model %.80q: %d requests wait with %d tokens: no replica has as many", x.Model, x.Waiting, x.WaitingTokens)
+			return nil, fmt.Errorf("model %.80q: %d requests wait with %d tokens: no replica has as many",
+				x.Model, x.Waiting, x.WaitingTokens)
 		}
 		d.Models = append(d.Models, ModelDemand{
 			Model: x.Model, Requests: x.Requests, CachedTokens: x.CachedTokens,

@@ -162,7 +162,8 @@ func (s *Source) Workers() []Worker {
 		}
 	}
 
-	// Replicas exchange bookings by the names of workers. The order is the same in every replica, and so is the endpoint that counts of two with one address.
+	// Replicas exchange bookings by the names of workers. The order is the same in every replica, and so is the endpoint that counts of two
+	// with one address: for a moment there may be a pod that has gone and one that has its IP already.
 	slices.SortFunc(workers, func(a, b Worker) int { return strings.Compare(a.Name, b.Name) })
 	seen := map[string]bool{}
 	return slices.DeleteFunc(workers, func(w Worker) bool {

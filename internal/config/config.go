@@ -411,9 +411,9 @@ type Worker struct {
 	Engine string `yaml:"engine"`
 	// KVEvents is the ZMQ endpoint on which rank 0 publishes KV events, such as "tcp://10.0.0.1:5557". "auto"
 	// asks the engine for the endpoints of all ranks, which vLLM answers, and reads ports 5557 and up of one that does not.
-	// "bind:tcp://*:5557" waits for an engine that connects. TensorRT-LLM's is "http://10.0.0.1:8000/kv_cache_events", which only one reader
-	// may use. Without it, the cache's content is predicted from the requests that were sent there. A host that is the
-	// name in address is the IP that address has; other names are looked up at each connection.
+	// "bind:tcp://*:5557" waits for an engine that connects. TensorRT-LLM's is "http://10.0.0.1:8000/kv_cache_events", which only one
+	// reader may use. Without it, the cache's content is predicted from the requests that were sent there. A host that is the name in
+	// address is the IP that address has; other names are looked up at each connection.
 	KVEvents string `yaml:"kvEvents"`
 	// KVReplay is the ZMQ endpoint on which rank 0 replays its KV events. Without it, a gap or a lost
 	// connection leaves the rank stale until the engine restarts or clears its cache.

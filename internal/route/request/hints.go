@@ -100,7 +100,8 @@ func (h *Hints) PolicyInput(session string) pick.Request {
 
 // IsRestricted reports whether some ready ranks of the pool may be closed to the request.
 func (h *Hints) IsRestricted() bool {
-	return len(h.except) > 0 || h.only != nil || h.revision != "" || len(h.Allowed) > 0 || h.Worker != "" || h.Rank >= 0 || len(h.Required) > 0
+	return len(h.except) > 0 || h.only != nil || h.revision != "" ||
+		len(h.Allowed) > 0 || h.Worker != "" || h.Rank >= 0 || len(h.Required) > 0
 }
 
 // Exclusion is the first hint that excludes a rank, in the order in which hints are checked. A later one
