@@ -57,6 +57,19 @@ build-transfer: ## put bin/stator-transfer in place, which copies KV blocks with
 	@mkdir -p bin
 	CGO_ENABLED=0 go build -trimpath -buildvcs=auto -o bin/stator-transfer ./cmd/stator-transfer
 
+VERSION       ?= dev
+IMAGE         ?= ghcr.io/stator-project/stator
+IMAGE_ARCHES  := amd64 arm64
+
+.PHONY: image
+image: ## put a container image into dist/stator-image.tar, without a container engine (VERSION=v1.2.3 IMAGE=example.com/stator)
+	@mkdir -p dist
+	for arch in $(IMAGE_ARCHES); do \
+	  GOOS=linux GOARCH=$$arch CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags="-s -w -X main.release=$(VERSION)" -o dist/stator-$$arch ./cmd/stator; \
+	done
+	cd deploy/tools && CGO_ENABLED=0 go run ./image --out ../../dist/stator-image.tar --name $(IMAGE):$(VERSION) --revision $$(git rev-parse HEAD) \
+	  --created $$(git log -1 --format=%cI) $(foreach arch,$(IMAGE_ARCHES),$(arch)=../../dist/stator-$(arch))
+
 .PHONY: wheel
 wheel: $(VENV)/.setuptools-$(SETUPTOOLS) ## put the wheel of the Python package stator-connector into dist/
 	rm -rf python/stator_connector/build

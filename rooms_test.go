@@ -127,7 +127,7 @@ func listPackages(t *testing.T) string {
 	synopses := map[string]string{}
 	for path, f := range sources(t) {
 		pkg := filepath.ToSlash(filepath.Dir(path))
-		if pkg != "." && f.Doc != nil && !strings.HasPrefix(pkg, "test/") && !strings.HasPrefix(pkg, "examples") {
+		if pkg != "." && f.Doc != nil && !strings.HasPrefix(pkg, "test/") && !strings.HasPrefix(pkg, "examples") && !strings.HasPrefix(pkg, "deploy/") {
 			synopses[pkg] = new(doc.Package).Synopsis(f.Doc.Text())
 		}
 	}
@@ -142,7 +142,7 @@ func listPackages(t *testing.T) string {
 	return b.String()
 }
 
-// readRooms returns the rooms by name. Tests, generated code and the programs under test/ are no rooms.
+// readRooms returns the rooms by name. Tests, generated code and the programs under test/ and deploy/ are no rooms.
 func readRooms(t *testing.T) map[string]*room {
 	t.Helper()
 
@@ -155,7 +155,8 @@ func readRooms(t *testing.T) map[string]*room {
 
 	for path, f := range sources(t) {
 		pkg := filepath.ToSlash(filepath.Dir(path))
-		if pkg == "." || strings.HasPrefix(pkg, "test") || strings.HasPrefix(pkg, "examples") || ast.IsGenerated(f) {
+		beside := slices.ContainsFunc([]string{"test", "examples", "deploy"}, func(folder string) bool { return strings.HasPrefix(pkg, folder) })
+		if pkg == "." || beside || ast.IsGenerated(f) {
 			continue
 		}
 		r := rooms[roomOf(pkg)]
