@@ -312,6 +312,20 @@ check-generate: generate ## fail where generated files are not what is committed
 golden: ## rewrite golden files and generated docs; read the diff
 	go test . ./xds ./internal/config ./cmd/stator ./admin ./doctor -args -rewrite
 
+HELM := .tools/helm-v3.22.0
+
+$(HELM): deploy/tools/go.mod
+	cd deploy/tools && CGO_ENABLED=0 go build -o $(CURDIR)/$@ helm.sh/helm/v3/cmd/helm
+
+.PHONY: golden-deploy
+golden-deploy: bin/stator $(HELM) ## render deploy/base and deploy/demo from the chart; read the diff
+	bin/stator envoy bootstrap --xds-address unix:///run/stator/xds.sock > deploy/chart/files/envoy.json
+	@sum=$$(cd deploy && { find chart -type f | LC_ALL=C sort; echo demo/values.yaml; } | xargs cat | sha256sum | cut -d ' ' -f 1); \
+	  for to in base demo; do \
+	    values=; if [ $$to = demo ]; then values='-f deploy/demo/values.yaml'; fi; \
+	    { echo "# Made by make golden-deploy from the chart with the checksum $$sum."; $(HELM) template stator deploy/chart $$values; } > deploy/$$to/stator.yaml; \
+	  done
+
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME
 	@for pkg in $$(go list ./...); do \
