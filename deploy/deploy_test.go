@@ -20,6 +20,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/stator-project/stator/internal/envoynames"
 )
 
 // object has the fields of Kubernetes objects that the tests read.
@@ -220,6 +222,16 @@ func compareValues(t *testing.T, path string, values *yaml.Node, schema property
 var conventional = []string{
 	"/image/repository", "/image/pullPolicy", "/imagePullSecrets", "/podLabels", "/podAnnotations", "/nodeSelector", "/tolerations",
 	"/podDisruptionBudget/enabled", "/networkPolicy/enabled",
+}
+
+// TestForgedHeaders checks that Envoy Gateway removes the headers from clients that Stator's own listener removes.
+func TestForgedHeaders(t *testing.T) {
+	text := string(read(t, "chart/templates/provider.yaml"))
+	for _, name := range []string{envoynames.DestinationPrefix, envoynames.HintPrefix, envoynames.HeaderDataRank} {
+		if !strings.Contains(text, "value: "+name+"}") {
+			t.Errorf("the ClientTrafficPolicy does not remove %s", name)
+		}
+	}
 }
 
 // TestBootstrap compares the bootstrap of the Envoy in the pod with the program's.
