@@ -190,10 +190,7 @@ func (m *image) write(path string, index []byte) error {
 	return os.WriteFile(path, b.Bytes(), 0o644)
 }
 
-func digest(data []byte) string {
-	sum := sha256.Sum256(data)
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
+func digest(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }
 
 func encode(o object) []byte {
 	data, _ := json.Marshal(o) // no value can fail
