@@ -3,10 +3,13 @@ package bus
 import (
 	"cmp"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -69,8 +72,9 @@ func (cfg *EmbedConfig) Validate() error {
 
 // Embedded is a NATS server in this process.
 type Embedded struct {
-	srv      *server.Server
-	password string // of the owner; empty if the server has no users
+	srv         *server.Server
+	password    string          // of the owner; empty if the server has no users
+	peerOptions *server.Options // of EmbedPeers
 }
 
 // startTime is the longest time that the server may need until it accepts connections.
@@ -162,6 +166,73 @@ func setTLS(opts *server.Options, cfg *EmbedConfig) error {
 
 // tlsTime is the longest time that a client may take for the TLS handshake.
 const tlsTime = 5 * time.Second
+
+// PeersConfig is read by EmbedPeers and not changed later.
+type PeersConfig struct {
+	// Host and Port are the address for the servers of the other processes; port -1 is any free port.
+	Host string
+	Port int
+	// Peers are the addresses of such servers, as host:port. A name stands for all its addresses, its own among them. One address
+	// that answers is enough: servers learn of the others from each other. Those that do not answer are tried again for ever.
+	Peers []string
+	// TLS encrypts the connections between servers, and demands certificates of both sides; nil for none.
+	TLS *tls.Config
+}
+
+// EmbedPeers starts a server that passes messages on to the servers of other processes like this one. It has no buckets: leases and plans
+// need a bus of their own. Clients cannot connect to it, except for this process.
+func EmbedPeers(cfg PeersConfig) (*Embedded, error) {
+	// A server of a cluster listens for clients, too. Nobody but this process has the password.
+	e := &Embedded{password: rand.Text()}
+	opts := &server.Options{
+		ServerName: "stator-" + strings.ToLower(rand.Text()), NoSigs: true, NoLog: true,
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, Username: ownerName, Password: e.password,
+		Cluster: server.ClusterOpts{
+			Name: "stator", Host: cfg.Host, Port: cfg.Port, TLSConfig: cfg.TLS, TLSTimeout: tlsTime.Seconds(), ConnectRetries: maxRetries,
+		},
+	}
+	opts.Routes = routesTo(cfg.Peers)
+	e.peerOptions = opts
+
+	var err error
+	e.srv, err = server.NewServer(opts)
+	if err != nil {
+		return nil, fmt.Errorf("start the server for peers: %w", err)
+	}
+	e.srv.Start()
+	if !e.srv.ReadyForConnections(startTime) {
+		e.srv.Shutdown()
+		return nil, fmt.Errorf("start the server for peers: it does not listen on %s:%d after 10 s; is the port free?", cfg.Host, cfg.Port)
+	}
+	return e, nil
+}
+
+// routesTo returns the addresses of servers as NATS has them.
+func routesTo(peers []string) (routes []*url.URL) {
+	for _, at := range peers {
+		routes = append(routes, &url.URL{Scheme: "nats-route", Host: at})
+	}
+	return routes
+}
+
+// SetPeers replaces the addresses of the other servers. Connections to those that are still there go on.
+func (e *Embedded) SetPeers(peers []string) error {
+	opts := e.peerOptions.Clone()
+	opts.Routes = routesTo(peers)
+	if err := e.srv.ReloadOptions(opts); err != nil {
+		return fmt.Errorf("replace the addresses of peers: %w", err)
+	}
+	return nil
+}
+
+// maxRetries is the number of attempts to reach a peer that another one has named. Addresses of pods do not come back.
+const maxRetries = 30
+
+// PeersAddress returns the address at which other servers reach this one.
+func (e *Embedded) PeersAddress() string { return e.srv.ClusterAddr().String() }
+
+// Peers returns the number of servers of other processes that are connected.
+func (e *Embedded) Peers() int { return e.srv.NumRoutes() }
 
 // options returns the options of the owner's client, which needs no port.
 func (e *Embedded) options() []nats.Option {

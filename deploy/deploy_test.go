@@ -126,16 +126,13 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// coming lists flags that the program does not have yet.
-var coming = []string{"--inference-pool", "--pod-selector", "--pod-ports", "--tls-self-signed"}
-
 // TestFlags compares the arguments of all containers with the help of the commands, and the flags in the chart's templates with all of
 // them.
 func TestFlags(t *testing.T) {
 	flag := regexp.MustCompile(`--[a-z][a-z-]*`)
 	help := map[string][]string{"envoy": {"--config-path", "--service-node", "--disable-hot-restart"}}
 	for _, command := range []string{"extproc", "xds", "sim"} {
-		help[command] = append(flag.FindAllString(string(run(t, command, "--help")), -1), coming...)
+		help[command] = flag.FindAllString(string(run(t, command, "--help")), -1)
 	}
 
 	for _, path := range []string{"base/stator.yaml", "demo/stator.yaml", "demo/engines.yaml"} {

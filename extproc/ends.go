@@ -109,7 +109,7 @@ func (f *foreignEnds) warnLocked(now time.Time) {
 	}
 	f.warned = now
 	f.log.Warn("requests ended here that another router decided, and there is no bus to tell it: its bookings stay. " +
-		"Several routers behind one Envoy need bus.url. A router that has just restarted without others can ignore this")
+		"Several routers behind one Envoy need --peers or bus.url. A router that has just restarted without others can ignore this")
 }
 
 // flush publishes the ends that wait. Ends that the bus does not accept are dropped: their bookings stay until their engine is empty, and a

@@ -170,24 +170,32 @@ func (r *Router) followBus(ctx context.Context, b *bus.Bus) {
 	// Each part has its own subscription and goroutine, so that a slow one does not delay the others:
 	// events can be late by a recovery, load and bookings must not be.
 	var all sync.WaitGroup
-	// A subscription ends early only if the bus refuses it. The others are still useful then.
-	subscribe := func(of string, run func() error) {
-		all.Go(func() {
-			if err := run(); err != nil {
-				r.log.Error("bus subscription ended", "of", of, "err", err)
-			}
-		})
-	}
-	subscribe("fleet", func() error { return r.members.FollowBus(ctx, b) })
-	subscribe("load", func() error { return b.SubscribeLoad(ctx, r.applyLoad) })
-	subscribe("bookings", func() error { return b.SubscribeBookings(ctx, r.applyBookings) })
-	subscribe("ends", func() error { return b.SubscribeEnds(ctx, r.replica, r.applyEnd) })
-	subscribe("gone", func() error { return b.SubscribeGone(ctx, r.applyGone) })
-	subscribe("events", func() error { return r.caches.Run(ctx, b) })
-	all.Go(func() { r.publishBookings(ctx, b) })
+	r.subscribe(&all, "fleet", func() error { return r.members.FollowBus(ctx, b) })
+	r.subscribe(&all, "load", func() error { return b.SubscribeLoad(ctx, r.applyLoad) })
+	r.subscribe(&all, "events", func() error { return r.caches.Run(ctx, b) })
+	all.Go(func() { r.followReplicas(ctx, b) })
 	all.Go(func() { r.publishDemand(ctx, b) })
 	all.Go(func() { r.pruneDrift(ctx) })
 	all.Wait()
+}
+
+// followReplicas exchanges bookings and the ends of requests with the other replicas, until ctx ends. b may have no buckets.
+func (r *Router) followReplicas(ctx context.Context, b *bus.Bus) {
+	var all sync.WaitGroup
+	r.subscribe(&all, "bookings", func() error { return b.SubscribeBookings(ctx, r.applyBookings) })
+	r.subscribe(&all, "ends", func() error { return b.SubscribeEnds(ctx, r.replica, r.applyEnd) })
+	r.subscribe(&all, "gone", func() error { return b.SubscribeGone(ctx, r.applyGone) })
+	all.Go(func() { r.publishBookings(ctx, b) })
+	all.Wait()
+}
+
+// subscribe starts a subscription. It ends early only if the bus refuses it. The others are still useful then.
+func (r *Router) subscribe(all *sync.WaitGroup, of string, run func() error) {
+	all.Go(func() {
+		if err := run(); err != nil {
+			r.log.Error("bus subscription ended", "of", of, "err", err)
+		}
+	})
 }
 
 // applyListedLoad applies the load of a worker's engine that this router has read itself, because it has no agent. An engine

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -211,6 +212,8 @@ type RunConfig struct {
 	Health net.Listener
 	// Bus is the bus to follow; nil for none.
 	Bus *bus.Bus
+	// Peers carries the messages between replicas of the router if there is no Bus; nil for a router alone. It needs no buckets.
+	Peers *bus.Bus
 	// AwaitFleet delays Listen until the workers on the bus are in the fleet.
 	AwaitFleet bool
 	// DrainTime bounds how long Run goes on after ctx has ended, with requests that have no decision yet and with responses that pass
@@ -237,11 +240,17 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	followers.Go(func() { r.models.follow(ctx) })
 	followers.Go(func() { r.models.followHub(ctx) })
 	followers.Go(func() { r.loads.loadAdapters(ctx) })
-	if cfg.Bus != nil {
-		r.bus.Store(cfg.Bus)
+	if link := cmp.Or(cfg.Bus, cfg.Peers); link != nil {
+		r.bus.Store(link)
 		r.ends.join()
+	}
+	switch {
+	case cfg.Bus != nil:
 		followers.Go(func() { r.followBus(ctx, cfg.Bus) })
-	} else {
+	case cfg.Peers != nil:
+		followers.Go(func() { r.followReplicas(ctx, cfg.Peers) })
+		fallthrough
+	default:
 		followers.Go(func() { _ = r.members.FollowBus(ctx, nil) })
 	}
 	followers.Go(func() { r.followCoverage(ctx, r.members.Synced()) })

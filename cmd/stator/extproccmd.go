@@ -33,6 +33,8 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 			"kubelet (default none; --listen-address answers, too)")
 	p.doors.AddClientFlags(f.FlagSet)
 	p.pools.addFlags(f)
+	var others otherRouters
+	others.addFlags(f)
 	drain := f.Duration("drain-time", time.Minute,
 		"how long a router that stops goes on with responses that pass through it, which they do "+
 			"in Envoys that send them and no access log; give its process longer than that")
@@ -63,6 +65,10 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	if err := p.join(ctx, router.BusLost); err != nil {
 		return err
 	}
+	if err := others.join(ctx, p); err != nil {
+		return err
+	}
+	defer others.close()
 	ln, err := p.doors.ForEnvoys(*at, "--listen-address", slog.New(slog.DiscardHandler)) // its warnings come when it is opened again
 	if err == nil {
 		err = ln.Close() // the address is free; the router listens later, when it has its fleet
@@ -83,7 +89,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	p.part(func(ctx context.Context) error {
 		return router.Run(ctx, extproc.RunConfig{
 			Listen: func() (net.Listener, error) { return p.doors.ForEnvoys(*at, "--listen-address", p.log) },
-			Health: health, Bus: p.bus, AwaitFleet: true, DrainTime: *drain, Hard: env.hard,
+			Health: health, Bus: p.bus, Peers: others.bus, AwaitFleet: true, DrainTime: *drain, Hard: env.hard,
 		})
 	})
 	p.part(func(ctx context.Context) error { return p.followConfig(ctx, router.Reload) })

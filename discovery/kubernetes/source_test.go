@@ -3,6 +3,7 @@ package kubernetes_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -293,6 +294,37 @@ func TestManyPods(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// TestFollowService: the addresses of a Service's pods, ready or not, are followed.
+func TestFollowService(t *testing.T) {
+	api := kubeapi.New(t)
+	client, err := kubernetes.NewClient(api.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	last := "none"
+	go kubernetes.FollowService(t.Context(), client, "llm", "picker", slog.New(slog.DiscardHandler), func(ips []string) {
+		mu.Lock()
+		defer mu.Unlock()
+		last = strings.Join(ips, " ")
+	})
+	await := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, "addresses "+want, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return last == want
+		})
+	}
+	await("")
+	api.PutEndpoints("llm", "picker", "picker-a", "10.0.0.2", "10.0.0.1")
+	api.PutEndpoints("llm", "other", "other-a", "10.9.9.9")
+	api.PutEndpoints("llm", "picker", "picker-b", "10.0.0.3")
+	await("10.0.0.1 10.0.0.2 10.0.0.3")
+	api.PutEndpoints("llm", "picker", "picker-a", "10.0.0.1")
+	await("10.0.0.1 10.0.0.3")
 }
 
 // TestClientOutsideOfACluster: the error names the flag.

@@ -7,10 +7,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
 	"net"
+	"net/netip"
 	"time"
 )
 
@@ -54,6 +56,38 @@ func (d *Doors) selfSign(ln net.Listener, protocol string, log *slog.Logger) (ne
 	}
 	log.Warn("the certificate is self-signed: traffic is encrypted, but Envoys cannot verify this process", "address", ln.Addr().String())
 	return tls.NewListener(ln, cfg), nil
+}
+
+// ForPeers returns the TLS settings between processes of one kind that listen on a host for each other; nil for none. Beyond loopback both
+// sides need a certificate, unless the port of Envoys needs none either: who reaches these ports can end requests.
+func (d *Doors) ForPeers(host string, log *slog.Logger) (*tls.Config, error) {
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case err == nil && ip.IsLoopback():
+		return nil, nil
+	case d.CertFile != "" && verifies(d.ClientCAFile):
+	case d.Insecure, d.ClientCAFile == NoClientCA:
+		log.Warn("routers speak to each other without TLS: let only routers reach this port", "address", host)
+		return nil, nil
+	default:
+		return nil, errors.New("the address for peers is beyond loopback, where everyone could connect: pass --tls-cert, --tls-key and " +
+			"--tls-client-ca, or --insecure on a network that you trust")
+	}
+
+	// Each process is a client of the others, too, so one certificate is for both sides.
+	pair, err := OpenCertificate(d.CertFile, d.KeyFile, log)
+	if err != nil {
+		return nil, fmt.Errorf("read --tls-cert and --tls-key: %w", err)
+	}
+	pool, err := ReadCA(d.ClientCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("read --tls-client-ca: %w", err)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, RootCAs: pool,
+		GetCertificate:       pair.Get,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.Get(nil) },
+	}, nil
 }
 
 // verifies reports whether clients need a certificate of a CA.

@@ -109,6 +109,18 @@ func poolPath(namespace, name string) string {
 	return "/apis/inference.networking.k8s.io/v1/namespaces/" + namespace + "/inferencepools/" + name
 }
 
+// PutEndpoints adds or changes an EndpointSlice of a Service.
+func (s *Server) PutEndpoints(namespace, service, name string, ips ...string) {
+	var endpoints []any
+	for _, ip := range ips {
+		endpoints = append(endpoints, map[string]any{"addresses": []string{ip}, "conditions": map[string]any{"ready": false}})
+	}
+	s.put("/apis/discovery.k8s.io/v1/namespaces/"+namespace+"/endpointslices/"+name, map[string]any{
+		"metadata":  map[string]any{"name": name, "namespace": namespace, "labels": map[string]string{"kubernetes.io/service-name": service}},
+		"endpoints": endpoints,
+	})
+}
+
 // Break has every answer be that status, such as 403 or 503, and ends all watches. 0 ends it.
 func (s *Server) Break(status int) {
 	s.mu.Lock()

@@ -134,8 +134,12 @@ type picker struct {
 	*gateway
 	api    *kubeapi.Server
 	router *command
+	envoy  *command
 	port   int // of the engines
 	net    int // the third number of the addresses of pods
+
+	config, routerAt string
+	endpoints        string // of the engines, for Envoy
 }
 
 // networks has the last network that a test has taken, so that tests beside each other have pods of their own.
@@ -159,23 +163,47 @@ func startPicker(t *testing.T, s shape, pods int) *picker {
 		endpoints = append(endpoints, endpoint(p.startPod(i)))
 	}
 
-	flags := append([]string{"extproc", "--config", configFile(t, `models: [{name: sim, path: "builtin:sim"}]`+"\n"), "--kubernetes-api", p.api.URL,
+	p.config = configFile(t, `models: [{name: sim, path: "builtin:sim"}]`+"\n")
+	flags := append([]string{"extproc", "--config", p.config, "--kubernetes-api", p.api.URL,
 		"--inference-pool", "llm/sim", "--listen-address", routerAt, "--admin-address", p.admin}, s.flags...)
 	p.router = start(t, flags...)
+	p.routerAt, p.endpoints = routerAt, strings.Join(endpoints, ", ")
+	p.envoy = p.startEnvoy(s, listen)
+	p.awaitWorkers(pods)
+	return p
+}
+
+// startEnvoy starts an Envoy that listens there, and whose pickers are the first router and others.
+func (p *picker) startEnvoy(s shape, listen string, others ...string) *command {
+	p.t.Helper()
 	log := ""
 	if s.log {
 		log = accessLogToPicker
 	}
-	_, listenPort, _ := strings.Cut(listen, ":")
-	text := strings.NewReplacer("FILTER", s.filter, "POOL", s.pool, "TLS", s.picker, "ACCESSLOG", log).Replace(envoyInCluster)
-	text = strings.NewReplacer("LISTEN", listenPort, "ENGINES", strings.Join(endpoints, ", "), "PICKER", endpoint(routerAt)).Replace(text)
-	config := filepath.Join(t.TempDir(), "envoy.yaml")
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+	routers := endpoint(p.routerAt)
+	for _, at := range others {
+		routers += ", " + endpoint(at)
 	}
-	startCommand(t, exec.Command(envoyPath(t), "--config-path", config, "--use-dynamic-base-id", "--concurrency", "2", "--log-level", "warn"))
-	p.awaitWorkers(pods)
-	return p
+	_, port, _ := strings.Cut(listen, ":")
+	text := strings.NewReplacer("FILTER", s.filter, "POOL", s.pool, "TLS", s.picker, "ACCESSLOG", log).Replace(envoyInCluster)
+	text = strings.NewReplacer("LISTEN", port, "ENGINES", p.endpoints, "PICKER", routers).Replace(text)
+	config := filepath.Join(p.t.TempDir(), "envoy.yaml")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	return startCommand(p.t, exec.Command(envoyPath(p.t), "--config-path", config, "--use-dynamic-base-id", "--concurrency", "2",
+		"--log-level", "warn"))
+}
+
+// startEnvoyFor replaces the Envoy by one with a second picker.
+func (p *picker) startEnvoyFor(s shape, second string) {
+	p.t.Helper()
+	p.envoy.stop()
+	p.startEnvoy(s, strings.TrimPrefix(p.url, "http://"), second)
+	eventually(p.t, "the Envoy answers", func() error {
+		_, err := get(p.url + "/live")
+		return err
+	})
 }
 
 // startPod starts the engine of a pod, adds the pod, and returns the address of the engine.
@@ -337,4 +365,66 @@ func TestPodsComeAndGo(t *testing.T) {
 	close(stop)
 	all.Wait()
 	p.assertNothingBooked()
+}
+
+// TestTwoPickers: two routers without a bus know each other's requests. The access log of an Envoy arrives at either of them, and all
+// bookings end. A router that comes later is found, and one that is killed leaves nothing behind.
+func TestTwoPickers(t *testing.T) {
+	t.Parallel()
+	port := strings.TrimPrefix(freeAddress(t), "127.0.0.1")
+	at := func(i int) string { return fmt.Sprintf("127.66.0.%d%s", i, port) }
+	s := shapes["istiod's pool with an access log"]
+	s.flags = []string{"--peers", at(2), "--peers-address", at(1)}
+	p := startPicker(t, s, 3)
+	second := &gateway{t: t, url: p.url, admin: freeAddress(t)}
+	listen := freeAddress(t)
+	startSecond := func() *command {
+		c := start(t, "extproc", "--config", p.config, "--kubernetes-api", p.api.URL, "--inference-pool", "llm/sim", "--listen-address", listen,
+			"--admin-address", second.admin, "--peers-service", "picker", "--namespace", "llm", "--peers-address", at(2))
+		eventually(t, "the second router is ready", func() error {
+			_, err := get("http://" + second.admin + "/readyz")
+			return err
+		})
+		return c
+	}
+	p.api.PutEndpoints("llm", "picker", "picker-a", "127.66.0.1", "127.66.0.2") // itself among them
+	other := startSecond()
+	p.startEnvoyFor(s, listen)
+
+	converse := func() {
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				for range 4 {
+					p.chat([]message{{"user", fmt.Sprintf("Tell me about %d.", i)}}, 8)
+				}
+			})
+		}
+		all.Wait()
+	}
+	decided := func(g *gateway) float64 { return g.metric("stator_extproc_requests_total", `outcome="picked"`) }
+	forwarded := func(g *gateway) float64 {
+		return g.metric("stator_accesslog_foreign_ends_total", `result="forwarded"`)
+	}
+	converse()
+	if decided(p.gateway) == 0 || decided(second) == 0 || forwarded(p.gateway)+forwarded(second) == 0 {
+		t.Fatalf("one router decided %g requests, the other %g; %g ends were passed on: the test shows nothing",
+			decided(p.gateway), decided(second), forwarded(p.gateway)+forwarded(second))
+	}
+	p.assertNothingBooked()
+	second.assertNothingBooked()
+	for _, g := range []*gateway{p.gateway, second} {
+		if n := g.metric("stator_accesslog_foreign_ends_total", `result="no_bus"`); n != 0 {
+			t.Errorf("%g ends found no way", n)
+		}
+		if n := g.metric("stator_route_bookings_ended_total", `reason="reconciled"`); n != 0 {
+			t.Errorf("%g bookings were ended by engines' reports", n)
+		}
+	}
+
+	other.kill()
+	startSecond()
+	converse()
+	p.assertNothingBooked()
+	second.assertNothingBooked()
 }

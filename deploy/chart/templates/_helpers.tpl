@@ -21,10 +21,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if or .Values.tls.secretName .Values.tls.selfSigned }}true{{ end -}}
 {{- end -}}
 
-{{- /* A port beyond loopback has no TLS: the picker's, or the admin port, which a certificate at start does not cover. */ -}}
+{{- /* A port beyond loopback has no TLS: the picker's, that for other pickers, or the admin port, which a certificate at start does not cover. */ -}}
 {{- define "insecure" -}}
-{{- $plain := not (or .Values.standalone.enabled (include "tls" .)) -}}
+{{- $open := or (not .Values.standalone.enabled) (include "peers" .) -}}
+{{- $plain := and $open (not (include "tls" .)) -}}
 {{- if or $plain (and .Values.admin.tokenSecretName (not .Values.tls.secretName)) }}true{{ end -}}
+{{- end -}}
+
+{{- /* Several pickers tell each other of their requests, unless they do so on a bus. */ -}}
+{{- define "peers" -}}
+{{- $bus := .Values.config.bus | default dict -}}
+{{- if and (gt (int .Values.replicas) 1) (not $bus.url) }}true{{ end -}}
 {{- end -}}
 
 {{- /* The flags that select the engines, for the picker and the control plane. */ -}}

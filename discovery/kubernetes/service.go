@@ -1,0 +1,74 @@
+package kubernetes
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/url"
+	"slices"
+)
+
+// endpointSlice has the fields of an EndpointSlice that are read.
+type endpointSlice struct {
+	Metadata  metadata `json:"metadata"`
+	Endpoints []struct {
+		Addresses []string `json:"addresses"`
+	} `json:"endpoints"`
+}
+
+func (s *endpointSlice) meta() *metadata {
+	if s == nil {
+		return &metadata{}
+	}
+	return &s.Metadata
+}
+
+// An EndpointSlice has some of the endpoints of a Service, and a Service any number of them. Which slice has an endpoint changes, so their
+// addresses are put together after each change.
+
+// FollowService calls apply with the IPs of all pods of a Service, sorted, at the start and after each change, until ctx ends. Pods that
+// are not ready, or are going, are among them: replicas of a process speak to each other before they serve, and while they stop.
+func FollowService(ctx context.Context, client *Client, namespace, service string, log *slog.Logger, apply func(ips []string)) {
+	// The follower calls its functions from one goroutine, so none of this is locked.
+	slicesOf := map[string][]string{} // by the name of the EndpointSlice
+	synced := false
+	changed := func() {
+		// During the first list, some of the addresses would be taken for all of them.
+		if !synced {
+			return
+		}
+		all := map[string]bool{}
+		for _, ips := range slicesOf {
+			for _, ip := range ips {
+				all[ip] = true
+			}
+		}
+		apply(slices.Sorted(maps.Keys(all)))
+	}
+
+	(&follower[*endpointSlice]{
+		client: client, path: "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/endpointslices",
+		query: url.Values{"labelSelector": {"kubernetes.io/service-name=" + service}},
+		apply: func(s *endpointSlice) {
+			var ips []string
+			for _, e := range s.Endpoints {
+				ips = append(ips, e.Addresses...)
+			}
+			slicesOf[s.Metadata.Name] = ips
+			changed()
+		},
+		remove: func(name string) {
+			delete(slicesOf, name)
+			changed()
+		},
+		synced: func() {
+			synced = true
+			changed()
+		},
+		trouble: func(err error) {
+			if err != nil {
+				log.Warn("EndpointSlices cannot be read; the addresses stay as they are", "service", service, "err", err)
+			}
+		},
+	}).run(ctx)
+}
