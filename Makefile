@@ -239,6 +239,16 @@ $(CURDIR)/.tools/kubernetes-$(KUBERNETES)/kube-apiserver: test/kubernetes/go.sum
 test-kubernetes: $(HELM) $(KUBEBUILDER_ASSETS)/kube-apiserver ## have a real API server accept, refuse and delete what deploy/ installs (a minute; the first time 12 min of CPU)
 	cd test/kubernetes && KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) STATOR_TEST_HELM=$(CURDIR)/$(HELM) go test -count 1 -v . $(ARGS)
 
+.PHONY: bench-discovery
+bench-discovery: $(HELM) $(KUBEBUILDER_ASSETS)/kube-apiserver ## memory and CPU time of following 1,000 and 5,000 pods of a real API server (6 min)
+	go build -ldflags='-s -w' -o bin/benchdiscovery ./test/benchdiscovery
+	cd test/kubernetes && KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) STATOR_TEST_HELM=$(CURDIR)/$(HELM) \
+	  STATOR_BENCH_DISCOVERY=$(CURDIR)/bin/benchdiscovery STATOR_BENCH_TIME=60s go test -count 1 -v -run TestDiscoveryFigures .
+
+.PHONY: test-picker
+test-picker: build ## the Envoys of six kinds of gateways, with an InferencePool whose API server is faked (also a part of make test)
+	go test -count 1 -run 'TestPicker|TestPodsComeAndGo|TestTwoPickers' ./test/scenario $(ARGS)
+
 ##@ Checks
 
 CHECKS := fmt-check tidy-check vet cross-build lint deadcode

@@ -54,21 +54,24 @@ type ProbeConfig struct {
 func Probe(ctx context.Context, cfg ProbeConfig) {
 	p := &prober{
 		ProbeConfig: cfg, slots: make(chan struct{}, askedAtOnce),
-		// Each question is a new connection: an old one would not show that the engine accepts no more.
 		client: &http.Client{Timeout: askTime, Transport: &http.Transport{DisableKeepAlives: true}},
+		kept:   &http.Client{Timeout: askTime, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second}},
 	}
 	p.register()
 
+	defer p.kept.CloseIdleConnections()
 	follow(ctx, cfg.Fleet, p.targets, p.askAgain)
 }
 
 // prober asks engines. Each has its own goroutine, so that a silent one does not delay the others.
 type prober struct {
 	ProbeConfig
-	client *http.Client
-	slots  chan struct{}
-	probes *prometheus.CounterVec // nil without metrics
-	downs  *prometheus.CounterVec // nil without metrics
+	// client makes a connection for each question: an old one would not show that the engine accepts no more. kept keeps its connections,
+	// for engines about which there is no doubt.
+	client, kept *http.Client
+	slots        chan struct{}
+	probes       *prometheus.CounterVec // nil without metrics
+	downs        *prometheus.CounterVec // nil without metrics
 }
 
 // target is an engine that is asked.
@@ -132,7 +135,11 @@ func (p *prober) askEngine(ctx context.Context, t target, e *engineLog) (state f
 	}
 
 	asked := time.Now()
-	answer, detail := engineprobe.AskHealth(ctx, p.client, t.address, t.path)
+	client := p.client
+	if t.health.View().State == fleet.HealthReady {
+		client = p.kept
+	}
+	answer, detail := engineprobe.AskHealth(ctx, client, t.address, t.path)
 	if ctx.Err() != nil {
 		return 0, false
 	}

@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// endpointSlice has the fields of an EndpointSlice that are read.
+// endpointSlice has the fields of an EndpointSlice that are read. Conditions and ports are not among them: pods that are not ready count,
+// and the port is one that the Service need not have.
 type endpointSlice struct {
 	Metadata  metadata `json:"metadata"`
 	Endpoints []struct {

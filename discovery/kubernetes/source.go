@@ -80,6 +80,9 @@ type group struct {
 	endpoints map[string][]Endpoint
 	// asked has every endpoint of endpoints, and no other.
 	asked map[Endpoint]*answer
+	// answered has the answers of engines whose pods exist, by the name of the pod: a pod that is not ready for a moment is not asked
+	// again. Half of all changes of a busy cluster are such ones, and an answer costs as much as three changes.
+	answered map[string]map[Endpoint]*answer
 	// synced means that the pods were listed once. It stays true while the API server is away.
 	synced bool
 	// troubles has the reasons why no changes arrive, by the resource. It is empty while all is well.
@@ -118,7 +121,8 @@ func New(cfg Config) *Source {
 	for _, selection := range cfg.Selections {
 		s.groups = append(s.groups, &group{
 			Selection: selection,
-			endpoints: map[string][]Endpoint{}, asked: map[Endpoint]*answer{}, troubles: map[string]error{},
+			endpoints: map[string][]Endpoint{}, asked: map[Endpoint]*answer{}, answered: map[string]map[Endpoint]*answer{},
+			troubles: map[string]error{},
 		})
 	}
 	if cfg.Metrics != nil {
@@ -341,7 +345,12 @@ func (s *Source) followPods(ctx context.Context, g *group, t target, start func(
 			}
 			set(p.Metadata.Name, endpoints(p, t.ports, home))
 		},
-		remove: func(name string) { set(name, nil) },
+		remove: func(name string) {
+			set(name, nil)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(g.answered, name)
+		},
 		synced: func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -350,6 +359,7 @@ func (s *Source) followPods(ctx context.Context, g *group, t target, start func(
 					s.setLocked(g, name, nil, start)
 				}
 			}
+			maps.DeleteFunc(g.answered, func(name string, _ map[Endpoint]*answer) bool { return listed != nil && !listed[name] })
 			listed = nil
 			g.synced = true
 			s.notifyLocked()
@@ -368,12 +378,16 @@ func (s *Source) setLocked(g *group, name string, now []Endpoint, start func(End
 	// Questions end first: the same address may come again with another epoch.
 	for _, e := range before {
 		if !slices.Contains(now, e) {
-			g.asked[e].stop()
+			g.keepLocked(name, e)
 			delete(g.asked, e)
 		}
 	}
 	for _, e := range now {
-		if g.asked[e] == nil {
+		switch {
+		case g.asked[e] != nil:
+		case g.answered[name][e] != nil:
+			g.asked[e] = g.answered[name][e]
+		default:
 			g.asked[e] = start(e)
 		}
 	}
@@ -384,6 +398,23 @@ func (s *Source) setLocked(g *group, name string, now []Endpoint, start func(End
 	}
 	s.notifyLocked()
 }
+
+// keepLocked keeps the answer of an engine that is no endpoint any more, in case it is one again. Without an answer, the questions end.
+// The epoch is a part of an endpoint, so that an engine that has restarted meanwhile is asked.
+func (g *group) keepLocked(name string, e Endpoint) {
+	a := g.asked[e]
+	a.stop()
+	if a.identity == nil {
+		return
+	}
+	if g.answered[name] == nil || len(g.answered[name]) >= maxKept {
+		g.answered[name] = map[Endpoint]*answer{}
+	}
+	g.answered[name][e] = a
+}
+
+// maxKept bounds the answers that are kept of a pod: one for each port, and for epochs that are over.
+const maxKept = 16
 
 // ask asks an engine for its identity until it answers, or until ctx ends. It is not asked again after that: what a process serves under
 // its name does not change, and adapters are followed elsewhere. A restart is another endpoint.

@@ -11,11 +11,14 @@ import (
 
 // The engine of a worker without an agent is asked for the values that an agent would read of it and publish:
 //
-//	value                        how often    destination
-//	load                         500 ms       Config.Load
-//	capacity of the KV cache     with it      the fleet, unless it is configured
-//	context length, adapters     2 s          the fleet
-//	counters that begin again    with it      Config.Restarted, for a worker without KV events
+//	value                        how often            destination
+//	load                         500 ms, idle 10 s    Config.Load
+//	capacity of the KV cache     with it              the fleet, unless it is configured
+//	counters that begin again    with it              Config.Restarted, for a worker without KV events
+//	context length, adapters     2 s, idle 10 s       the fleet
+//
+// An engine is idle if its last report has no requests, and no router has sent it one since. A thousand idle engines would otherwise cost a
+// third of a core.
 
 const (
 	// loadEvery is the pause between two readings of an engine's load, as agents read it.
@@ -23,7 +26,9 @@ const (
 	// modelsEvery is the pause between two readings of an engine's models. Adapters are loaded and unloaded while it
 	// runs, and it may restart with another context length. For an engine that lists neither, the pauses double up to
 	// modelsSeldom.
-	modelsEvery  = 2 * time.Second
+	modelsEvery = 2 * time.Second
+	// idleEvery is the pause between two readings of an idle engine.
+	idleEvery    = 10 * time.Second
 	modelsSeldom = 30 * time.Second
 )
 
@@ -33,7 +38,7 @@ const (
 func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
 	probe := engineprobe.New(w.Engine, w.Address)
 	defer probe.Close()
-	var modelsAt time.Time // when the models are read next; zero for now
+	var modelsAt, loadAt time.Time // when each is read again, if the engine is idle; zero for now
 	retry := backoff.Backoff{Min: modelsEvery, Max: modelsSeldom}
 	var last engineprobe.Load
 
@@ -43,24 +48,40 @@ func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
 			if found && now.Worker.Address == w.Address && now.Worker.Adapters.Known() {
 				c.update(w.Name, func(w *fleet.Worker) { w.Adapters = "" }) // it may come back without them
 			}
-			modelsAt = time.Time{}
+			modelsAt, loadAt = time.Time{}, time.Time{}
 			_ = backoff.Sleep(ctx, loadEvery)
 			continue
 		}
 
+		idle := last.Running+last.Waiting == 0 && c.isUnused(now.Worker)
 		if !time.Now().Before(modelsAt) {
 			pause := retry.Next()
 			if c.readModels(ctx, probe, now.Worker) {
 				retry.Reset()
 				pause = modelsEvery
 			}
+			if idle {
+				pause = max(pause, idleEvery)
+			}
 			modelsAt = time.Now().Add(pause)
 		}
-		if probe.ReadsLoad() {
+		if probe.ReadsLoad() && (!idle || !time.Now().Before(loadAt)) {
 			last = c.readLoad(ctx, probe, now.Worker, w.Blocks > 0, last)
+			loadAt = time.Now().Add(idleEvery)
 		}
 		_ = backoff.Sleep(ctx, loadEvery)
 	}
+}
+
+// isUnused reports whether no router has a request booked on a worker.
+func (c Config) isUnused(w *fleet.Worker) bool {
+	for number := range w.Ranks {
+		rank, ok := c.Fleet.Snapshot().Rank(w.Name, number)
+		if ok && rank.Load.Booked().Requests > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // readModels reads an engine's context length and adapters into the fleet. It returns false for an engine that lists

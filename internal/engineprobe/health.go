@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -31,6 +32,9 @@ var answerNames = [Answers]string{"healthy", "refusing", "silent"}
 
 func (a Answer) String() string { return answerNames[a] }
 
+// maxHealth bounds the bytes of an answer that are read.
+const maxHealth = 4 << 10
+
 // AskHealth asks the engine at ip:port for its health. detail describes the answer in a few words; it is empty for a healthy
 // engine that answers with 200. The context and the client bound the time.
 func AskHealth(ctx context.Context, client *http.Client, address, path string) (a Answer, detail string) {
@@ -48,6 +52,7 @@ func AskHealth(ctx context.Context, client *http.Client, address, path string) (
 	case err != nil:
 		return Silent, silence(err)
 	}
+	_, _ = io.CopyN(io.Discard, resp.Body, maxHealth) // only then a connection is used again
 	_ = resp.Body.Close()
 
 	switch {

@@ -116,7 +116,9 @@ func (s *Server) PutEndpoints(namespace, service, name string, ips ...string) {
 		endpoints = append(endpoints, map[string]any{"addresses": []string{ip}, "conditions": map[string]any{"ready": false}})
 	}
 	s.put("/apis/discovery.k8s.io/v1/namespaces/"+namespace+"/endpointslices/"+name, map[string]any{
-		"metadata":  map[string]any{"name": name, "namespace": namespace, "labels": map[string]string{"kubernetes.io/service-name": service}},
+		"metadata": map[string]any{
+			"name": name, "namespace": namespace, "labels": map[string]string{"kubernetes.io/service-name": service},
+		},
 		"endpoints": endpoints,
 	})
 }
