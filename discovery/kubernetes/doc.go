@@ -39,6 +39,15 @@
 //
 // [Source.Err] has the reason meanwhile. Engines that fail then are found by their requests and by probes, as everywhere.
 //
+// # Cost
+//
+// The program test/benchdiscovery measures it on a real API server, with 200 changes a second. Each of them is one of a pod's readiness. A
+// pod of an engine has 7 KB of JSON, of which ten fields are decoded.
+//
+//	pods    resident memory   CPU for each change   from ready to pickable, p95
+//	1,000   18 MB             0.1 to 0.4 ms         7 ms
+//	5,000   23 MB             0.13 ms               15 ms
+//
 // # Concurrency
 //
 // [Source.Run] owns a goroutine for each pool, one for each watch, and one for each engine that has not answered yet. All methods of a

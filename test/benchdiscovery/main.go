@@ -146,7 +146,8 @@ func (o *options) measure(ctx context.Context) error {
 	fmt.Fprintf(o.out, "%-34s %d in %.0f s: %.0f a second\n", "changes", changes, changed.Seconds(), float64(changes)/changed.Seconds())
 	fmt.Fprintf(o.out, "%-34s %.3f ms of CPU\n", "each change", (after-base).Seconds()*1000/float64(changes))
 	fmt.Fprintf(o.out, "%-34s %.1f MB, of which an idle process of Go with TLS has 6 to 8\n", "resident memory", float64(resident)/1e6)
-	fmt.Fprintf(o.out, "%-34s p50 %d ms, p95 %d ms\n", "from ready to pickable, 20 pods", o.latencies[10].Milliseconds(), o.latencies[18].Milliseconds())
+	fmt.Fprintf(o.out, "%-34s p50 %d ms, p95 %d ms\n", "from ready to pickable, 20 pods",
+		o.latencies[10].Milliseconds(), o.latencies[18].Milliseconds())
 	fmt.Fprintf(o.out, "%-34s equal to the list\n", "workers afterwards")
 	fmt.Fprintln(o.out, "load average", process.LoadAverage())
 	return nil
