@@ -245,6 +245,10 @@ bench-discovery: $(HELM) $(KUBEBUILDER_ASSETS)/kube-apiserver ## memory and CPU 
 	cd test/kubernetes && KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) STATOR_TEST_HELM=$(CURDIR)/$(HELM) \
 	  STATOR_BENCH_DISCOVERY=$(CURDIR)/bin/benchdiscovery STATOR_BENCH_TIME=60s go test -count 1 -v -run TestDiscoveryFigures .
 
+.PHONY: bench-idle-pods
+bench-idle-pods: bin/stator ## CPU time of a router with 1,000 ready pods and no requests (a minute)
+	STATOR_BENCH_PROGRAM=$(CURDIR)/bin/stator go test -count 1 -run TestIdleFigures ./test/kubeapi -v
+
 .PHONY: test-picker
 test-picker: build ## the Envoys of six kinds of gateways, with an InferencePool whose API server is faked (also a part of make test)
 	go test -count 1 -run 'TestPicker|TestPodsComeAndGo|TestTwoPickers' ./test/scenario $(ARGS)

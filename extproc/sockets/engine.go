@@ -12,13 +12,14 @@ import (
 // The engine of a worker without an agent is asked for the values that an agent would read of it and publish:
 //
 //	value                        how often            destination
-//	load                         500 ms, idle 10 s    Config.Load
+//	load                         500 ms, idle: below  Config.Load
 //	capacity of the KV cache     with it              the fleet, unless it is configured
 //	counters that begin again    with it              Config.Restarted, for a worker without KV events
-//	context length, adapters     2 s, idle 10 s       the fleet
+//	context length, adapters     2 s, idle: below     the fleet
 //
-// An engine is idle if its last report has no requests, and no router has sent it one since. A thousand idle engines would otherwise cost a
-// third of a core.
+// An engine is idle if its last report has no requests, and no router has sent it one since. The more workers there are, the longer are the
+// pauses of idle ones: 15 ms for each worker, which is 2 s for 133 workers and 15 s for a thousand. A thousand idle engines would otherwise
+// cost a third of a core.
 
 const (
 	// loadEvery is the pause between two readings of an engine's load, as agents read it.
@@ -26,10 +27,11 @@ const (
 	// modelsEvery is the pause between two readings of an engine's models. Adapters are loaded and unloaded while it
 	// runs, and it may restart with another context length. For an engine that lists neither, the pauses double up to
 	// modelsSeldom.
-	modelsEvery = 2 * time.Second
-	// idleEvery is the pause between two readings of an idle engine.
-	idleEvery    = 10 * time.Second
+	modelsEvery  = 2 * time.Second
 	modelsSeldom = 30 * time.Second
+	// idlePerWorker is the part of each worker in the pause between two readings of an idle engine, and idleMost the longest pause.
+	idlePerWorker = 15 * time.Millisecond
+	idleMost      = 30 * time.Second
 )
 
 // followEngine keeps the reports of a worker's engine up to date until ctx ends: its context length, adapters and
@@ -61,16 +63,25 @@ func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
 				pause = modelsEvery
 			}
 			if idle {
-				pause = max(pause, idleEvery)
+				pause = max(pause, c.idlePause())
 			}
 			modelsAt = time.Now().Add(pause)
 		}
 		if probe.ReadsLoad() && (!idle || !time.Now().Before(loadAt)) {
 			last = c.readLoad(ctx, probe, now.Worker, w.Blocks > 0, last)
-			loadAt = time.Now().Add(idleEvery)
+			loadAt = time.Now().Add(c.idlePause())
 		}
-		_ = backoff.Sleep(ctx, loadEvery)
+		pause := loadEvery
+		if idle {
+			pause = min(max(loadEvery, c.idlePause()), modelsEvery) // so soon a first request is noticed
+		}
+		_ = backoff.Sleep(ctx, pause)
 	}
+}
+
+// idlePause is the pause between two readings of an idle engine.
+func (c Config) idlePause() time.Duration {
+	return min(time.Duration(len(c.Fleet.Snapshot().Workers))*idlePerWorker, idleMost)
 }
 
 // isUnused reports whether no router has a request booked on a worker.
