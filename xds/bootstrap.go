@@ -2,12 +2,13 @@ package xds
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
 	connectionsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	heapv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
@@ -32,7 +33,7 @@ type BootstrapSettings struct {
 	PressureFile string
 	// MaxHeapBytes bounds Envoy's heap: near it, Envoy answers requests with 503. 0 is no bound.
 	MaxHeapBytes int64
-	// XDS is the address of the control plane: ip:port, or unix:///path.
+	// XDS is the address of the control plane: ip:port, name:port or unix:///path. Several have commas between them.
 	XDS string
 	// Secrets is the folder of secrets, as Envoy sees it; see SecretFiles. Empty means no TLS. A Unix socket has none.
 	Secrets string
@@ -53,9 +54,9 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
-	xds, err := grpcAddress(b.XDS)
+	control, err := buildXDSCluster(b.XDS, b.Secrets, b.XDSServerName)
 	if err != nil {
-		return nil, fmt.Errorf("xds: %w", err)
+		return nil, err
 	}
 
 	var p packer
@@ -70,7 +71,7 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 			CdsConfig: adsSource(),
 		},
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
-			Clusters: []*clusterv3.Cluster{buildXDSCluster(xds, b.Secrets, b.XDSServerName, &p)},
+			Clusters: []*clusterv3.Cluster{control},
 		},
 	}
 
@@ -97,28 +98,32 @@ func xdsSource() *corev3.ApiConfigSource {
 	}
 }
 
-// buildXDSCluster builds the cluster of the control plane. secrets is empty without TLS.
-func buildXDSCluster(address *corev3.Address, secrets, serverName string, p *packer) *clusterv3.Cluster {
-	c := &clusterv3.Cluster{
-		Name:                 xdsCluster,
-		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
-		ConnectTimeout:       seconds(1e9),
-		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: xdsCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
-			LbEndpoints: []*endpointv3.LbEndpoint{endpoint(address, 1, corev3.HealthStatus_UNKNOWN)},
-		}}},
-		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.pack(&httpv3.HttpProtocolOptions{
-			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
-					// Without pings, a half-open connection would hide that the control plane has stopped.
-					ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(pingInterval), Timeout: seconds(10e9)},
-				}},
+// buildXDSCluster builds the cluster of the control planes at addresses with commas. secrets is empty without TLS.
+func buildXDSCluster(addresses, secrets, serverName string) (*clusterv3.Cluster, error) {
+	list := strings.Split(addresses, ",")
+	isSocket := func(a string) bool { return strings.HasPrefix(a, unixPrefix) }
+	withTLS := secrets != "" && !slices.ContainsFunc(list, isSocket)
+	if err := CheckServers(list, withTLS); err != nil {
+		return nil, fmt.Errorf("xds: %w", err)
+	}
+	c, err := buildServers(xdsCluster, list)
+	if err != nil {
+		return nil, fmt.Errorf("xds: %w", err)
+	}
+
+	var p packer
+	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: p.pack(&httpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+				// Without pings, a half-open connection would hide that the control plane has stopped.
+				ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(pingInterval), Timeout: seconds(10e9)},
 			}},
-		})},
+		}},
+	})}
+	if withTLS {
+		c.TransportSocket = clientTLS(secrets, serverName, &p)
 	}
-	if secrets != "" && address.GetPipe() == nil {
-		c.TransportSocket = clientTLS(secrets, serverName, p)
-	}
-	return c
+	return c, p.err
 }
 
 // Shares of MaxHeapBytes at which Envoy returns free memory to the system, and at which it refuses requests.

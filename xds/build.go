@@ -34,7 +34,7 @@ type Settings struct {
 	// Listen is ip:port of the gateway. TrustedListen is ip:port for clients whose hints in headers count; empty
 	// for none.
 	Listen, TrustedListen string
-	// ExtProc lists the addresses of routers, at least one: ip:port, name:port, or unix:///path; see CheckRouters.
+	// ExtProc lists the addresses of routers, at least one: ip:port, name:port, or unix:///path; see CheckServers.
 	ExtProc []string
 	// ExtProcSecrets is the folder of secrets for connections to routers, as Envoys see it; see SecretFiles. Empty means
 	// no TLS. ExtProcServerName is the DNS name in the certificates of routers.

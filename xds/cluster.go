@@ -157,54 +157,59 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 		return nil, errors.New("no address of a router is configured")
 	}
 
-	var routers []*endpointv3.LbEndpoint
-	discovery := clusterv3.Cluster_STATIC
-	for _, text := range s.ExtProc {
-		address, isName, err := routerAddress(text)
-		if err != nil {
-			return nil, err
-		}
-		if isName {
-			discovery = clusterv3.Cluster_STRICT_DNS
-		}
-		routers = append(routers, endpoint(address, 1, corev3.HealthStatus_UNKNOWN))
+	c, err := buildServers(extProcCluster, s.ExtProc)
+	if err != nil {
+		return nil, err
 	}
-
-	c := &clusterv3.Cluster{
-		Name:                 extProcCluster,
-		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: discovery},
-		DnsLookupFamily:      clusterv3.Cluster_V4_PREFERRED,
-		ConnectTimeout:       seconds(1e9),
-		CircuitBreakers:      wideOpen(),
-		HealthChecks:         []*corev3.HealthCheck{routerHealth()},
-		// Without a healthy router requests go on undecided at once.
-		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
-		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: extProcCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
-			LbEndpoints: routers,
-		}}},
-		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.pack(&httpv3.HttpProtocolOptions{
-			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
-					// A body may be large and is sent as one message. These windows hold several of them.
-					InitialStreamWindowSize:     wrapperspb.UInt32(4 << 20),
-					InitialConnectionWindowSize: wrapperspb.UInt32(64 << 20),
-					// A router whose host has vanished must not delay requests until TCP gives up.
-					ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(routerPings), Timeout: seconds(routerPings / 2)},
-				}},
+	c.CircuitBreakers = wideOpen()
+	c.HealthChecks = []*corev3.HealthCheck{routerHealth()}
+	// Without a healthy router requests go on undecided at once.
+	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}}
+	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: p.pack(&httpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+				// A body may be large and is sent as one message. These windows hold several of them.
+				InitialStreamWindowSize:     wrapperspb.UInt32(4 << 20),
+				InitialConnectionWindowSize: wrapperspb.UInt32(64 << 20),
+				// A router whose host has vanished must not delay requests until TCP gives up.
+				ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(routerPings), Timeout: seconds(routerPings / 2)},
 			}},
-		})},
-	}
+		}},
+	})}
 	if s.ExtProcSecrets != "" {
 		c.TransportSocket = clientTLS(s.ExtProcSecrets, s.ExtProcServerName, &p)
 	}
 	return c, p.err
 }
 
-// CheckRouters returns an error for invalid addresses of routers, which Envoys reach with TLS or without.
-func CheckRouters(addresses []string, withTLS bool) error {
+// buildServers builds a cluster of routers or control planes: where they are, and no more.
+func buildServers(name string, addresses []string) (*clusterv3.Cluster, error) {
+	c := &clusterv3.Cluster{
+		Name: name, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}, ConnectTimeout: seconds(1e9),
+	}
+	var servers []*endpointv3.LbEndpoint
+	for _, text := range addresses {
+		address, isName, err := serverAddress(text)
+		if err != nil {
+			return nil, err
+		}
+		if isName {
+			c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
+			c.DnsLookupFamily = clusterv3.Cluster_V4_PREFERRED
+		}
+		servers = append(servers, endpoint(address, 1, corev3.HealthStatus_UNKNOWN))
+	}
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
+		ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: servers}},
+	}
+	return c, nil
+}
+
+// CheckServers returns an error for invalid addresses of routers or control planes, which Envoys reach with TLS or without.
+func CheckServers(addresses []string, withTLS bool) error {
 	names, sockets := 0, 0
 	for _, a := range addresses {
-		_, isName, err := routerAddress(a)
+		_, isName, err := serverAddress(a)
 		if err != nil {
 			return err
 		}
@@ -226,8 +231,8 @@ func CheckRouters(addresses []string, withTLS bool) error {
 	return nil
 }
 
-// routerAddress parses ip:port, unix:///path, or name:port. Envoy resolves a name, and uses all its addresses.
-func routerAddress(s string) (a *corev3.Address, isName bool, err error) {
+// serverAddress parses ip:port, unix:///path, or name:port. Envoy resolves a name, and uses all its addresses.
+func serverAddress(s string) (a *corev3.Address, isName bool, err error) {
 	a, err = grpcAddress(s)
 	if err == nil {
 		return a, false, nil

@@ -24,15 +24,15 @@ func TestRouterAddresses(t *testing.T) {
 		"-router:9002":                           "use ip:port, name:port",
 		"":                                       "use ip:port, name:port",
 	} {
-		err := CheckRouters(strings.Split(addresses, " "), false)
+		err := CheckServers(strings.Split(addresses, " "), false)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v, want %q", addresses, err, want)
 		}
 	}
-	if err := CheckRouters([]string{"router-0:9002", "10.0.0.2:9002"}, true); err != nil {
+	if err := CheckServers([]string{"router-0:9002", "10.0.0.2:9002"}, true); err != nil {
 		t.Error(err)
 	}
-	if err := CheckRouters([]string{"unix:///run/a.sock"}, true); err == nil || !strings.Contains(err.Error(), "a Unix socket has no TLS") {
+	if err := CheckServers([]string{"unix:///run/a.sock"}, true); err == nil || !strings.Contains(err.Error(), "a Unix socket has no TLS") {
 		t.Errorf("a socket with TLS: %v", err)
 	}
 	c, err := buildExtProcCluster(Settings{ExtProc: []string{"router-0:9002", "10.0.0.2:9002"}})

@@ -34,8 +34,8 @@ type SnippetSettings struct {
 	Version Version
 	// NodeID is sent to routers, so that they distinguish Envoys on one host. Empty means that the host is enough.
 	NodeID string
-	// XDS is the address of the control plane, ip:port or unix:///path, from which pools get their endpoints. With an empty
-	// one the snippet has Endpoints.
+	// XDS is the address of the control plane, as in BootstrapSettings, from which pools get their endpoints. With an empty one the
+	// snippet has Endpoints.
 	XDS string
 	// XDSServerName is the DNS name in the certificate of the control plane. It has an effect with ExtProcSecrets alone.
 	XDSServerName string
@@ -203,13 +203,12 @@ func (s SnippetSettings) clusters(all []*clusterv3.Cluster) (*bootstrapv3.Bootst
 		return out, nil
 	}
 
-	address, err := grpcAddress(s.XDS)
+	control, err := buildXDSCluster(s.XDS, s.ExtProcSecrets, s.XDSServerName)
 	if err != nil {
-		return nil, fmt.Errorf("xds: %w", err)
+		return nil, err
 	}
-	var p packer
-	out.Clusters = append(out.Clusters, buildXDSCluster(address, s.ExtProcSecrets, s.XDSServerName, &p))
-	return out, p.err
+	out.Clusters = append(out.Clusters, control)
+	return out, nil
 }
 
 // setEndpoints has a pool get its endpoints from the control plane's endpoint service, or lists them.

@@ -82,7 +82,7 @@ func TestSnippetRefusesBadSettings(t *testing.T) {
 	for want, change := range map[string]func(*SnippetSettings){
 		"no address of a router":            func(s *SnippetSettings) { s.ExtProc = nil },
 		"no model is named":                 func(s *SnippetSettings) { s.Models = nil },
-		`xds: address "localhost:9003"`:     func(s *SnippetSettings) { s.XDS = "localhost:9003" },
+		`xds: address "localhost"`:          func(s *SnippetSettings) { s.XDS = "10.0.0.1:9003,localhost" },
 		"worker of model sim: address \"\"": func(s *SnippetSettings) { s.Endpoints = map[string][]string{"sim": {""}} },
 	} {
 		s := snippetSettings(newestVersion, "sim")

@@ -26,7 +26,7 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 	f.StringVar(&b.Admin, "admin-address", "127.0.0.1:9901", "`address` of Envoy's admin server, ip:port or unix:///path")
 	f.IntVar(&b.MaxConnections, "max-connections", 10_000, "bound on the connections of clients; 0 is none")
 	f.Int64Var(&b.MaxHeapBytes, "max-heap-bytes", 0, "bound on Envoy's heap in bytes, near which it answers 503; 0 is none")
-	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003", "`address` of stator xds, ip:port or unix:///path")
+	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003", "`address` of stator xds: ip:port, name:port or unix:///path; may be a list with commas")
 	var pem xds.PEMFiles
 	f.StringVar(&b.Secrets, "secrets", "",
 		"`folder` for files that refer to --ca, --cert and --key: Envoy reads these again when they are moved there")

@@ -24,7 +24,8 @@ func runSnippet(env environment, args []string) error {
 	var routers cli.List
 	f.Var(&routers, "extproc-address", "`address` at which Envoy reaches a router: ip:port, name:port (all its addresses) or "+
 		"unix:///path; may be a list with commas, and given more than once (default 127.0.0.1:9002)")
-	xdsAt := f.String("xds-address", "127.0.0.1:9003", "`address` of stator xds with --eds-only, ip:port or unix:///path")
+	xdsAt := f.String("xds-address", "127.0.0.1:9003",
+		"`address` of stator xds with --eds-only: ip:port, name:port or unix:///path; may be a list with commas")
 
 	var s xds.SnippetSettings
 	f.StringVar(&s.NodeID, "node-id", "",

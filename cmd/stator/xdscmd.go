@@ -126,7 +126,7 @@ func checkRouters(f *cli.Flags, routers *cli.List, withTLS bool) error {
 		all = cli.List{"127.0.0.1:9002"}
 	}
 	*routers = all
-	if err := xds.CheckRouters(all, withTLS); err != nil {
+	if err := xds.CheckServers(all, withTLS); err != nil {
 		return f.UsageError("--extproc-address: %v", err)
 	}
 	return nil
