@@ -104,8 +104,7 @@ func (e *envoySeen) logFindings(p *decisionPath, subject string, log node) (foun
 
 // forged returns the headers that only routers, Envoy and trusted clients may set.
 func (p *decisionPath) forged(w *wanted) []string {
-	names := []string{envoynames.HeaderDestination, envoynames.HeaderDataRank, envoynames.HeaderModel, envoynames.HeaderDecision,
-		envoynames.HeaderAffinity}
+	names := envoynames.RouterHeaders()
 	isForTrusted := slices.ContainsFunc(p.config.list("grpc_service", "initial_metadata"), func(m node) bool {
 		return m.text("key") == envoynames.MetadataTrusted
 	})

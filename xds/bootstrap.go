@@ -1,6 +1,8 @@
 package xds
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,7 +83,16 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 	if err := boot.ValidateAll(); err != nil {
 		return nil, fmt.Errorf("bootstrap is invalid: %w", err)
 	}
-	return protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(boot)
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(boot)
+	if err != nil {
+		return nil, err
+	}
+	// The protobuf library varies the white space of JSON between builds, so it is indented again.
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, text, "", "  "); err != nil {
+		return nil, fmt.Errorf("format bootstrap: %w", err)
+	}
+	return indented.Bytes(), nil
 }
 
 // xdsSource returns the way in which an Envoy asks the control plane.

@@ -33,4 +33,15 @@
 //
 // Build is pure. Server.Run owns its one goroutine, which alone writes the caches. All other methods may be called
 // from any goroutine.
+//
+// # Envoys of other control planes
+//
+// Snippet prints the parts that routers need for a static configuration. The same parts, as objects of Kubernetes, are:
+//
+//	Istio         an EnvoyFilter, which istiod adds to what it writes; for an InferencePool, an access log alone
+//	EnvoyGateway  policies, which Envoy Gateway translates by itself
+//	Standalone    the bootstrap of an Envoy that has no other control plane, in the pod of a router
+//
+// They are texts for kubectl, so this package needs no client of Kubernetes. Names in them are checked by [Mesh], because a name from a
+// command line could hold YAML.
 package xds

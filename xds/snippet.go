@@ -41,6 +41,8 @@ type SnippetSettings struct {
 	XDSServerName string
 	// Endpoints lists the addresses of the workers of each model, ip:port. A model without any has an example.
 	Endpoints map[string][]string
+
+	cluster string // the cluster of workers if another control plane names it
 }
 
 // exampleEndpoint stands for a worker in a pool without known endpoints. The range is reserved for documentation.
@@ -50,47 +52,59 @@ const exampleEndpoint = "192.0.2.1:8000"
 // Its parts are the same as Build's, without the fields that the version lacks, and with additions for an Envoy that serves
 // other things besides.
 func Snippet(s SnippetSettings) ([]byte, error) {
-	if len(s.Models) == 0 {
-		return nil, errors.New("no model is named")
-	}
-	s.Listen, s.TrustedListen = "127.0.0.1:0", "" // of the Envoy to which the parts are added
-	s.ownEnvoy = true
-	built, err := Build(s.Settings, &fleet.Snapshot{})
+	p, err := s.build()
 	if err != nil {
 		return nil, err
 	}
-	listeners, err := buildListeners(s.Settings, s.NodeID, s.Version)
-	if err != nil {
-		return nil, err
-	}
-
-	var manager hcmv3.HttpConnectionManager
-	if err := listeners[0].FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(&manager); err != nil {
-		return nil, fmt.Errorf("read connection manager: %w", err)
-	}
-	http, err := s.connectionManager(&manager)
-	if err != nil {
-		return nil, err
-	}
-	host, err := s.virtualHost(built.Routes[0].VirtualHosts[0])
-	if err != nil {
-		return nil, err
-	}
-	clusters, err := s.clusters(built.Clusters)
-	if err != nil {
-		return nil, err
-	}
-
 	parts := []snippetPart{
-		{"http_connection_manager", aboutManager, http, s.commentsOfManager()},
-		{"virtual_host", s.aboutHost(), host, s.commentsOfHost()},
-		{"static_resources", aboutClusters, clusters, s.commentsOfClusters()},
+		{"http_connection_manager", aboutManager, p.manager, s.commentsOfManager()},
+		{"virtual_host", s.aboutHost(), p.host, s.commentsOfHost()},
+		{"static_resources", aboutClusters, p.clusters, s.commentsOfClusters()},
 	}
 	if !s.Version.BoundsBodiesByRoute() {
 		limit := wrapperspb.UInt32(uint32(min(s.MaxBodyBytes, math.MaxUint32)))
 		parts = append(parts, snippetPart{"listener", aboutListener, &listenerv3.Listener{PerConnectionBufferLimitBytes: limit}, nil})
 	}
 	return s.print(parts)
+}
+
+// snippetParts are the parts of Build's configuration that routers need in an Envoy of someone else.
+type snippetParts struct {
+	manager  *hcmv3.HttpConnectionManager
+	host     *routev3.VirtualHost
+	clusters *bootstrapv3.Bootstrap_StaticResources
+}
+
+// build builds the parts. They have all fields of the newest version.
+func (s SnippetSettings) build() (p snippetParts, err error) {
+	if len(s.Models) == 0 {
+		return p, errors.New("no model is named")
+	}
+	s.Listen, s.TrustedListen = "127.0.0.1:0", "" // of the Envoy to which the parts are added
+	s.ownEnvoy = true
+	built, err := Build(s.Settings, &fleet.Snapshot{})
+	if err != nil {
+		return p, err
+	}
+	listeners, err := buildListeners(s.Settings, s.NodeID, s.Version)
+	if err != nil {
+		return p, err
+	}
+
+	var manager hcmv3.HttpConnectionManager
+	if err := listeners[0].FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(&manager); err != nil {
+		return p, fmt.Errorf("read connection manager: %w", err)
+	}
+	p.manager, err = s.connectionManager(&manager)
+	if err != nil {
+		return p, err
+	}
+	p.host, err = s.virtualHost(built.Routes[0].VirtualHosts[0])
+	if err != nil {
+		return p, err
+	}
+	p.clusters, err = s.clusters(built.Clusters)
+	return p, err
 }
 
 // snippetPart is one part of a snippet: a message under a key, with comments.
@@ -131,6 +145,9 @@ func (s SnippetSettings) ofPools(p *packer) *accesslogv3.AccessLogFilter {
 
 // poolNames returns the clusters to which the routes of Stator lead.
 func (s SnippetSettings) poolNames() (names []string) {
+	if s.cluster != "" {
+		return []string{s.cluster}
+	}
 	for _, m := range s.Models {
 		names = append(names, PoolName(m))
 	}

@@ -24,17 +24,10 @@ func (d *document) about(text string) { fmt.Fprintf(&d.b, "%s\n\n", wrap(text)) 
 // addMessage appends a message under a key. A comment whose place does not exist is an error: it would describe something
 // that the document does not have.
 func (d *document) addMessage(key, about string, m proto.Message, comments []comment) error {
-	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+	content, err := messageNode(m)
 	if err != nil {
 		return err
 	}
-	// JSON is YAML. Its keys have the order of the fields.
-	var parsed yaml.Node
-	if err := yaml.Unmarshal(text, &parsed); err != nil {
-		return err
-	}
-	content := parsed.Content[0]
-	toBlocks(content)
 	for _, c := range comments {
 		if err := attach(content, c); err != nil {
 			return err
@@ -52,6 +45,21 @@ func (d *document) addMessage(key, about string, m proto.Message, comments []com
 	}
 	d.b.WriteByte('\n')
 	return nil
+}
+
+// messageNode returns a message as YAML.
+func messageNode(m proto.Message) (*yaml.Node, error) {
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	// JSON is YAML. Its keys have the order of the fields.
+	var parsed yaml.Node
+	if err := yaml.Unmarshal(text, &parsed); err != nil {
+		return nil, err
+	}
+	toBlocks(parsed.Content[0])
+	return parsed.Content[0], nil
 }
 
 // toBlocks removes the quotes and brackets of JSON where YAML needs none.

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +13,9 @@ import (
 const envoyAbout = `Prints the bootstrap of an Envoy that you run: node, admin server and the xds cluster. Everything
 else comes from ` + "`stator xds`" + `. To add Stator to an Envoy that you have, use ` + "`stator envoy snippet`" + `.`
 
+// maxConnections bounds the connections of clients to an Envoy by default.
+const maxConnections = 10_000
+
 func runEnvoy(_ context.Context, env environment, args []string) error {
 	if len(args) > 0 && args[0] == "snippet" {
 		return runSnippet(env, args[1:])
@@ -24,9 +25,10 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 	var b xds.BootstrapSettings
 	f.StringVar(&b.NodeID, "node-id", nodeID, "`name` of the Envoy, different for each: bookings of an Envoy that dies are found by it")
 	f.StringVar(&b.Admin, "admin-address", "127.0.0.1:9901", "`address` of Envoy's admin server, ip:port or unix:///path")
-	f.IntVar(&b.MaxConnections, "max-connections", 10_000, "bound on the connections of clients; 0 is none")
+	f.IntVar(&b.MaxConnections, "max-connections", maxConnections, "bound on the connections of clients; 0 is none")
 	f.Int64Var(&b.MaxHeapBytes, "max-heap-bytes", 0, "bound on Envoy's heap in bytes, near which it answers 503; 0 is none")
-	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003", "`address` of stator xds: ip:port, name:port or unix:///path; may be a list with commas")
+	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003",
+		"`address` of stator xds: ip:port, name:port or unix:///path; may be a list with commas")
 	var pem xds.PEMFiles
 	f.StringVar(&b.Secrets, "secrets", "",
 		"`folder` for files that refer to --ca, --cert and --key: Envoy reads these again when they are moved there")
@@ -55,12 +57,7 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 		return err
 	}
 
-	// The protobuf library varies the white space of JSON between builds, so it is indented again.
-	var indented bytes.Buffer
-	if err := json.Indent(&indented, text, "", "  "); err != nil {
-		return fmt.Errorf("format bootstrap: %w", err)
-	}
-	_, err = fmt.Fprintf(env.out, "%s\n", &indented)
+	_, err = fmt.Fprintf(env.out, "%s\n", text)
 	return err
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"slices"
 	"strings"
 
@@ -12,7 +13,94 @@ import (
 )
 
 const snippetAbout = `Prints what to add to the configuration of an Envoy that you have, so that routers choose the
-workers of its requests: YAML with comments. docs/your-own-envoy.md has the way step by step.`
+workers of its requests: YAML with comments. docs/your-own-envoy.md has the way step by step.
+
+With --for it prints objects of Kubernetes for kubectl apply: an EnvoyFilter or a Telemetry of Istio, policies of
+Envoy Gateway, or the bootstrap of an Envoy in the pod of a router. docs/mesh.md compares the ways.`
+
+// Values of --for.
+const (
+	forIstio        = "istio"
+	forEnvoyGateway = "envoy-gateway"
+	forStandalone   = "standalone"
+)
+
+// istioEnvoy is the version of the patches for Istio unless --envoy names one: an istiod refuses fields that are newer than itself.
+const istioEnvoy xds.Version = 37
+
+// meshFlags are the flags of --for.
+type meshFlags struct {
+	xds.Mesh
+	way, gateway string
+}
+
+// addFlags adds the flags.
+func (m *meshFlags) addFlags(f *cli.Flags) {
+	f.Group("Kubernetes", func() {
+		f.StringVar(&m.way, "for", "", "`way` in: istio, envoy-gateway or standalone; empty for the parts of a static configuration")
+		addNamespace(f, &m.Namespace, "`namespace` of the workers, their route and the Service of the routers")
+		f.StringVar(&m.gateway, "gateway", "", "`namespace/name` of the Gateway")
+		f.StringVar(&m.GatewayLabels, "gateway-labels", "",
+			"`label` of the pods of Istio's ingress gateway, such as istio=ingressgateway, in place of the label of a "+
+				"Gateway's pods; they are in istio-system unless --gateway names another namespace")
+		f.StringVar(&m.Service, "service", "", "`name` of the Service of the workers, for Istio without an InferencePool")
+		f.IntVar(&m.Port, "port", 8000, "port of that Service")
+		f.StringVar(&m.Route, "route", "", "`name` of the HTTPRoute that leads to the workers; its first rule gets the routers")
+		f.StringVar(&m.RouteName, "route-name", "",
+			"`name` of the route as Istio has it, in place of --route: http[].name of a VirtualService, or namespace.httproute.rule")
+		f.StringVar(&m.Pool, "inference-pool", "",
+			"`name` of an InferencePool of the workers, for Istio: prints the access log, which is all that istiod does not write itself")
+	})
+}
+
+// addNamespace adds --namespace, and -n for it.
+func addNamespace(f *cli.Flags, to *string, usage string) {
+	f.StringVar(to, "namespace", "", usage)
+	f.StringVar(to, "n", "", "the same as --namespace")
+}
+
+// print prints the objects of a way.
+func (m *meshFlags) print(f *cli.Flags, s xds.SnippetSettings, cfg *config.Config, xdsAt string) ([]byte, error) {
+	var isFull bool
+	m.GatewayNamespace, m.Gateway, isFull = strings.Cut(m.gateway, "/")
+	if !isFull {
+		m.GatewayNamespace, m.Gateway = m.Namespace, m.gateway
+	}
+	if m.GatewayLabels != "" && m.gateway == "" {
+		m.GatewayNamespace = "istio-system"
+	}
+	host := "stator." + m.Namespace + ".svc.cluster.local"
+	if !isGiven(f.FlagSet, "extproc-address") {
+		s.ExtProc = []string{host + ":9002"}
+	}
+	if s.XDS != "" && !isGiven(f.FlagSet, "xds-address") {
+		s.XDS = host + ":9003"
+	}
+
+	switch m.way {
+	case forIstio:
+		if s.XDS != "" && !isGiven(f.FlagSet, "pool", "config") {
+			return nil, f.UsageError("--eds-only: name the model of the workers with --pool, as engines name it")
+		}
+		if !isGiven(f.FlagSet, "envoy") {
+			s.Version = istioEnvoy
+		}
+		return xds.Istio(s, m.Mesh)
+	case forEnvoyGateway:
+		wait := cfg.Gateway.DecisionTimeout.Std()
+		for i := range cfg.Models {
+			wait = max(wait, cfg.Gateway.DecisionTimeout.Std()+cfg.Models[i].Router.Queue.MaxWait.Std())
+		}
+		m.MessageTimeout = int(math.Ceil(wait.Seconds()))
+		return xds.EnvoyGateway(s, m.Mesh)
+	case forStandalone:
+		return xds.Standalone(xds.BootstrapSettings{
+			NodeID: nodeID, Admin: "127.0.0.1:9901", MaxConnections: maxConnections, XDS: xdsAt,
+		}, m.Namespace)
+	default:
+		return nil, f.UsageError("--for is %q: use istio, envoy-gateway or standalone", m.way)
+	}
+}
 
 func runSnippet(env environment, args []string) error {
 	f := cli.New(env.out, env.err, "envoy snippet", snippetAbout)
@@ -27,6 +115,8 @@ func runSnippet(env environment, args []string) error {
 	xdsAt := f.String("xds-address", "127.0.0.1:9003",
 		"`address` of stator xds with --eds-only: ip:port, name:port or unix:///path; may be a list with commas")
 
+	var mesh meshFlags
+	mesh.addFlags(f)
 	var s xds.SnippetSettings
 	f.StringVar(&s.NodeID, "node-id", "",
 		"`name` of the Envoy, different for each on one host: bookings of an Envoy that dies are found by it")
@@ -67,7 +157,12 @@ func runSnippet(env environment, args []string) error {
 	}
 	s.Endpoints = listedAddresses(cfg)
 
-	text, err := xds.Snippet(s)
+	var text []byte
+	if mesh.way == "" {
+		text, err = xds.Snippet(s)
+	} else {
+		text, err = mesh.print(f, s, cfg, *xdsAt)
+	}
 	if err != nil {
 		return err
 	}

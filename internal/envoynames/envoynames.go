@@ -81,6 +81,11 @@ const (
 	ConnectionManager = "gateway"
 )
 
+// RouterHeaders returns the headers that only routers and Envoy may set: no client may, not even a trusted one.
+func RouterHeaders() []string {
+	return []string{HeaderDestination, HeaderDataRank, HeaderModel, HeaderDecision, HeaderAffinity}
+}
+
 // HintHeaders returns the headers of all hints.
 func HintHeaders() []string {
 	return []string{HeaderPriority, HeaderStrict, HeaderDeadline, HeaderClass, HeaderTenant, HeaderWorker, HeaderRank, HeaderPrefill}
