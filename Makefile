@@ -175,6 +175,10 @@ test-versions: $(ENVOY_STAMP) $(OLDER_ENVOYS:%=$(VENV_ENVOYS)/%/.installed) ## r
 	STATOR_TEST_ENVOYS="$(OLDER_ENVOYS:%=$(CURDIR)/$(VENV_ENVOYS)/%/envoy/_bin/envoy) $$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages/envoy/_bin/envoy)" \
 	  go test ./test/scenario -run '^TestVersions$$' -count 1 -v -timeout 60m -args $(ARGS)
 
+.PHONY: test-istio
+test-istio: ## ask Istio's own code whether it accepts the objects of `stator envoy snippet --for istio` (a minute of CPU at first)
+	cd test/istio && go test -count 1 -vet=off .
+
 .PHONY: test-replicas
 test-replicas: $(ENVOY_STAMP) ## play 10,000 requests each through several routers and Envoys; prints bookings left and CPU
 	STATOR_TEST_REPLICAS=1 go test ./test/scenario -run TestReplicasUnderLoad -v -count 1 -timeout 30m
