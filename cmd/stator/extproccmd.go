@@ -28,6 +28,9 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	relayAt := f.String("relay-address", "",
 		"`ip:port` for the requests of models with prefill and decode workers that need a second attempt, or both workers at once, as "+
 			"Envoys reach it; stator xds must have the same (default none)")
+	f.BoolVar(&p.pools.reachesRelay, "pool-reaches-relay", false,
+		"the gateway sends requests of --inference-pool to --relay-address, too: its pool is of type ORIGINAL_DST, or has its endpoints "+
+			"from stator xds. SGLang's prefill and decode workers, and those with vLLM's p2p transfer, are refused without it")
 	healthAt := f.String("health-address", "",
 		"`ip:port` of a further port for gRPC's health protocol alone, without TLS: for the probes of a "+
 			"kubelet (default none; --listen-address answers, too)")
@@ -42,6 +45,9 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	addDecisionLogFlag(f, &decisions)
 	if err := f.Read(args); err != nil {
 		return err
+	}
+	if p.pools.reachesRelay && *relayAt == "" {
+		return f.UsageError("--pool-reaches-relay needs --relay-address, which is the address that the gateway reaches")
 	}
 	if err := p.open(); err != nil {
 		return err

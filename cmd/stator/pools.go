@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,12 +18,17 @@ import (
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/handoff"
 )
 
 // pools are the workers that a part finds in a Kubernetes cluster, beside those of its configuration file.
 type pools struct {
 	names, selector, ports, namespace, api string
 	source                                 *kubernetes.Source // nil without these flags
+	// reachesRelay means that the gateway sends requests to the relay of routers, which is no endpoint of an InferencePool. It is true for
+	// a control plane, whose pools have the relay.
+	reachesRelay bool
 
 	mu     sync.Mutex              // held while a configuration is made and applied
 	base   *config.Config          // of the file
@@ -146,6 +152,7 @@ func (p *pools) composed(log *slog.Logger) *config.Config {
 	}
 
 	cfg, err := p.base.With(found)
+	err = errors.Join(err, p.withoutRelayed(cfg))
 	text := fmt.Sprint(err)
 	if err != nil && text != p.logged {
 		log.Warn("workers left out", "err", err)
@@ -153,6 +160,31 @@ func (p *pools) composed(log *slog.Logger) *config.Config {
 	p.logged = text
 	return cfg
 }
+
+// withoutRelayed removes the workers with a role whose transfer needs the relay, and returns why. istiod's pools and those like them have
+// pods alone, and ignore a pick of another address: the requests would be spread over all pods, and be answered with 400 by prefill workers.
+func (p *pools) withoutRelayed(cfg *config.Config) error {
+	if p.names == "" || p.reachesRelay {
+		return nil
+	}
+	var refused []string
+	cfg.Found = slices.DeleteFunc(cfg.Found, func(w fleet.Worker) bool {
+		isRefused := w.Role != fleet.Aggregated && handoff.IsConcurrent(w.Transfer)
+		if isRefused {
+			refused = append(refused, fmt.Sprintf("%s (%s, transfer %s)", w.Name, w.Role, w.Transfer))
+		}
+		return isRefused
+	})
+	if len(refused) == 0 {
+		return nil
+	}
+	return fmt.Errorf("workers with roles are refused: %s: both engines get their requests at once, from the relay, and the relay is no "+
+		"endpoint of an InferencePool: if the gateway's pool is of type ORIGINAL_DST, or has its endpoints from stator xds, say so with "+
+		"--pool-reaches-relay and --relay-address", strings.Join(refused[:min(len(refused), mostNamed)], ", "))
+}
+
+// mostNamed bounds the workers that a line of the log names.
+const mostNamed = 8
 
 // gather is the time for which changes are gathered before they are applied together. Rollouts change many pods at once.
 const gather = 100 * time.Millisecond

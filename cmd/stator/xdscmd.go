@@ -29,6 +29,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	at := f.String("listen-address", "127.0.0.1:9003", "`address` for Envoys, ip:port or unix:///path")
 	p.doors.AddClientFlags(f.FlagSet)
 	p.pools.addFlags(f)
+	p.pools.reachesRelay = true
 	var o xdsFlags
 	o.addFlags(f)
 	if err := f.Read(args); err != nil {
