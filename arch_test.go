@@ -154,7 +154,8 @@ var allowed = map[string][]string{
 	"enginesim":          {"internal/perfmodel", "internal/kv/block", "kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login. It compares an Envoy with the names and versions of the configurations that xds writes.
-	"doctor": {"bus", "xds", "internal/adminclient", "internal/backoff", "internal/config", "internal/engines", "internal/engineprobe", "internal/envoynames", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
+	// It reads the pools of a cluster, and the names of transfers that need the relay.
+	"doctor": {"bus", "discovery/kubernetes", "internal/route/handoff", "xds", "internal/adminclient", "internal/backoff", "internal/config", "internal/engines", "internal/engineprobe", "internal/envoynames", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
 		"internal/prompt/openai"},
 }
 

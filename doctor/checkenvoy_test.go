@@ -462,15 +462,23 @@ func TestOldEnvoy(t *testing.T) {
 	}
 }
 
-// TestEnvoyDocs compares the table of docs/your-own-envoy.md with the list of checks. Run it with -rewrite to write the table.
-func TestEnvoyDocs(t *testing.T) {
-	var table strings.Builder
-	table.WriteString("| Check | Finds |\n|---|---|\n")
+// TestDocs compares the tables of docs/your-own-envoy.md and docs/mesh.md with the lists of checks. Run it with -rewrite to write them.
+func TestDocs(t *testing.T) {
+	var ofEnvoys, ofClusters strings.Builder
 	for _, c := range envoyChecks {
-		fmt.Fprintf(&table, "| `%s` | %s |\n", c.name, c.finds)
+		fmt.Fprintf(&ofEnvoys, "| `%s` | %s |\n", c.name, c.finds)
 	}
+	for _, c := range clusterChecks {
+		fmt.Fprintf(&ofClusters, "| `%s` | %s |\n", c.name, c.finds)
+	}
+	compareTable(t, "../docs/your-own-envoy.md", ofEnvoys.String())
+	compareTable(t, "../docs/mesh.md", ofClusters.String())
+}
 
-	const file, begin, end = "../docs/your-own-envoy.md", "<!-- doctor:begin -->\n", "<!-- doctor:end -->"
+// compareTable compares the rows of the table of checks in a document.
+func compareTable(t *testing.T, file, rows string) {
+	t.Helper()
+	const begin, end = "<!-- doctor:begin -->\n", "<!-- doctor:end -->"
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -480,7 +488,7 @@ func TestEnvoyDocs(t *testing.T) {
 	if !hasBegin || !hasEnd {
 		t.Fatalf("%s has no section between %q and %q", file, begin, end)
 	}
-	updated := head + begin + table.String() + end + tail
+	updated := head + begin + "| Check | Finds |\n|---|---|\n" + rows + end + tail
 	if flag.Lookup("rewrite").Value.String() == "true" {
 		err = os.WriteFile(file, []byte(updated), 0o644)
 	} else if updated != string(raw) {

@@ -27,6 +27,8 @@ type Config struct {
 	Envoy *EnvoyPort
 	// EnvoyAlone leaves out everything but Envoy. Of Fleet the settings of the gateway are used.
 	EnvoyAlone bool
+	// Kubernetes names a cluster to look at in place of a router; nil for none. Fleet may name no models then.
+	Kubernetes *Cluster
 }
 
 // Diagnosis is the result of all checks.
@@ -57,12 +59,17 @@ func Examine(ctx context.Context, cfg Config) Diagnosis {
 		return diagnoseEnvoy(askEnvoy(ctx, cfg.Envoy, want))
 	}
 
-	o := observe(ctx, cfg)
-	d := diagnose(o)
+	var d Diagnosis
+	if cfg.Kubernetes != nil {
+		d = examineCluster(ctx, cfg)
+	} else {
+		o := observe(ctx, cfg)
+		d = diagnose(o)
+		want.compareFleet(o)
+	}
 	if cfg.Envoy == nil {
 		return d
 	}
-	want.compareFleet(o)
 	ofEnvoy := diagnoseEnvoy(askEnvoy(ctx, cfg.Envoy, want))
 	d.Checks += ofEnvoy.Checks
 	d.Findings = append(d.Findings, ofEnvoy.Findings...)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/stator-project/stator/discovery/kubernetes"
 	"github.com/stator-project/stator/doctor"
 	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/cli"
@@ -20,7 +22,10 @@ router's admin port, those of agents, and of each worker the HTTP server and the
 nothing and sends no prompts. Exit status: 0 nothing is wrong, 1 there are findings.
 
 With --envoy-admin it also reads the configuration of an Envoy that you have, and reports what is missing or wrong
-there. Without --config, --admin-address and --agent it looks at that Envoy alone. Its notes do not change the exit status.`
+there. Without --config, --admin-address and --agent it looks at that Envoy alone. Its notes do not change the exit status.
+
+With --kubernetes it looks at the InferencePools of a namespace: can they be switched to Stator's routers, what would fail, and what is
+left after an uninstallation? Run it in a pod, so that it reaches the engines, too.`
 
 func runDoctor(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "doctor", doctorAbout)
@@ -32,6 +37,16 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 	admin.AddFlags(f.FlagSet)
 	envoyAt := f.String("envoy-admin", "",
 		"`address` of the admin port of an Envoy that you have: http://ip:port, ip:port, https://name:port or unix:///path")
+	cluster := doctor.Cluster{}
+	var inCluster bool
+	var api string
+	f.Group("Kubernetes", func() {
+		f.BoolVar(&inCluster, "kubernetes", false,
+			"look at the InferencePools of a namespace, their pickers, pods and engines, in place of a router")
+		addNamespace(f, &cluster.Namespace, "`namespace` of the pools (default that of this process's pod)")
+		f.StringVar(&cluster.Service, "router-service", "stator", "`name` of the Service of the routers")
+		f.StringVar(&api, "kubernetes-api", "", kubernetesAPIUsage)
+	})
 	wait := f.Duration("wait", 3*time.Second, "how long to read event sockets, and to watch cache states for progress")
 	asJSON := f.Bool("json", false, "print JSON")
 	if err := f.Read(args); err != nil {
@@ -42,10 +57,7 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		return cli.ErrUsage
 	}
 
-	cfg, err := config.Parse(defaultConfig)
-	if *file != "" {
-		cfg, err = configfile.Read(*file)
-	}
+	cfg, err := doctorConfig(*file, inCluster)
 	if err != nil {
 		return err
 	}
@@ -70,7 +82,22 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 			return err
 		}
 		asked.Envoy = &doctor.EnvoyPort{Address: *envoyAt, Admin: client}
-		asked.EnvoyAlone = !isGiven(f.FlagSet, "config", "admin-address", "agent")
+		asked.EnvoyAlone = !isGiven(f.FlagSet, "config", "admin-address", "agent", "kubernetes")
+	}
+
+	if inCluster {
+		if isGiven(f.FlagSet, "admin-address", "agent") {
+			return f.UsageError("--kubernetes looks at a cluster in place of a router and agents: leave --admin-address and --agent out")
+		}
+		cluster.Client, err = kubernetes.NewClient(api)
+		if err != nil {
+			return err
+		}
+		cluster.Namespace = cmp.Or(cluster.Namespace, cluster.Client.Namespace())
+		if cluster.Namespace == "" {
+			return f.UsageError("name the namespace of the pools with -n: this process runs in no pod")
+		}
+		asked.Kubernetes = &cluster
 	}
 
 	diagnosis := doctor.Examine(ctx, asked)
@@ -90,6 +117,20 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		return errors.New("1 finding")
 	default:
 		return fmt.Errorf("%d findings", n)
+	}
+}
+
+// doctorConfig reads the configuration of the router. In a cluster it may name no model, because routers find them.
+func doctorConfig(file string, inCluster bool) (*config.Config, error) {
+	switch {
+	case file == "" && inCluster:
+		return config.Default(), nil
+	case inCluster:
+		return configfile.ReadPartial(file)
+	case file == "":
+		return config.Parse(defaultConfig)
+	default:
+		return configfile.Read(file)
 	}
 }
 

@@ -26,8 +26,8 @@ import (
 type pools struct {
 	names, selector, ports, namespace, api string
 	source                                 *kubernetes.Source // nil without these flags
-	// reachesRelay means that the gateway sends requests to the relay of routers, which is no endpoint of an InferencePool. It is true for
-	// a control plane, whose pools have the relay.
+	// reachesRelay means that the gateway sends requests to the relay of routers, which is no endpoint of an InferencePool. It is
+	// true for a control plane, whose pools have the relay.
 	reachesRelay bool
 
 	mu     sync.Mutex              // held while a configuration is made and applied
@@ -45,10 +45,11 @@ func (p *pools) addFlags(f *cli.Flags) {
 		"`labels` of pods that are workers, such as app=vllm, in a cluster without InferencePools; with --pod-ports")
 	f.StringVar(&p.ports, "pod-ports", "8000", "`ports` of the engines in each pod of --pod-selector, with commas")
 	f.StringVar(&p.namespace, "namespace", "", "`namespace` of the pods (default that of this process's pod)")
-	f.StringVar(&p.api, "kubernetes-api", "",
-		"`url` of an API server that asks for no token, such as http://127.0.0.1:8001 of kubectl proxy (default that of this "+
-			"process's pod, by its service account)")
+	f.StringVar(&p.api, "kubernetes-api", "", kubernetesAPIUsage)
 }
+
+const kubernetesAPIUsage = "`url` of an API server that asks for no token, such as http://127.0.0.1:8001 of kubectl proxy " +
+	"(default that of this process's pod, by its service account)"
 
 // wanted reports whether the flags select pods.
 func (p *pools) wanted() bool { return p.names != "" || p.selector != "" }
@@ -111,7 +112,8 @@ func readPorts(text string) (ports []int, err error) {
 	return ports, nil
 }
 
-// await returns the configuration with the workers that are there now, as soon as all pods have been listed and their engines were asked.
+// await returns the configuration with the workers that are there now, as soon as all pods have been listed and their engines were
+// asked.
 func (p *pools) await(ctx context.Context, base *config.Config, log *slog.Logger) (*config.Config, error) {
 	p.base = base
 	for !p.source.Synced() {
@@ -131,8 +133,8 @@ func (p *pools) await(ctx context.Context, base *config.Config, log *slog.Logger
 // maxKnownModels bounds the models without workers that stay known.
 const maxKnownModels = 256
 
-// composed returns the configuration of the file with the workers that are there now. A model whose last worker is gone stays known: its
-// requests are answered with 503, as those of a model that comes back.
+// composed returns the configuration of the file with the workers that are there now. A model whose last worker is gone stays
+// known: its requests are answered with 503, as those of a model that comes back.
 func (p *pools) composed(log *slog.Logger) *config.Config {
 	var found []config.Found
 	for _, w := range p.source.Workers() {
@@ -161,8 +163,9 @@ func (p *pools) composed(log *slog.Logger) *config.Config {
 	return cfg
 }
 
-// withoutRelayed removes the workers with a role whose transfer needs the relay, and returns why. istiod's pools and those like them have
-// pods alone, and ignore a pick of another address: the requests would be spread over all pods, and be answered with 400 by prefill workers.
+// withoutRelayed removes the workers with a role whose transfer needs the relay, and returns why. istiod's pools and those like
+// them have pods alone, and ignore a pick of another address: requests would be spread over all pods, and prefill workers would
+// answer 400.
 func (p *pools) withoutRelayed(cfg *config.Config) error {
 	if p.names == "" || p.reachesRelay {
 		return nil
@@ -223,7 +226,8 @@ func (p *pools) rebase(base *config.Config, log *slog.Logger, apply func(*config
 	return err
 }
 
-// readBase reads the configuration file of a part that finds its models in a cluster; without a file all settings have their defaults.
+// readBase reads the configuration file of a part that finds its models in a cluster; without a file all settings have their
+// defaults.
 func (p *process) readBase() (err error) {
 	if p.file == "" {
 		p.cfg = config.Default()

@@ -52,4 +52,9 @@
 //
 // [Source.Run] owns a goroutine for each pool, one for each watch, and one for each engine that has not answered yet. All methods of a
 // Source are safe for concurrent use.
+//
+// # A look from outside
+//
+// [Client.Pools] and [Client.Service] read what is there now, for the doctor: the pickers of pools, too. They need the right to list
+// services and endpointslices beside those of a router.
 package kubernetes

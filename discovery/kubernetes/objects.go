@@ -110,7 +110,49 @@ type inferencePool struct {
 		TargetPorts []struct {
 			Number int `json:"number"`
 		} `json:"targetPorts"`
+		EndpointPickerRef struct {
+			Name string `json:"name"`
+			Port struct {
+				Number int `json:"number"`
+			} `json:"port"`
+			FailureMode string `json:"failureMode"`
+		} `json:"endpointPickerRef"`
 	} `json:"spec"`
+}
+
+// service has the fields of a Service that are read. Routers read none: they need no rights on Services.
+type service struct {
+	Metadata metadata `json:"metadata"`
+	Spec     struct {
+		Ports []struct {
+			Port int `json:"port"`
+		} `json:"ports"`
+	} `json:"spec"`
+}
+
+func (s *service) meta() *metadata {
+	if s == nil {
+		return &metadata{}
+	}
+	return &s.Metadata
+}
+
+// endpointSlice has the fields of an EndpointSlice that are read. Its endpoints have no labels, so workers are found by pods.
+type endpointSlice struct {
+	Metadata  metadata `json:"metadata"`
+	Endpoints []struct {
+		Addresses  []string `json:"addresses"`
+		Conditions struct {
+			Ready *bool `json:"ready"`
+		} `json:"conditions"`
+	} `json:"endpoints"`
+}
+
+func (s *endpointSlice) meta() *metadata {
+	if s == nil {
+		return &metadata{}
+	}
+	return &s.Metadata
 }
 
 func (p *inferencePool) meta() *metadata {

@@ -8,22 +8,6 @@ import (
 	"slices"
 )
 
-// endpointSlice has the fields of an EndpointSlice that are read. Conditions and ports are not among them: pods that are not ready count,
-// and the port is one that the Service need not have.
-type endpointSlice struct {
-	Metadata  metadata `json:"metadata"`
-	Endpoints []struct {
-		Addresses []string `json:"addresses"`
-	} `json:"endpoints"`
-}
-
-func (s *endpointSlice) meta() *metadata {
-	if s == nil {
-		return &metadata{}
-	}
-	return &s.Metadata
-}
-
 // An EndpointSlice has some of the endpoints of a Service, and a Service any number of them. Which slice has an endpoint changes, so their
 // addresses are put together after each change.
 

@@ -247,6 +247,15 @@ const (
 	resourcePools = "inferencepools"
 )
 
+// poolsPath and podsPath return the paths of the lists of a namespace.
+func poolsPath(namespace string) string {
+	return "/apis/inference.networking.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/" + resourcePools
+}
+
+func podsPath(namespace string) string {
+	return "/api/v1/namespaces/" + url.PathEscape(namespace) + "/" + resourcePods
+}
+
 // follow follows the pods of one selection until ctx ends. If the selection is an InferencePool, its object is followed too.
 func (s *Source) follow(ctx context.Context, g *group) {
 	var engines sync.WaitGroup // that are asked
@@ -293,7 +302,7 @@ func (s *Source) followPool(ctx context.Context, g *group, start func(Endpoint) 
 	}
 
 	(&follower[*inferencePool]{
-		client: s.cfg.Client, path: "/apis/inference.networking.k8s.io/v1/namespaces/" + url.PathEscape(g.Namespace) + "/" + resourcePools,
+		client: s.cfg.Client, path: poolsPath(g.Namespace),
 		query: url.Values{"fieldSelector": {"metadata.name=" + g.Pool}},
 		apply: apply,
 		remove: func(string) {
@@ -337,7 +346,7 @@ func (s *Source) followPods(ctx context.Context, g *group, t target, start func(
 	}
 
 	(&follower[*pod]{
-		client: s.cfg.Client, path: "/api/v1/namespaces/" + url.PathEscape(g.Namespace) + "/" + resourcePods,
+		client: s.cfg.Client, path: podsPath(g.Namespace),
 		query: url.Values{"labelSelector": {t.labels}},
 		apply: func(p *pod) {
 			if listed != nil {

@@ -1,5 +1,5 @@
-// Package kubeapi is a small API server of Kubernetes for tests: lists and watches of pods and InferencePools, with the faults that real
-// ones have. It has what package discovery/kubernetes asks for, and nothing more.
+// Package kubeapi is a small API server of Kubernetes for tests: lists and watches of pods, InferencePools, Services and
+// EndpointSlices, with the faults that real ones have. It has what package discovery/kubernetes asks for, and nothing more.
 //
 // All methods are safe for concurrent use.
 package kubeapi
@@ -99,6 +99,45 @@ func (s *Server) PutPool(namespace, name string, labels map[string]string, ports
 	s.put(poolPath(namespace, name), map[string]any{
 		"metadata": map[string]any{"name": name, "namespace": namespace, "uid": name},
 		"spec":     map[string]any{"selector": map[string]any{"matchLabels": labels}, "targetPorts": targets},
+	})
+}
+
+// Picker is the endpoint picker that a pool names.
+type Picker struct {
+	Name        string
+	Port        int
+	FailureMode string
+}
+
+// NamePicker has a pool name a picker.
+func (s *Server) NamePicker(namespace, pool string, p Picker) {
+	path := poolPath(namespace, pool)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.objects[path]
+	spec := maps.Clone(before["spec"].(map[string]any))
+	spec["endpointPickerRef"] = map[string]any{"name": p.Name, "port": map[string]any{"number": p.Port}, "failureMode": p.FailureMode}
+	object := map[string]any{"metadata": maps.Clone(before["metadata"].(map[string]any)), "spec": spec}
+	s.recordLocked("MODIFIED", path, object)
+	s.objects[path] = object
+}
+
+// PutService adds or changes a Service with a port, and an EndpointSlice with so many endpoints that are ready, and others.
+func (s *Server) PutService(namespace, name string, port, ready, others int) {
+	s.put("/api/v1/namespaces/"+namespace+"/services/"+name, map[string]any{
+		"metadata": map[string]any{"name": name, "namespace": namespace, "uid": name},
+		"spec":     map[string]any{"ports": []any{map[string]any{"port": port}}},
+	})
+	var endpoints []any
+	for i := range ready + others {
+		endpoints = append(endpoints, map[string]any{"conditions": map[string]any{"ready": i < ready}})
+	}
+	s.put("/apis/discovery.k8s.io/v1/namespaces/"+namespace+"/endpointslices/"+name+"-1", map[string]any{
+		"metadata": map[string]any{
+			"name": name + "-1", "namespace": namespace, "uid": name + "-1",
+			"labels": map[string]string{"kubernetes.io/service-name": name},
+		},
+		"endpoints": endpoints,
 	})
 }
 
@@ -313,7 +352,8 @@ func sorted(objects map[string]map[string]any) func(func(string, map[string]any)
 	}
 }
 
-// selects reports whether an object belongs to a collection, and has the labels or the name of a query. Of labels only equality is known.
+// selects reports whether an object belongs to a collection, and has the labels or the name of a query. Of labels only equality is
+// known.
 func selects(query url.Values, collection, path string, object map[string]any) bool {
 	name, isBelow := strings.CutPrefix(path, collection+"/")
 	if !isBelow {
