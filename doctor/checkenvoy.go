@@ -47,8 +47,9 @@ var envoyChecks = []struct {
 // diagnoseEnvoy runs the checks on the pages of an Envoy.
 func diagnoseEnvoy(e *envoySeen) Diagnosis {
 	d := Diagnosis{Checks: len(envoyChecks), Findings: []Finding{}, looked: "the Envoy at " + e.address}
+	writtenBy := e.writer()
 	for _, c := range envoyChecks {
-		found := c.run(e)
+		found := writtenBy.advise(c.name, c.run(e))
 		for i := range found {
 			found[i].Check = c.name
 		}
@@ -342,7 +343,8 @@ func checkFilterMode(e *envoySeen) []Finding {
 				Remedy: "set processing_mode.request_header_mode to SEND",
 			})
 		}
-		if mode := d.mode.text("response_header_mode"); mode != "SKIP" {
+		// Without an access log routers find the end of a request in its response.
+		if mode := d.mode.text("response_header_mode"); mode != "SKIP" && len(e.logsOf(p)) > 0 {
 			found = append(found, Finding{
 				What: "response headers are meant for routers (response_header_mode is not SKIP)", Note: true,
 				Why:    "routers end a stream with its decision, so they are never sent",
@@ -468,7 +470,8 @@ func checkDecisionTime(e *envoySeen) []Finding {
 			f.What = "max_message_timeout is not set"
 			f.Note = e.want.queueWait == 0 // nothing waits, by the configuration or by default
 		}
-		if longest == 0 || longest < e.want.queueWait {
+		isCovered := writerOf(p.filter, p.config) == envoyGateway && timeout >= e.want.decision+e.want.queueWait
+		if (longest == 0 || longest < e.want.queueWait) && !isCovered {
 			found = append(found, f)
 		}
 		return found
@@ -481,6 +484,12 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%gs", d.Seconds()) }
 func checkNamespaces(e *envoySeen) []Finding {
 	return e.eachAsked(func(_ *decisionPath, d *decided) (found []Finding) {
 		received := d.metadata.texts("receiving_namespaces", "untyped")
+		// Routers repeat the ids in the other namespace, unless the filter is one of their own.
+		authority := d.service.text("envoy_grpc", "authority")
+		isOwn := authority == envoynames.Authority || authority == envoynames.SnippetAuthority
+		if !isOwn && slices.Contains(received, envoynames.NamespaceLB) {
+			return nil
+		}
 		for _, missing := range []struct{ namespace, why string }{
 			{envoynames.NamespaceLB, "Envoy drops the picks of routers: they have no effect, and requests count as \"misdirected\""},
 			{envoynames.Namespace, "no entry of the access log has the id of its booking: requests count as \"unpicked\", and stay " +

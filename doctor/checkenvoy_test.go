@@ -26,7 +26,7 @@ import (
 type object = map[string]any
 
 // pages has the pages of an Envoy's admin port. The samples in testdata/envoy come from Envoy 1.40 in
-// TestDoctorReadsAnEnvoy of test/scenario, which describes the steps and writes them. The bootstrap is left out.
+// TestDoctorReadsAnEnvoy and TestDoctorReadsGateways of test/scenario, which describe the steps and write them. The bootstrap is left out.
 type pages struct {
 	Info     any      `json:"server_info"`
 	Dump     any      `json:"config_dump"`

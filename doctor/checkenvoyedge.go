@@ -13,22 +13,7 @@ import (
 func checkEnvoyAccessLog(e *envoySeen) (found []Finding) {
 	for i := range e.paths {
 		p := &e.paths[i]
-		var others []string
-		var ours []node
-		routers := p.routerClusters()
-		for _, log := range p.manager().list("access_log") {
-			config, kind := log.at("typed_config").config()
-			if kind != "HttpGrpcAccessLogConfig" {
-				continue
-			}
-			name := routerCluster(config.at("common_config", "grpc_service"))
-			if routers[name] || name == envoynames.Routers {
-				ours = append(ours, log)
-			} else {
-				others = append(others, name)
-			}
-		}
-
+		ours := e.logsOf(p)
 		subject := "listener " + p.listener
 		if len(ours) == 0 {
 			f := Finding{
@@ -37,8 +22,12 @@ func checkEnvoyAccessLog(e *envoySeen) (found []Finding) {
 					"seem busy",
 				Remedy: "add access_log of `stator envoy snippet` to its connection manager",
 			}
-			if len(others) > 0 {
+			if others := p.logClusters(); len(others) > 0 {
 				f.What += ": its gRPC access logs go to cluster " + firstOf(others)
+			}
+			passes := func(d decided) bool { return e.asks(d) && d.mode.text("response_body_mode") == fullDuplex }
+			if slices.ContainsFunc(p.decisions(), passes) {
+				f.Why = "all bytes of answers pass through routers, which end bookings by them, and a router that dies cuts its answers off"
 			}
 			found = append(found, f)
 		}
@@ -47,6 +36,36 @@ func checkEnvoyAccessLog(e *envoySeen) (found []Finding) {
 		}
 	}
 	return found
+}
+
+// logsOf returns the gRPC access logs of a connection manager to routers.
+func (e *envoySeen) logsOf(p *decisionPath) (ours []node) {
+	routers := p.routerClusters()
+	for _, log := range p.manager().list("access_log") {
+		if name := logCluster(log); name != "" && e.reachesRouters(name, routers) {
+			ours = append(ours, log)
+		}
+	}
+	return ours
+}
+
+// logClusters returns the clusters to which gRPC access logs go.
+func (p *decisionPath) logClusters() (names []string) {
+	for _, log := range p.manager().list("access_log") {
+		if name := logCluster(log); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// logCluster returns the cluster of a gRPC access log; empty for another log.
+func logCluster(log node) string {
+	config, kind := log.at("typed_config").config()
+	if kind != "HttpGrpcAccessLogConfig" {
+		return ""
+	}
+	return routerCluster(config.at("common_config", "grpc_service"))
 }
 
 // manager returns the configuration of the connection manager.
@@ -60,7 +79,8 @@ func (p *decisionPath) routerClusters() map[string]bool {
 		services = append(services, d.service)
 	}
 	for _, s := range services {
-		if name := routerCluster(s); name != "" {
+		name := routerCluster(s)
+		if isPlaceholder := name == istiodPlaceholder && writerOf(p.filter, p.config) == istiod; name != "" && !isPlaceholder {
 			clusters[name] = true
 		}
 	}

@@ -253,7 +253,7 @@ func checkPodEngines(c *clusterSeen) (found []Finding) {
 	if len(silent) > 0 && len(silent) == all {
 		return []Finding{{
 			Subject: "namespace " + c.namespace, What: fmt.Sprintf("none of %s answers here", count(all, "engine")),
-			Why:    "addresses of pods are seldom reachable from outside of a cluster, and engines cannot be checked",
+			Why: "addresses of pods are seldom reachable from outside of a cluster, and engines cannot be checked",
 			Remedy: fmt.Sprintf("run this in a pod of the cluster: kubectl -n %s exec deploy/%s -- stator doctor --kubernetes",
 				c.namespace, c.service),
 		}}

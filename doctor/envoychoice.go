@@ -77,6 +77,9 @@ func marksOf(filter, config node) (marks int) {
 	if a := service.text("authority"); a == envoynames.Authority || a == envoynames.SnippetAuthority {
 		marks++
 	}
+	if writerOf(filter, config) != anyone {
+		marks++
+	}
 	if slices.Contains(config.texts("metadata_options", "receiving_namespaces", "untyped"), envoynames.Namespace) {
 		marks++
 	}

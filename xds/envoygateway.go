@@ -31,6 +31,7 @@ func EnvoyGateway(s SnippetSettings, m Mesh) ([]byte, error) {
 
 	// All policies have the name of the program, one of each kind in a namespace. Values that clients could set do not reach this
 	// text: names are checked above.
+	// Each policy has one target: with two, a change of one of them would change the other one, too.
 	target := func(kind, name string) string {
 		return fmt.Sprintf("  targetRefs:\n  - group: gateway.networking.k8s.io\n    kind: %s\n    name: %s\n", kind, name)
 	}
@@ -45,7 +46,12 @@ func EnvoyGateway(s SnippetSettings, m Mesh) ([]byte, error) {
 
 	parts := []string{
 		wrap(aboutEnvoyGateway) + "\n\n" + object("EnvoyExtensionPolicy", "stator", m.Namespace, aboutExtension(&s)) +
-			target("HTTPRoute", m.Route) + "  extProc:\n  - backendRefs:\n" + routers("    ") + fmt.Sprintf(`    messageTimeout: %ds
+			target("HTTPRoute", m.Route) + "  extProc:\n  - backendRefs:\n" + routers("    ") + fmt.Sprintf(`    backendSettings:
+      circuitBreaker:
+        maxConnections: 100000
+        maxPendingRequests: 100000
+        maxParallelRequests: 100000
+    messageTimeout: %ds
     failOpen: %t
     processingMode:
       request:
@@ -70,7 +76,13 @@ func EnvoyGateway(s SnippetSettings, m Mesh) ([]byte, error) {
     maxConnections: 100000
     maxPendingRequests: 100000
     maxParallelRequests: 100000
-`, envoynames.HeaderDestination, s.MaxBodyBytes),
+  healthCheck:
+    panicThreshold: 0
+  timeout:
+    http:
+      connectionIdleTimeout: 4s
+      streamIdleTimeout: %ds
+`, envoynames.HeaderDestination, s.MaxBodyBytes, int(s.IdleTimeout.Seconds())),
 
 		object("ClientTrafficPolicy", "stator", m.GatewayNamespace, aboutClients) + target("Gateway", m.Gateway) + fmt.Sprintf(
 			"  connection:\n    bufferLimit: \"%d\"\n  headers:\n    earlyRequestHeaders:\n      remove:\n      - %s\n",

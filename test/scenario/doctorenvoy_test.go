@@ -22,7 +22,7 @@ import (
 )
 
 // samplesVariable names a folder to which the test writes what each Envoy's admin port showed. The samples in
-// doctor/testdata/envoy were made so: STATOR_TEST_SAMPLES=$PWD/doctor/testdata/envoy go test ./test/scenario -run TestDoctorReadsAnEnvoy
+// doctor/testdata/envoy were made so: STATOR_TEST_SAMPLES=$PWD/doctor/testdata/envoy go test ./test/scenario -run TestDoctorReads
 const samplesVariable = "STATOR_TEST_SAMPLES"
 
 // filterStep is an ext_proc filter with its defaults, at the place where a first attempt puts it.
