@@ -88,7 +88,8 @@ func checkClusterAPI(c *clusterSeen) []Finding {
 func (c *clusterSeen) unreadServices() []Finding {
 	for name, s := range c.services {
 		for _, err := range []error{s.Err, s.SliceErr} {
-			if err != nil {
+			// EndpointSlices are enough, and routers have the right to read them where replicas know each other by them.
+			if err != nil && (s.SliceErr != nil || !isForbidden(err)) {
 				return []Finding{{
 					Subject: "Service " + c.namespace + "/" + name, What: fmt.Sprintf("it cannot be read: %v", err), Note: true,
 					Why:    "it is not known whether pickers are there and ready",
@@ -103,7 +104,7 @@ func (c *clusterSeen) unreadServices() []Finding {
 // isAbsent and isReady report what is known of a Service. A Service that could not be read is neither absent nor
 // without endpoints.
 func isAbsent(s *kubernetes.Service) bool {
-	return s.Err == nil && !s.Exists || isForbidden(s.Err) && s.SliceErr == nil && s.Endpoints == 0
+	return s.Err == nil && !s.Exists || isForbidden(s.Err) && s.SliceErr == nil && s.Slices == 0
 }
 
 func isReady(s *kubernetes.Service) bool { return !isAbsent(s) && (s.SliceErr != nil || s.Ready > 0) }
@@ -186,7 +187,7 @@ func (c *clusterSeen) pickerFault(p *kubernetes.Pool, s *kubernetes.Service) (f 
 	case s.SliceErr == nil && s.Ready == 1 && !p.Picker.FailOpen:
 		f.What, f.Note = fmt.Sprintf("its picker, Service %s, has one endpoint", p.Picker.Name), true
 		f.Why += " while that one is away"
-		f.Remedy = "run two replicas, and a bus that they share: see docs/operations.md"
+		f.Remedy = "run two replicas, which share bookings: see docs/operations.md"
 	default:
 		return f, false
 	}
@@ -254,7 +255,7 @@ func checkPodEngines(c *clusterSeen) (found []Finding) {
 		return []Finding{{
 			Subject: "namespace " + c.namespace, What: fmt.Sprintf("none of %s answers here", count(all, "engine")),
 			Why: "addresses of pods are seldom reachable from outside of a cluster, and engines cannot be checked",
-			Remedy: fmt.Sprintf("run this in a pod of the cluster: kubectl -n %s exec deploy/%s -- stator doctor --kubernetes",
+			Remedy: fmt.Sprintf("run this in a pod of the cluster: kubectl -n %s exec deploy/%s -c picker -- /stator doctor --kubernetes",
 				c.namespace, c.service),
 		}}
 	}

@@ -74,7 +74,7 @@ var advices = []advice{
 		istio:   "have the HTTPRoute lead to an InferencePool whose endpointPickerRef is the routers",
 		gateway: "name the HTTPRoute in targetRefs of the EnvoyExtensionPolicy"},
 	{check: "envoy-filter-routes", what: "is disabled on it",
-		istio:   "have its HTTPRoute lead to the InferencePool, not to a Service: istiod drops the filter of rules with CORS or faults, too",
+		istio:   "have its HTTPRoute lead to the InferencePool, not to a Service; istiod drops filters of rules with CORS or faults",
 		gateway: "name its HTTPRoute in targetRefs of the EnvoyExtensionPolicy"},
 	{check: "envoy-filter-mode", what: "response headers", istio: "", gateway: ""},
 	{check: "envoy-filter-mode", what: "request_body_mode is " + fullDuplex, isNote: true,
@@ -138,10 +138,12 @@ func (w writer) advise(check string, found []Finding) []Finding {
 			kept = append(kept, f)
 			continue
 		}
+
 		remedy := advices[i].istio
 		if w == envoyGateway {
 			remedy = advices[i].gateway
 		}
+
 		f.Note = f.Note || advices[i].isNote
 		switch remedy {
 		case "":

@@ -133,3 +133,16 @@ func TestClusterAndItsEngines(t *testing.T) {
 		t.Errorf("%d engines:\n%s", d.Workers, &b)
 	}
 }
+
+// TestAdvicesBelongToChecks: each advice for a control plane belongs to a check that exists, so a renamed check loses none.
+func TestAdvicesBelongToChecks(t *testing.T) {
+	names := map[string]bool{}
+	for _, c := range envoyChecks {
+		names[c.name] = true
+	}
+	for _, a := range advices {
+		if !names[a.check] {
+			t.Errorf("no check is named %s", a.check)
+		}
+	}
+}

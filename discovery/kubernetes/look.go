@@ -37,8 +37,8 @@ type Service struct {
 	// Exists and Ports count if Err is nil.
 	Exists bool
 	Ports  []int
-	// Ready and Endpoints count the addresses of its EndpointSlices, if SliceErr is nil.
-	Ready, Endpoints int
+	// Slices, Ready and Endpoints count its EndpointSlices and their addresses, if SliceErr is nil.
+	Slices, Ready, Endpoints int
 	// Err and SliceErr are the reasons why the Service or its EndpointSlices could not be read. They are apart, because an account may have
 	// the rights for one of them alone: a *Status of code 403 is a lack of rights.
 	Err, SliceErr error
@@ -94,6 +94,7 @@ func (c *Client) Service(ctx context.Context, namespace, name string) (s Service
 	var slices []*endpointSlice
 	slices, s.SliceErr = readAll[*endpointSlice](ctx, c, "/apis/discovery.k8s.io/v1/namespaces/"+url.PathEscape(namespace)+
 		"/endpointslices", url.Values{"labelSelector": {"kubernetes.io/service-name=" + name}})
+	s.Slices = len(slices)
 	for _, slice := range slices {
 		for _, e := range slice.Endpoints {
 			s.Endpoints++
