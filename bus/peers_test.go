@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/stator-project/stator/bus"
@@ -30,19 +31,23 @@ func TestPeersWithoutAServer(t *testing.T) {
 		return first.Peers() > 0 && second.Peers() > 0 && third.Peers() > 0
 	})
 
-	received := make(chan string, 100)
-	ends := make(chan string, 100)
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	note := func(what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[what] = true
+	}
 	for i, joined := range []*bus.Bus{a, b, c} {
 		name := "replica" + strconv.Itoa(i)
 		go func() {
-			_ = joined.SubscribeBookings(t.Context(), func(u *peers.Update) { received <- name + " has " + u.Replica })
+			_ = joined.SubscribeBookings(t.Context(), func(u *peers.Update) { note(name + " has " + u.Replica) })
 		}()
 		go func() {
-			_ = joined.SubscribeEnds(t.Context(), name, func(e *bus.RequestEnd) { ends <- name + " ends " + e.Booking })
+			_ = joined.SubscribeEnds(t.Context(), name, func(e *bus.RequestEnd) { note(name + " ends " + e.Booking) })
 		}()
 	}
 
-	seen := map[string]bool{}
 	testkit.Eventually(t, "every replica has the bookings of every other one, and its own ends alone", func() bool {
 		for i, joined := range []*bus.Bus{a, b, c} {
 			if err := joined.PublishBookings(&peers.Update{Replica: "replica" + strconv.Itoa(i)}); err != nil {
@@ -52,16 +57,12 @@ func TestPeersWithoutAServer(t *testing.T) {
 		if err := c.PublishEnds("replica0", []bus.RequestEnd{{Booking: "x"}}); err != nil {
 			t.Fatal(err)
 		}
-		for len(received)+len(ends) > 0 {
-			select {
-			case s := <-received:
-				seen[s] = true
-			case s := <-ends:
-				seen[s] = true
-			}
-		}
+		mu.Lock()
+		defer mu.Unlock()
 		return len(seen) == 10
 	})
+	mu.Lock()
+	defer mu.Unlock()
 	if !seen["replica0 ends x"] {
 		t.Errorf("%v", seen)
 	}
