@@ -109,5 +109,6 @@ func requestSettings(settings *config.Config) exchange.Settings {
 		RoleHeader:    g.RoleHeader,
 		TrustedRoles:  g.TrustedRoles,
 		TenantHeader:  g.TenantHeader,
+		Sidecars:      g.Sidecars,
 	}
 }

@@ -167,7 +167,7 @@ func (p *pools) composed(log *slog.Logger) *config.Config {
 // them have pods alone, and ignore a pick of another address: requests would be spread over all pods, and prefill workers would
 // answer 400.
 func (p *pools) withoutRelayed(cfg *config.Config) error {
-	if p.names == "" || p.reachesRelay {
+	if p.names == "" || p.reachesRelay || cfg.Gateway.Sidecars {
 		return nil
 	}
 	var refused []string

@@ -69,6 +69,7 @@ type Exchange struct {
 	broke       []string  // prefill workers that the body has broken
 	transferred bool      // the decode worker's body has the members of a transfer
 	began       time.Time // when the headers arrived
+	prefiller   string    // the address of the prefill worker for a sidecar; empty for none
 	cached      int       // tokens of the prompt that the prefill worker had; -1 if not known
 	wanted      bool      // the end of the request is to be reported; see follow.go
 	eventStream bool      // the response is a stream of events

@@ -13,6 +13,8 @@ import (
 type Prefills interface {
 	// Compute returns the body for the decode worker, and the tokens of the prompt that were in the prefill worker's cache.
 	Compute(ctx context.Context, r *prefill.Request) (body []byte, cached int)
+	// Name books a prefill worker for the sidecar of the decode worker, and returns its address; empty for none.
+	Name(ctx context.Context, r *prefill.Request) (address string)
 	// Begin sends the request to a prefill worker without waiting for its answer.
 	Begin(ctx context.Context, r *prefill.Request) (leg *prefill.Leg, body []byte)
 	// Count counts a prompt that goes to no prefill worker.
@@ -35,7 +37,7 @@ func (x *Exchange) splits() bool { return x.target.splits && x.envelope != nil &
 // isRelayed reports whether the request of a picked decode worker goes to the relay: if both workers need their requests at
 // once, the relay sends both, because it can stop one of them when the other one fails.
 func (x *Exchange) isRelayed(d *decision.Decision) bool {
-	return d.Split && handoff.IsConcurrent(d.Transfer)
+	return d.Split && handoff.IsConcurrent(d.Transfer) && !x.svc.Settings().Sidecars
 }
 
 // prefill has a prefill worker compute the prompt of a picked request. It returns the body for the decode worker: the given one if no
@@ -45,6 +47,11 @@ func (x *Exchange) isRelayed(d *decision.Decision) bool {
 // decode worker computes the prompt.
 func (x *Exchange) prefill(d *decision.Decision, body []byte) (decode []byte, ok bool) {
 	s, size := x.svc, x.size
+	if s.Settings().Sidecars {
+		x.prefiller = s.prefills.Name(x.origin.Context, x.toPrefill(d, body))
+		x.reading = request.Reading{}
+		return body, true
+	}
 	if !s.bodies.lend(size, &s.prefilling) {
 		s.prefills.Count(prefill.NoWorker)
 		return body, true

@@ -75,9 +75,13 @@ func newSplitBy(t *testing.T, kind fleet.Transfer, timeout time.Duration, prefil
 ) {
 	f := fleet.New(fleet.Hooks{})
 	router := route.New(route.Config{Seed: 1}, f, kvindex.New(kvindex.Config{}))
+	at := ""
+	if kind.HasAddress() {
+		at = "10.0.0.1:8998"
+	}
 	put := func(name string, role fleet.Role, address string) {
 		if _, err := f.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: address, Ranks: 1, State: fleet.Ready,
-			Transfer: kind}); err != nil {
+			Transfer: kind, TransferAt: at}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -393,5 +397,52 @@ func TestClientLeavesDuringPrefill(t *testing.T) {
 	<-cancelledThere
 	if ok || router.Bookings() != 0 || prefillsOf(t, reg, prefill.Cancelled) != 1 {
 		t.Errorf("%+v, %d bookings", r, router.Bookings())
+	}
+}
+
+// TestSidecars: where sidecars send prompts to prefill workers, a header names the prefill worker, the request goes to the decode worker and
+// not to the relay, and routers send nothing. Without a prefill worker the client's own header is removed.
+func TestSidecars(t *testing.T) {
+	var sent atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sent.Add(1) }))
+	t.Cleanup(server.Close)
+	for _, kind := range []fleet.Transfer{fleet.TransferNixl, fleet.TransferBootstrap} {
+		for _, prefillsAt := range [][]string{{server.URL}, nil} {
+			if kind == fleet.TransferBootstrap && prefillsAt == nil {
+				continue // SGLang's decode workers compute no prompts, so the request is refused
+			}
+			s, router, reg := newSplitBy(t, kind, time.Minute, prefillsAt...)
+			settings := *s.Settings()
+			settings.Sidecars = true
+			s.settings.Store(&settings)
+			r, ok := post(t.Context(), t, s, Head{}, completionOfClient)
+			if !ok || r.Pick == nil {
+				t.Fatalf("%s: %+v", kind, r)
+			}
+			named, outcome := "", prefill.NoWorker
+			if len(prefillsAt) > 0 {
+				named, outcome = strings.TrimPrefix(server.URL, "http://"), prefill.Named
+			}
+			got := ""
+			for _, h := range r.Set {
+				if h.Key == envoynames.HeaderPrefiller {
+					got = h.Value
+				}
+			}
+			isRemoved := slices.Contains(r.Remove, envoynames.HeaderPrefiller)
+			if got != named || isRemoved != (named == "") {
+				t.Errorf("%s: the header is %q, want %q; removed: %t", kind, got, named, isRemoved)
+			}
+			if r.Destinations != r.Pick.Address || r.Body != nil && string(r.Body) != completionOfClient {
+				t.Errorf("%s: to %s, with the body %s", kind, r.Destinations, r.Body)
+			}
+			if n := prefillsOf(t, reg, outcome); n != 1 {
+				t.Errorf("%s: %g requests are %s", kind, n, outcome)
+			}
+			router.End(r.Pick.ID, time.Now())
+		}
+	}
+	if n := sent.Load(); n != 0 {
+		t.Errorf("%d requests were sent to the prefill worker", n)
 	}
 }

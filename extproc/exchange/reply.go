@@ -29,6 +29,8 @@ type Reply struct {
 	// Set are headers to set on the request or to replace. ClearRoute makes Envoy choose the route again by them.
 	Set        []envoynames.Header
 	ClearRoute bool
+	// Remove are names of headers to remove from the request.
+	Remove []string
 	// Body replaces the request's body; nil keeps it.
 	Body []byte
 	// Answer is sent to the client, and the request reaches no worker.
@@ -85,7 +87,12 @@ func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 	if d.Split && x.head.RequestID == "" {
 		set(prefill.HeaderRequestID, x.requestID())
 	}
-	if d.Split && x.svc.relay != "" {
+	if x.prefiller != "" {
+		set(envoynames.HeaderPrefiller, x.prefiller)
+	} else if x.svc.Settings().Sidecars {
+		r.Remove = []string{envoynames.HeaderPrefiller} // a client would have the sidecar send its prompt anywhere
+	}
+	if d.Split && x.usesRelay() {
 		x.svc.plans.addPlan(d, x.isRelayed(d), x.broke)
 		set(envoynames.HeaderDecision, d.ID)
 		set(headerRetryOn, x.retriable(d.Transfer))
@@ -105,13 +112,16 @@ func (x *Exchange) retriable(t fleet.Transfer) string {
 	return "500"
 }
 
+// usesRelay reports whether further attempts of split requests go to the relay. A sidecar makes them by itself.
+func (x *Exchange) usesRelay() bool { return x.svc.relay != "" && !x.svc.Settings().Sidecars }
+
 // destinations returns the picked address, followed by the addresses to try after a failure. For a split request that is the relay alone.
 func (x *Exchange) destinations(d *decision.Decision) string {
 	relay := x.svc.relay
 	switch {
-	case d.Split && relay != "" && x.isRelayed(d):
+	case d.Split && x.usesRelay() && x.isRelayed(d):
 		return relay
-	case d.Split && relay != "":
+	case d.Split && x.usesRelay():
 		return d.Address + "," + relay
 	case len(d.Others) == 0:
 		return d.Address

@@ -29,8 +29,9 @@ type Response struct {
 	InLB bool
 	// Cached is dynamic metadata, too.
 	Cached string
-	// Set are headers to set or replace.
-	Set []envoynames.Header
+	// Set are headers to set or replace, Remove the names of headers to remove.
+	Set    []envoynames.Header
+	Remove []string
 	// NewBody replaces the body; nil keeps it. With Piece it is the next piece of the body that goes upstream, and the
 	// last one with EndOfStream.
 	NewBody            []byte
@@ -95,7 +96,7 @@ const clearRouteSize = 2
 
 // appendHeaders appends the changes of headers, as a field of a CommonResponse.
 func (r *Response) appendHeaders(dst []byte) []byte {
-	if len(r.Set) == 0 {
+	if len(r.Set)+len(r.Remove) == 0 {
 		return dst
 	}
 	var mutation, option, header []byte
@@ -105,6 +106,10 @@ func (r *Response) appendHeaders(dst []byte) []byte {
 		option = appendBytes(option[:0], optionHeader, header)
 		option = appendVarint(option, optionAppendAction, uint64(corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD))
 		mutation = appendBytes(mutation, headerMutationSet, option)
+	}
+
+	for _, name := range r.Remove {
+		mutation = appendBytes(mutation, headerMutationRemove, []byte(name))
 	}
 	return appendBytes(dst, commonHeaderMutation, mutation)
 }

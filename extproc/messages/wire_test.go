@@ -268,7 +268,7 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 		{To: Headers, Booking: "b", Decision: "d", Picked: "10.0.0.1:8000"},
 		{To: Headers, Booking: "b", Decision: "d", Picked: "10.0.0.1:8000", InLB: true},
 		{To: Headers, Booking: "b", InLB: true},
-		{To: Body, Decision: "d", Picked: "10.0.0.1:8000", Set: []envoynames.Header{{Key: envoynames.HeaderDestination, Value: "10.0.0.1:8000"}, {Key: "content-length", Value: "3"}},
+		{To: Body, Decision: "d", Picked: "10.0.0.1:8000", Set: []envoynames.Header{{Key: envoynames.HeaderDestination, Value: "10.0.0.1:8000"}, {Key: "content-length", Value: "3"}}, Remove: []string{"content-encoding"},
 			NewBody: []byte("new"), ClearRoute: true},
 		{To: Body, NewBody: []byte{}},
 		{To: Body, NewBody: []byte("piece"), Piece: true},
@@ -305,7 +305,7 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 			return m.GetDynamicMetadata().GetFields()[namespace].GetStructValue().GetFields()[key].GetStringValue()
 		}
 		got := Response{To: r.To, Booking: facts(envoynames.Namespace, envoynames.Booking), Decision: facts(envoynames.Namespace, envoynames.Decision),
-			Picked: facts(envoynames.NamespaceLB, envoynames.HeaderDestination), ClearRoute: common.GetClearRouteCache()}
+			Picked: facts(envoynames.NamespaceLB, envoynames.HeaderDestination), ClearRoute: common.GetClearRouteCache(), Remove: common.GetHeaderMutation().GetRemoveHeaders()}
 		for own, key := range map[string]string{envoynames.Booking: envoynames.BookingLB, envoynames.Decision: envoynames.DecisionLB} {
 			want := ""
 			if r.InLB {
@@ -328,7 +328,7 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 			got.Piece, got.EndOfStream, got.NewBody = true, piece.GetEndOfStream(), append([]byte{}, piece.GetBody()...)
 		}
 		if got.Booking != r.Booking || got.Decision != r.Decision || got.Picked != r.Picked || got.ClearRoute != r.ClearRoute ||
-			!slices.Equal(got.Set, r.Set) || !bytes.Equal(got.NewBody, r.NewBody) || (got.NewBody == nil) != (r.NewBody == nil) ||
+			!slices.Equal(got.Set, r.Set) || !slices.Equal(got.Remove, r.Remove) || !bytes.Equal(got.NewBody, r.NewBody) || (got.NewBody == nil) != (r.NewBody == nil) ||
 			got.Piece != r.Piece || got.EndOfStream != r.EndOfStream {
 			t.Errorf("%+v reads back as %+v", r, got)
 		}

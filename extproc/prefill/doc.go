@@ -9,6 +9,8 @@
 //	p2p, bootstrap    both workers need their requests at once    Sender.Begin returns the decode worker's body at once, and
 //	                                                                a Leg that ends later
 //
+// Where decode workers have sidecars that send the requests, Sender.Name chooses the prefill worker, and sends nothing: outcome named.
+//
 // A request to a prefill worker has one of these outcomes:
 //
 //	answer of the prefill worker           outcome       then

@@ -186,6 +186,6 @@ func (l *Leg) judge(now time.Time) {
 		l.sender.standings.served(l.worker.Worker, l.worker.Pool, l.tokens, now.Sub(l.began))
 	case Unreachable, Unusable, Failed, TimedOut:
 		l.sender.standings.failed(l.worker.Worker, l.outcome, l.err, now)
-	case Refused, Cancelled, NoWorker:
+	case Refused, Cancelled, NoWorker, Named:
 	}
 }

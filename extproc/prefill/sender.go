@@ -34,11 +34,12 @@ const (
 	TimedOut    Outcome = "timed_out"
 	Cancelled   Outcome = "cancelled"
 	NoWorker    Outcome = "no_worker"
+	Named       Outcome = "named"
 )
 
 // Outcomes are all outcomes.
 func Outcomes() []Outcome {
-	return []Outcome{Transferred, Unreachable, Unusable, Failed, Refused, Finished, TimedOut, Cancelled, NoWorker}
+	return []Outcome{Transferred, Unreachable, Unusable, Failed, Refused, Finished, TimedOut, Cancelled, NoWorker, Named}
 }
 
 // MayRetry reports whether another prefill worker may compute the prompt.
@@ -81,7 +82,8 @@ func New(cfg Config) *Sender {
 		router: cfg.Router, standings: newStandings(cfg.Log), timeout: cfg.Timeout, transport: NewTransport(time.Second),
 		outcomes: part.Counters("prefills_total",
 			"Requests to prefill workers by outcome: transferred means that the decode worker can fetch the prompt's KV cache. With "+
-				"refused, finished, timed_out and no_worker, and after two of the others, the decode worker computes the prompt.",
+				"refused, finished, timed_out and no_worker, and after two of the others, the decode worker computes the prompt. Named "+
+				"means that the sidecar of the decode worker sends the request.",
 			"outcome"),
 		cached: part.Counter("prefill_cached_tokens_total",
 			"Prompt tokens that prefill workers found in their caches, by the usage in their answers."),
@@ -218,11 +220,32 @@ func (s *Sender) Begin(ctx context.Context, r *Request) (leg *Leg, body []byte) 
 	return leg, body
 }
 
-// pick chooses a prefill worker, and makes its request. Without one it returns the outcome.
-func (s *Sender) pick(r *Request) (*Leg, Outcome) {
-	d, now := r.Decision, time.Now()
+// Name chooses a prefill worker for the sidecar of the decode worker, which sends it the prompt, and returns its address; empty for none.
+//
+// Nothing is known of that request. Its prompt counts as load of the worker until events report its blocks, or until it was expected to be
+// computed, as those of all bookings do: see [route.Router.SettlePrefills]. The rest of the booking ends after namedFor.
+func (s *Sender) Name(ctx context.Context, r *Request) (address string) {
+	p := s.choose(r, time.Now())
+	if p == nil {
+		s.Count(orCancelled(ctx, NoWorker))
+		return ""
+	}
+	s.router.Handed(r.Decision, time.Now())
+	s.Count(Named)
+	tokens := tokensBefore(p) + tokensOf(p, len(r.Ask.Body))
+	id := p.ID
+	time.AfterFunc(namedFor+waitFactor*estimate(tokens), func() { s.router.Ended(route.Ending{ID: id, Left: true}, time.Now()) })
+	return p.Address
+}
+
+// namedFor is the time after which the booking of a prefill worker ends that was named to a sidecar, besides the time of its prompt.
+const namedFor = waitFloor
+
+// choose books a prefill worker; nil if there is none.
+func (s *Sender) choose(r *Request, now time.Time) *decision.Decision {
+	d := r.Decision
 	if !handoff.Supports(d.Transfer, r.Endpoint) {
-		return nil, NoWorker
+		return nil
 	}
 	ask := r.Ask
 	ask.ID, ask.Role = d.PrefillID(len(r.Tried)), fleet.Prefill
@@ -236,6 +259,16 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 		p = s.router.Decide(&ask, now)
 	}
 	if p.Outcome != decision.Picked {
+		return nil
+	}
+	return p
+}
+
+// pick chooses a prefill worker, and makes its request. Without one it returns the outcome.
+func (s *Sender) pick(r *Request) (*Leg, Outcome) {
+	d, now := r.Decision, time.Now()
+	p := s.choose(r, now)
+	if p == nil {
 		return nil, NoWorker
 	}
 

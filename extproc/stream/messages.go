@@ -37,7 +37,8 @@ func toMessage(r exchange.Reply, answered exchange.Phase, inLB bool) any {
 		}}
 	}
 	m := &messages.Response{
-		To: messages.Body, Booking: r.Booking, Picked: r.Destinations, InLB: inLB, Set: r.Set, ClearRoute: r.ClearRoute, NewBody: r.Body,
+		To: messages.Body, Booking: r.Booking, Picked: r.Destinations, InLB: inLB, Set: r.Set, Remove: r.Remove,
+		ClearRoute: r.ClearRoute, NewBody: r.Body,
 	}
 	if answered == exchange.WantHeaders {
 		m.To = messages.Headers

@@ -113,6 +113,10 @@ type Gateway struct {
 	RoleHeader string `yaml:"roleHeader" default:"none"`
 	// TrustedRoles are the values of roleHeader whose clients are trusted.
 	TrustedRoles []string `yaml:"trustedRoles"`
+	// Sidecars means that a sidecar of each decode worker sends prompts to prefill workers, as llm-d's routing sidecar does. Routers name
+	// the prefill worker in the header x-prefiller-host-port, in place of one of the client, and send prompts to no engine themselves. A
+	// gateway must ask a router for each request (failureMode FailClose): without one, the header of a client would count.
+	Sidecars bool `yaml:"sidecars"`
 	// TenantHeader is a request header with the client's tenant, which Envoy sets from its authentication. Each
 	// tenant then has its private cache_salt, so that no tenant can find out what another has asked, and a
 	// fair queue serves tenants alike. It is ignored on Stator's own listener for all clients. Paths on which engines

@@ -37,6 +37,9 @@ const (
 	// the answer is the decode worker's, which has computed nothing of the prompt.
 	HeaderCachedTokens = "x-stator-cached-tokens"
 
+	// HeaderPrefiller carries the host and port of the prefill worker to the sidecar of a decode worker, as pickers of llm-d name it.
+	HeaderPrefiller = "x-prefiller-host-port"
+
 	// HeaderAffinity carries the key of a conversation. The Wasm filter sets it on requests without a decision, and
 	// Envoy chooses the worker by it.
 	HeaderAffinity = "x-stator-affinity"
