@@ -403,7 +403,9 @@ func TestClientLeavesDuringPrefill(t *testing.T) {
 // TestSidecars: where sidecars send prompts to prefill workers, a header names the prefill worker, the request goes to the decode worker and
 // not to the relay, and routers send nothing. Without a prefill worker the client's own header is removed.
 func TestSidecars(t *testing.T) {
+	t.Parallel()
 	var sent atomic.Int32
+	var routers []*route.Router
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sent.Add(1) }))
 	t.Cleanup(server.Close)
 	for _, kind := range []fleet.Transfer{fleet.TransferNixl, fleet.TransferBootstrap} {
@@ -440,6 +442,17 @@ func TestSidecars(t *testing.T) {
 				t.Errorf("%s: %g requests are %s", kind, n, outcome)
 			}
 			router.End(r.Pick.ID, time.Now())
+			routers = append(routers, router)
+		}
+	}
+	// The end of the prefill is not seen, so the rest of a booking ends after a while.
+	deadline := time.Now().Add(time.Minute)
+	for _, router := range routers {
+		for router.Bookings() > 0 {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d bookings are left", router.Bookings())
+			}
+			time.Sleep(50 * time.Millisecond)
 		}
 	}
 	if n := sent.Load(); n != 0 {
