@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,24 +135,28 @@ func (p *pools) await(ctx context.Context, base *config.Config, log *slog.Logger
 const maxKnownModels = 256
 
 // composed returns the configuration of the file with the workers that are there now. A model whose last worker is gone stays
-// known: its requests are answered with 503, as those of a model that comes back.
+// known: its requests are answered with 503, as those of a model that comes back. Models are in the order of their names, so that all
+// replicas have the same first one, which gets the requests that name none.
 func (p *pools) composed(log *slog.Logger) *config.Config {
-	var found []config.Found
+	var workers []config.Found
 	for _, w := range p.source.Workers() {
 		f := config.Found{
 			Name: w.Name, Address: w.Address, Role: w.Role, Revision: w.Revision, Epoch: w.Epoch,
 			Engine: w.Engine.Kind, Ranks: w.Engine.Ranks, BlockSize: w.Engine.BlockSize,
 			Model: w.Engine.Name, Root: w.Engine.Root, Aliases: w.Engine.Aliases,
 		}
-		found = append(found, f)
+		workers = append(workers, f)
 		if _, known := p.models[f.Model]; known || len(p.models) < maxKnownModels {
 			f.Name, f.Address = "", ""
 			p.models[f.Model] = f
 		}
 	}
-	for _, m := range p.models {
-		found = append(found, m)
+
+	var found []config.Found
+	for _, name := range slices.Sorted(maps.Keys(p.models)) {
+		found = append(found, p.models[name])
 	}
+	found = append(found, workers...)
 
 	cfg, err := p.base.With(found)
 	err = errors.Join(err, p.withoutRelayed(cfg))

@@ -1,47 +1,123 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/test/kubeapi"
+	"github.com/stator-project/stator/test/testkit"
 )
 
-// TestRolesThatNeedTheRelay: an InferencePool has no endpoint for the relay, so workers whose transfer needs it are refused, and the others
-// stay. With the flag, and for a control plane, all stay.
-func TestRolesThatNeedTheRelay(t *testing.T) {
-	found := []config.Found{
-		{Name: "p", Address: "10.0.0.1:8000", Model: "m", Engine: "sglang", Role: fleet.Prefill, Ranks: 1, Epoch: 1},
-		{Name: "d", Address: "10.0.0.2:8000", Model: "m", Engine: "sglang", Role: fleet.Decode, Ranks: 1, Epoch: 1},
-		{Name: "both", Address: "10.0.0.3:8000", Model: "m", Engine: "sglang", Role: fleet.Aggregated, Ranks: 1, Epoch: 1},
-		{Name: "vp", Address: "10.0.0.4:8000", Model: "v", Engine: "vllm", Role: fleet.Prefill, Ranks: 1, Epoch: 1},
-		{Name: "vd", Address: "10.0.0.5:8000", Model: "v", Engine: "vllm", Role: fleet.Decode, Ranks: 1, Epoch: 1},
-	}
+// TestSelections reads the flags that select pods.
+func TestSelections(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		p    *pools
-		want string
+		pools pools
+		home  string
+		want  string // of all selections, or of the error
 	}{
-		{"a pool", &pools{names: "llm/m"}, "both vp vd"},
-		{"a pool that reaches the relay", &pools{names: "llm/m", reachesRelay: true}, "p d both vp vd"},
-		{"labels", &pools{selector: "app=m"}, "p d both vp vd"},
+		{pools{names: "qwen"}, "llm", "InferencePool llm/qwen"},
+		{pools{names: "qwen,other/llama"}, "llm", "InferencePool llm/qwen, InferencePool other/llama"},
+		{pools{selector: "app=vllm", ports: "8000,8001"}, "llm", "pods of llm with app=vllm [8000 8001]"},
+		{pools{names: "qwen"}, "", "name the namespace of the pods with --namespace"},
+		{pools{selector: "app=vllm", ports: "http"}, "llm", "--pod-ports is"},
+		{pools{selector: "app=vllm", ports: "0"}, "llm", "--pod-ports is"},
 	} {
-		cfg, err := config.Default().With(found)
-		if err != nil {
-			t.Fatal(err)
+		all, err := c.pools.selections(c.home)
+		var got []string
+		for i := range all {
+			text := all[i].String()
+			if len(all[i].Ports) > 0 {
+				text += fmt.Sprint(" ", all[i].Ports)
+			}
+			got = append(got, text)
 		}
-		err = c.p.withoutRelayed(cfg)
-		var left []string
-		for i := range cfg.Found {
-			left = append(left, cfg.Found[i].Name)
-		}
-		if got := strings.Join(left, " "); got != c.want {
-			t.Errorf("%s: %s are left, want %s", c.name, got, c.want)
-		}
-		refuses := c.want == "both vp vd"
-		if (err != nil) != refuses || refuses && !strings.Contains(err.Error(), "p (prefill, transfer bootstrap), d (decode") {
-			t.Errorf("%s: %v", c.name, err)
+		if text := strings.Join(got, ", "); err == nil && text != c.want || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %s, %v; want %s", c.pools, text, err, c.want)
 		}
 	}
+}
+
+// TestModelsOfACluster: models come from the engines of pods, in the order of their names, and stay known while they have no pod.
+func TestModelsOfACluster(t *testing.T) {
+	ln, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr).IP.To4()
+		fmt.Fprintf(w, `{"data": [{"id": "model-%d", "root": "ORG/model-%[1]d", "parent": null}]}`, at[3])
+	})}
+	go func() { _ = server.Serve(ln) }()
+	t.Cleanup(func() { _ = server.Close() })
+
+	api := kubeapi.New(t)
+	p := &pools{selector: "app=v", ports: fmt.Sprint(ln.Addr().(*net.TCPAddr).Port), namespace: "llm", api: api.URL}
+	log := slog.New(slog.DiscardHandler)
+	if err := p.open(log, nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.source.Run(ctx)
+	}()
+	t.Cleanup(func() { stop(); <-done })
+
+	put := func(name string, number int, ready bool) {
+		api.PutPod(kubeapi.Pod{
+			Namespace: "llm", Name: name, UID: name, IP: fmt.Sprintf("127.57.0.%d", number), Labels: map[string]string{"app": "v"}, Ready: ready,
+		})
+	}
+	put("a", 3, true)
+	put("b", 2, true)
+	first, err := p.await(ctx, config.Default(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	show := func(c *config.Config) string {
+		text := ""
+		for i := range c.Models {
+			text += c.Models[i].Name + " " + c.Models[i].Path + " "
+		}
+		for i := range c.Found {
+			text += c.Found[i].Name
+		}
+		return text
+	}
+	const both = "model-2 hf:ORG/model-2 model-3 hf:ORG/model-3 "
+	if got := show(first); got != both+"ab" {
+		t.Errorf("%s", got)
+	}
+
+	applied := make(chan string, 100)
+	go func() {
+		_ = p.follow(ctx, log, func(c *config.Config) error {
+			applied <- show(c)
+			return nil
+		})
+	}()
+	last := ""
+	await := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, want, func() bool {
+			for len(applied) > 0 {
+				last = <-applied
+			}
+			return last == want
+		})
+	}
+	put("a", 3, false)
+	await(both + "b")
+	put("b", 2, false)
+	await(both)
+	put("c", 1, true)
+	await("model-1 hf:ORG/model-1 " + both + "c")
 }

@@ -428,3 +428,48 @@ func TestTwoPickers(t *testing.T) {
 	p.assertNothingBooked()
 	second.assertNothingBooked()
 }
+
+// streamWhile starts so many streams, calls event when all of them have begun, and demands that all answers are whole.
+func (p *picker) streamWhile(streams, tokens int, event func()) {
+	p.t.Helper()
+	var begun, all sync.WaitGroup
+	begun.Add(streams)
+	for range streams {
+		all.Go(func() {
+			resp, err := p.stream(p.t.Context(), tokens)
+			begun.Done()
+			if err != nil {
+				p.t.Error(err)
+				return
+			}
+			if n, err := countTokens(resp); err != nil || n != tokens {
+				p.t.Errorf("%d of %d tokens came: %v", n, tokens, err)
+			}
+		})
+	}
+	begun.Wait()
+	event()
+	all.Wait()
+}
+
+// TestKilledPickerCutsNothing: behind istiod's pool with an access log, no byte of an answer passes the router. So an answer stays whole
+// when the router is killed, or stops, and when no router is there.
+func TestKilledPickerCutsNothing(t *testing.T) {
+	t.Parallel()
+	p := startPicker(t, shapes["istiod's pool with an access log"], 3)
+	for range 20 { // until the router knows that this Envoy has an access log
+		p.chat([]message{{"user", "Hello."}}, 4)
+	}
+	eventually(t, "the access log is known", func() error {
+		if n := p.served("as_picked"); n != 20 {
+			return fmt.Errorf("%d of 20 requests", n)
+		}
+		return nil
+	})
+	p.streamWhile(40, 300, func() {
+		if n := p.metric("stator_accesslog_followed_streams"); n != 0 {
+			t.Errorf("%g streams pass the router", n)
+		}
+		p.router.kill()
+	})
+}
