@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"time"
 
@@ -68,16 +69,22 @@ func (r *Router) followHealth(ctx context.Context) {
 	}
 }
 
+// ServeStart serves the health of a process whose router does not exist yet, because its fleet is looked for, until stop is called: it
+// lives and is not ready. A kubelet would take no answer for a process that hangs, and restart it.
+func ServeStart(ln net.Listener, log *slog.Logger) (stop func()) {
+	return serveHealth(ln, newHealth(), log)
+}
+
 // serveHealth serves nothing but the health, without TLS, until stop is called: kubelets ask for it and speak no TLS. It does not end the
 // router if it fails, because requests do not need it.
-func (d *doors) serveHealth(ln net.Listener) (stop func()) {
+func serveHealth(ln net.Listener, h *health.Server, log *slog.Logger) (stop func()) {
 	g := grpc.NewServer()
-	healthv1.RegisterHealthServer(g, d.health)
+	healthv1.RegisterHealthServer(g, h)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := g.Serve(ln); err != nil {
-			d.log.Error("the port for health has ended", "err", err)
+			log.Error("the port for health has ended", "err", err)
 		}
 	}()
 	return func() {

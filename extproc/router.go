@@ -231,7 +231,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	defer stop()
 
 	if cfg.Health != nil {
-		defer r.doors.serveHealth(cfg.Health)()
+		defer serveHealth(cfg.Health, r.doors.health, r.log)()
 	}
 	followers.Go(func() { r.sockets.Run(ctx) })
 	followers.Go(func() { r.members.Run(ctx) })

@@ -53,7 +53,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	p.cfg.Decisions.Log = cmp.Or(decisions, p.cfg.Decisions.Log)
-	if err := p.findWorkers(ctx); err != nil {
+	if err := p.findWorkersOf(ctx, *healthAt); err != nil {
 		return err
 	}
 	relay, err := listenRelay(*relayAt)

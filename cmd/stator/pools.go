@@ -15,11 +15,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/discovery/kubernetes"
+	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/internal/route/handoff"
 )
 
@@ -266,6 +268,18 @@ func (p *process) findWorkers(ctx context.Context) (err error) {
 	})
 	p.cfg, err = p.pools.await(ctx, p.cfg, p.log)
 	return err
+}
+
+// findWorkersOf is findWorkers for a router, whose health is served at an address meanwhile; empty for none.
+func (p *process) findWorkersOf(ctx context.Context, healthAt string) error {
+	if healthAt != "" && p.pools.wanted() {
+		ln, err := listen.On(healthAt, "--health-address")
+		if err != nil {
+			return err
+		}
+		defer extproc.ServeStart(ln, p.log)()
+	}
+	return p.findWorkers(ctx)
 }
 
 var errUnasked = errors.New("engines are asked which model they serve")

@@ -18,16 +18,16 @@ import (
 // TestSelections reads the flags that select pods.
 func TestSelections(t *testing.T) {
 	for _, c := range []struct {
-		pools pools
+		pools *pools
 		home  string
 		want  string // of all selections, or of the error
 	}{
-		{pools{names: "qwen"}, "llm", "InferencePool llm/qwen"},
-		{pools{names: "qwen,other/llama"}, "llm", "InferencePool llm/qwen, InferencePool other/llama"},
-		{pools{selector: "app=vllm", ports: "8000,8001"}, "llm", "pods of llm with app=vllm [8000 8001]"},
-		{pools{names: "qwen"}, "", "name the namespace of the pods with --namespace"},
-		{pools{selector: "app=vllm", ports: "http"}, "llm", "--pod-ports is"},
-		{pools{selector: "app=vllm", ports: "0"}, "llm", "--pod-ports is"},
+		{&pools{names: "qwen"}, "llm", "InferencePool llm/qwen"},
+		{&pools{names: "qwen,other/llama"}, "llm", "InferencePool llm/qwen, InferencePool other/llama"},
+		{&pools{selector: "app=vllm", ports: "8000,8001"}, "llm", "pods of llm with app=vllm [8000 8001]"},
+		{&pools{names: "qwen"}, "", "name the namespace of the pods with --namespace"},
+		{&pools{selector: "app=vllm", ports: "http"}, "llm", "--pod-ports is"},
+		{&pools{selector: "app=vllm", ports: "0"}, "llm", "--pod-ports is"},
 	} {
 		all, err := c.pools.selections(c.home)
 		var got []string
@@ -39,7 +39,7 @@ func TestSelections(t *testing.T) {
 			got = append(got, text)
 		}
 		if text := strings.Join(got, ", "); err == nil && text != c.want || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %s, %v; want %s", c.pools, text, err, c.want)
+			t.Errorf("%s, %v; want %s", text, err, c.want)
 		}
 	}
 }

@@ -13,6 +13,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
 	"github.com/stator-project/stator/test/kubeapi"
 )
 
@@ -471,5 +475,54 @@ func TestKilledPickerCutsNothing(t *testing.T) {
 			t.Errorf("%g streams pass the router", n)
 		}
 		p.router.kill()
+	})
+}
+
+// TestHealthWhileTheClusterIsAway: a router that cannot read the API server lives, and is not ready, so that a kubelet does not restart it.
+// It becomes ready when the API server is back.
+func TestHealthWhileTheClusterIsAway(t *testing.T) {
+	t.Parallel()
+	p := &picker{gateway: &gateway{t: t, admin: freeAddress(t)}, api: kubeapi.New(t), net: int(networks.Add(1))}
+	_, port, _ := strings.Cut(freeAddress(t), ":")
+	_, _ = fmt.Sscan(port, &p.port)
+	p.api.PutPool("llm", "sim", inPool, p.port)
+	p.startPod(0)
+	p.api.Break(403)
+	healthAt := freeAddress(t)
+	p.router = start(t, "extproc", "--config", configFile(t, `models: [{name: sim, path: "builtin:sim"}]`+"\n"), "--kubernetes-api", p.api.URL,
+		"--inference-pool", "llm/sim", "--listen-address", freeAddress(t), "--admin-address", p.admin, "--health-address", healthAt)
+
+	conn, err := grpc.NewClient(healthAt, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	status := func(service string) string {
+		answer, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
+		if err != nil {
+			return err.Error()
+		}
+		return answer.GetStatus().String()
+	}
+	eventually(t, "the router lives and is not ready", func() error {
+		if live, ready := status("liveness"), status("inference-extension"); live != "SERVING" || ready != "NOT_SERVING" {
+			return fmt.Errorf("liveness %s, inference-extension %s", live, ready)
+		}
+		return nil
+	})
+	eventually(t, "the reason is shown", func() error {
+		text, err := p.read("/readyz")
+		if err == nil || !strings.Contains(err.Error()+text, "403") {
+			return fmt.Errorf("%q, %w", text, err)
+		}
+		return nil
+	})
+
+	p.api.Break(0)
+	eventually(t, "the router is ready", func() error {
+		if ready := status("inference-extension"); ready != "SERVING" {
+			return errors.New(ready)
+		}
+		return nil
 	})
 }
