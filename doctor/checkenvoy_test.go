@@ -515,7 +515,7 @@ func TestAskEnvoy(t *testing.T) {
 	}))
 	defer server.Close()
 	examine := func() (d Diagnosis) {
-		client, err := adminclient.New(adminclient.Config{Address: server.URL + "/"}, Timeout)
+		client, err := adminclient.New(adminclient.Config{Address: server.URL + "/"}, time.Minute) // an answer of 64 MiB is read
 		if err != nil {
 			t.Fatal(err)
 		}
