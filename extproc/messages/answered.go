@@ -53,36 +53,22 @@ func (r *Request) readResponseHeader(key, value []byte) {
 
 // servedOf returns the address in the metadata of the load balancer: a Metadata of Envoy.
 func servedOf(metadata []byte) (address string, err error) {
-	w := over(metadata)
-	for w.next() {
-		if w.tag != metadataFilterMetadata<<3|length {
-			continue
-		}
-		namespace, value, err := readEntry(w.bytes)
-		if err != nil {
-			return "", err
-		}
+	err = readEntries(metadata, func(namespace, value []byte) (err error) {
 		if string(namespace) == envoynames.NamespaceLB {
-			address, w.err = textOf(value, envoynames.HeaderDestinationServed)
+			address, err = textOf(value, envoynames.HeaderDestinationServed)
 		}
-	}
-	return address, w.err
+		return err
+	})
+	return address, err
 }
 
 // textOf returns the text under a key of a Struct; empty if there is none.
 func textOf(message []byte, key string) (text string, err error) {
-	w := over(message)
-	for w.next() {
-		if w.tag != structFields<<3|length {
-			continue
-		}
-		name, value, err := readEntry(w.bytes)
-		if err != nil {
-			return "", err
-		}
+	err = readEntries(message, func(name, value []byte) (err error) {
 		if string(name) == key {
-			text, w.err = readText(value)
+			text, err = readText(value)
 		}
-	}
-	return text, w.err
+		return err
+	})
+	return text, err
 }

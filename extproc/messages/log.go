@@ -46,14 +46,14 @@ func (l *Log) Read(message []byte) error {
 	w := over(message)
 	for w.next() {
 		if w.tag == streamHTTPLogs<<3|length && w.once(&seen) {
-			w.err = l.readEntries(w.bytes)
+			w.err = l.readLogEntries(w.bytes)
 		}
 	}
 	return w.err
 }
 
-// readEntries decodes an HTTPAccessLogEntries.
-func (l *Log) readEntries(message []byte) error {
+// readLogEntries decodes an HTTPAccessLogEntries.
+func (l *Log) readLogEntries(message []byte) error {
 	w := over(message)
 	for w.next() {
 		if w.tag == entriesLogEntry<<3|length {
@@ -256,28 +256,21 @@ func readDuration(message []byte) (time.Duration, error) {
 // readMetadata decodes a Metadata. The last value of a repeated key counts, as in every map.
 func (e *Entry) readMetadata(message []byte) error {
 	var own, lb ids
-	w := over(message)
-	for w.next() {
-		if w.tag != metadataFilterMetadata<<3|length {
-			continue
-		}
-		namespace, value, err := readEntry(w.bytes)
-		if err != nil {
-			return err
-		}
+	err := readEntries(message, func(namespace, value []byte) error {
 		switch string(namespace) {
 		case envoynames.Namespace:
 			own = ids{}
-			w.err = e.readNamespace(&own, true, value)
+			return e.readNamespace(&own, true, value)
 		case envoynames.NamespaceLB:
 			e.Picked, e.Served = "", ""
 			lb = ids{}
-			w.err = e.readNamespace(&lb, false, value)
+			return e.readNamespace(&lb, false, value)
 		}
-	}
+		return nil
+	})
 	e.Booking = cmp.Or(own.booking, lb.booking)
 	e.Decision = cmp.Or(own.decision, lb.decision)
-	return w.err
+	return err
 }
 
 // ids are the ids in one namespace.
@@ -285,16 +278,7 @@ type ids struct{ booking, decision string }
 
 // readNamespace decodes the Struct of a namespace: Stator's own, or the load balancer's.
 func (e *Entry) readNamespace(found *ids, own bool, message []byte) error {
-	w := over(message)
-	for w.next() {
-		if w.tag != structFields<<3|length {
-			continue
-		}
-		key, value, err := readEntry(w.bytes)
-		if err != nil {
-			return err
-		}
-
+	return readEntries(message, func(key, value []byte) (err error) {
 		var into *string
 		switch k := string(key); {
 		case own && k == envoynames.Booking, !own && k == envoynames.BookingLB:
@@ -306,9 +290,26 @@ func (e *Entry) readNamespace(found *ids, own bool, message []byte) error {
 		case !own && k == envoynames.HeaderDestinationServed:
 			into = &e.Served
 		default:
+			return nil
+		}
+		*into, err = readText(value)
+		return err
+	})
+}
+
+// readEntries decodes the map of a Metadata or of a Struct, whose fields have one number, and calls use for each entry. An error of use
+// ends it.
+func readEntries(message []byte, use func(key, value []byte) error) error {
+	w := over(message)
+	for w.next() {
+		if w.tag != structFields<<3|length {
 			continue
 		}
-		*into, w.err = readText(value)
+		key, value, err := readEntry(w.bytes)
+		if err == nil {
+			err = use(key, value)
+		}
+		w.err = err
 	}
 	return w.err
 }

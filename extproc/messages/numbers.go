@@ -86,7 +86,7 @@ const (
 	durationSeconds = 1
 	durationNanos   = 2
 
-	structFields = 1
+	structFields = 1 // and filter_metadata of envoy.config.core.v3.Metadata
 
 	valueNull   = 1
 	valueNumber = 2
@@ -154,6 +154,3 @@ const (
 
 // google.protobuf.UInt32Value.
 const wrapperValue = 1
-
-// envoy.config.core.v3.Metadata.
-const metadataFilterMetadata = 1

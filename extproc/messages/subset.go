@@ -17,41 +17,26 @@ const maxSubset = 4096
 
 // readSubset reads the endpoints that a request may go to, from the metadata of its first message: a Metadata of Envoy.
 func (r *Request) readSubset(metadata []byte) error {
-	w := over(metadata)
-	for w.next() {
-		if w.tag != metadataFilterMetadata<<3|length {
-			continue
+	return readEntries(metadata, func(namespace, value []byte) error {
+		if string(namespace) != namespaceSubset {
+			return nil
 		}
-		namespace, value, err := readEntry(w.bytes)
-		if err != nil {
-			return err
-		}
-		if string(namespace) == namespaceSubset {
-			r.Subset = nil // the last value of a repeated key counts
-			w.err = r.readSubsetFields(value)
-		}
-	}
-	return w.err
+		r.Subset = nil // the last value of a repeated key counts
+		return r.readSubsetFields(value)
+	})
 }
 
 // readSubsetFields decodes the Struct of the namespace.
 func (r *Request) readSubsetFields(message []byte) error {
-	w := over(message)
-	for w.next() {
-		if w.tag != structFields<<3|length {
-			continue
+	err := readEntries(message, func(key, value []byte) error {
+		if string(key) != keySubset {
+			return nil
 		}
-		key, value, err := readEntry(w.bytes)
-		if err != nil {
-			return err
-		}
-		if string(key) == keySubset {
-			r.Subset = []string{}
-			w.err = r.addEndpoints(value, true)
-		}
-	}
+		r.Subset = []string{}
+		return r.addEndpoints(value, true)
+	})
 	slices.Sort(r.Subset)
-	return w.err
+	return err
 }
 
 // addEndpoints adds the endpoints of a Value: a text, or a list of texts if that is allowed. Values of other kinds add none.
