@@ -45,18 +45,15 @@ func endpoints(p *pod, ports []int, home string) []Endpoint {
 	return all
 }
 
-// maxWorkerName bounds the characters of a worker's name, as package fleet does.
-const maxWorkerName = 63
-
 // workerName returns the name of a pod as a worker's. Names of pods may have dots and be longer, and pods of two namespaces may have one
 // name: then a hash of namespace and name makes it unique.
 func workerName(namespace, name, suffix, home string) string {
 	plain := strings.ReplaceAll(name, ".", "-")
-	if plain == name && namespace == home && len(name)+len(suffix) <= maxWorkerName {
+	if plain == name && namespace == home && len(name)+len(suffix) <= fleet.MaxName {
 		return name + suffix
 	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(namespace + "/" + name))
 	suffix = "-" + hex.EncodeToString(h.Sum(nil))[:8] + suffix
-	return plain[:min(len(plain), maxWorkerName-len(suffix))] + suffix
+	return plain[:min(len(plain), fleet.MaxName-len(suffix))] + suffix
 }

@@ -47,7 +47,7 @@ type Service struct {
 // Pools reads the InferencePools of a namespace, in the order of their names, with their pods. The error is that of the pools, or of the
 // first pods that could not be read.
 func (c *Client) Pools(ctx context.Context, namespace string) ([]Pool, error) {
-	found, err := readAll[*inferencePool](ctx, c, poolsPath(namespace), url.Values{})
+	found, err := readAll[inferencePool](ctx, c, poolsPath(namespace), url.Values{})
 	if err != nil {
 		return nil, err
 	}
@@ -56,18 +56,18 @@ func (c *Client) Pools(ctx context.Context, namespace string) ([]Pool, error) {
 	var all []Pool
 	for _, p := range found {
 		ref := p.Spec.EndpointPickerRef
-		t := targetOf(p)
+		t := targetOf(&p)
 		pool := Pool{Namespace: namespace, Name: p.meta().Name, Ports: t.ports}
 		// failureMode is FailClose by default, and the API server fills it in.
 		pool.Picker = Picker{Name: ref.Name, Port: ref.Port.Number, FailOpen: ref.FailureMode == "FailOpen"}
 		if t.labels != "" { // without labels the query would select all pods of the namespace
-			pods, err := readAll[*pod](ctx, c, podsPath(namespace), url.Values{"labelSelector": {t.labels}})
+			pods, err := readAll[pod](ctx, c, podsPath(namespace), url.Values{"labelSelector": {t.labels}})
 			if err != nil {
 				return nil, err
 			}
 			for _, pod := range pods {
 				pool.Pods = append(pool.Pods, Pod{
-					Name: pod.meta().Name, Terminating: pod.meta().DeletionTimestamp != "", Endpoints: endpoints(pod, t.ports, namespace),
+					Name: pod.meta().Name, Terminating: pod.meta().DeletionTimestamp != "", Endpoints: endpoints(&pod, t.ports, namespace),
 				})
 			}
 		}
@@ -80,8 +80,8 @@ func (c *Client) Pools(ctx context.Context, namespace string) ([]Pool, error) {
 // without it.
 func (c *Client) Service(ctx context.Context, namespace, name string) (s Service) {
 	// A list with one name, because a get would need another right.
-	var found []*service
-	found, s.Err = readAll[*service](ctx, c, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/services",
+	var found []service
+	found, s.Err = readAll[service](ctx, c, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/services",
 		url.Values{"fieldSelector": {"metadata.name=" + name}})
 	for _, f := range found {
 		s.Exists = true
@@ -91,9 +91,8 @@ func (c *Client) Service(ctx context.Context, namespace, name string) (s Service
 	}
 
 	// A Service without pods has an EndpointSlice without endpoints. One that does not exist has none.
-	var slices []*endpointSlice
-	slices, s.SliceErr = readAll[*endpointSlice](ctx, c, "/apis/discovery.k8s.io/v1/namespaces/"+url.PathEscape(namespace)+
-		"/endpointslices", url.Values{"labelSelector": {"kubernetes.io/service-name=" + name}})
+	var slices []endpointSlice
+	slices, s.SliceErr = readAll[endpointSlice](ctx, c, slicesPath(namespace), slicesOf(name))
 	s.Slices = len(slices)
 	for _, slice := range slices {
 		for _, e := range slice.Endpoints {

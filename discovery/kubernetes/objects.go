@@ -9,8 +9,8 @@ import (
 
 // pod has the fields of a pod that are read. The API server checks types, so that a field of another type is an error of the whole answer.
 type pod struct {
-	Metadata metadata `json:"metadata"`
-	Status   struct {
+	named
+	Status struct {
 		PodIP      string `json:"podIP"`
 		Conditions []struct {
 			Type   string `json:"type"`
@@ -20,14 +20,6 @@ type pod struct {
 			RestartCount int `json:"restartCount"`
 		} `json:"containerStatuses"`
 	} `json:"status"`
-}
-
-// meta returns empty metadata for an object that is null.
-func (p *pod) meta() *metadata {
-	if p == nil {
-		return &metadata{}
-	}
-	return &p.Metadata
 }
 
 // isReady reports whether requests may go to the pod. A pod that is being deleted may be ready for all of its grace period, because its
@@ -102,8 +94,8 @@ func (p *pod) revision() string {
 
 // inferencePool has the fields of an InferencePool that are read.
 type inferencePool struct {
-	Metadata metadata `json:"metadata"`
-	Spec     struct {
+	named
+	Spec struct {
 		Selector struct {
 			MatchLabels map[string]string `json:"matchLabels"`
 		} `json:"selector"`
@@ -122,42 +114,21 @@ type inferencePool struct {
 
 // service has the fields of a Service that are read. Routers read none: they need no rights on Services.
 type service struct {
-	Metadata metadata `json:"metadata"`
-	Spec     struct {
+	named
+	Spec struct {
 		Ports []struct {
 			Port int `json:"port"`
 		} `json:"ports"`
 	} `json:"spec"`
 }
 
-func (s *service) meta() *metadata {
-	if s == nil {
-		return &metadata{}
-	}
-	return &s.Metadata
-}
-
 // endpointSlice has the fields of an EndpointSlice that are read. Its endpoints have no labels, so workers are found by pods.
 type endpointSlice struct {
-	Metadata  metadata `json:"metadata"`
+	named
 	Endpoints []struct {
 		Addresses  []string `json:"addresses"`
 		Conditions struct {
 			Ready *bool `json:"ready"`
 		} `json:"conditions"`
 	} `json:"endpoints"`
-}
-
-func (s *endpointSlice) meta() *metadata {
-	if s == nil {
-		return &metadata{}
-	}
-	return &s.Metadata
-}
-
-func (p *inferencePool) meta() *metadata {
-	if p == nil {
-		return &metadata{}
-	}
-	return &p.Metadata
 }

@@ -11,11 +11,20 @@ import (
 // An EndpointSlice has some of the endpoints of a Service, and a Service any number of them. Which slice has an endpoint changes, so their
 // addresses are put together after each change.
 
+// slicesPath returns the path of the EndpointSlices of a namespace, and slicesOf selects those of a Service.
+func slicesPath(namespace string) string {
+	return "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/endpointslices"
+}
+
+func slicesOf(service string) url.Values {
+	return url.Values{"labelSelector": {"kubernetes.io/service-name=" + service}}
+}
+
 // FollowService calls apply with the IPs of all pods of a Service, sorted, at the start and after each change, until ctx ends. Pods that
 // are not ready, or are going, are among them: replicas of a process speak to each other before they serve, and while they stop.
 func FollowService(ctx context.Context, client *Client, namespace, service string, log *slog.Logger, apply func(ips []string)) {
 	// The follower calls its functions from one goroutine, so none of this is locked.
-	slicesOf := map[string][]string{} // by the name of the EndpointSlice
+	addresses := map[string][]string{} // by the name of the EndpointSlice
 	synced := false
 	changed := func() {
 		// During the first list, some of the addresses would be taken for all of them.
@@ -23,7 +32,7 @@ func FollowService(ctx context.Context, client *Client, namespace, service strin
 			return
 		}
 		all := map[string]bool{}
-		for _, ips := range slicesOf {
+		for _, ips := range addresses {
 			for _, ip := range ips {
 				all[ip] = true
 			}
@@ -31,19 +40,18 @@ func FollowService(ctx context.Context, client *Client, namespace, service strin
 		apply(slices.Sorted(maps.Keys(all)))
 	}
 
-	(&follower[*endpointSlice]{
-		client: client, path: "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/endpointslices",
-		query: url.Values{"labelSelector": {"kubernetes.io/service-name=" + service}},
-		apply: func(s *endpointSlice) {
+	(&follower[endpointSlice]{
+		client: client, path: slicesPath(namespace), query: slicesOf(service),
+		apply: func(s endpointSlice) {
 			var ips []string
 			for _, e := range s.Endpoints {
 				ips = append(ips, e.Addresses...)
 			}
-			slicesOf[s.Metadata.Name] = ips
+			addresses[s.Metadata.Name] = ips
 			changed()
 		},
 		remove: func(name string) {
-			delete(slicesOf, name)
+			delete(addresses, name)
 			changed()
 		},
 		synced: func() {

@@ -286,8 +286,8 @@ func (s *Source) followPool(ctx context.Context, g *group, start func(Endpoint) 
 		stop()
 		pods.Wait()
 	}()
-	apply := func(p *inferencePool) {
-		next := targetOf(p)
+	apply := func(p inferencePool) {
+		next := targetOf(&p)
 		if next.labels == "" || len(next.ports) == 0 || next.equal(&now) {
 			return
 		}
@@ -301,7 +301,7 @@ func (s *Source) followPool(ctx context.Context, g *group, start func(Endpoint) 
 		pods.Go(func() { s.followPods(inner, g, next, start) })
 	}
 
-	(&follower[*inferencePool]{
+	(&follower[inferencePool]{
 		client: s.cfg.Client, path: poolsPath(g.Namespace),
 		query: url.Values{"fieldSelector": {"metadata.name=" + g.Pool}},
 		apply: apply,
@@ -339,25 +339,22 @@ func targetOf(p *inferencePool) target {
 func (s *Source) followPods(ctx context.Context, g *group, t target, start func(Endpoint) *answer) {
 	home := s.cfg.Selections[0].Namespace
 	listed := map[string]bool{} // by the first list; nil after it
-	set := func(name string, now []Endpoint) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.setLocked(g, name, now, start)
-	}
 
-	(&follower[*pod]{
+	(&follower[pod]{
 		client: s.cfg.Client, path: podsPath(g.Namespace),
 		query: url.Values{"labelSelector": {t.labels}},
-		apply: func(p *pod) {
+		apply: func(p pod) {
 			if listed != nil {
 				listed[p.Metadata.Name] = true
 			}
-			set(p.Metadata.Name, endpoints(p, t.ports, home))
-		},
-		remove: func(name string) {
-			set(name, nil)
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			s.setLocked(g, p.Metadata.Name, endpoints(&p, t.ports, home), start)
+		},
+		remove: func(name string) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.setLocked(g, name, nil, start)
 			delete(g.answered, name)
 		},
 		synced: func() {

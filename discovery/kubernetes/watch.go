@@ -18,10 +18,17 @@ import (
 )
 
 // object is one that can be followed. Its fields are those that are read: the others of an object, a hundred times as many, are not
-// decoded.
+// decoded. An object that is null has empty metadata.
 type object interface {
-	meta() *metadata
+	meta() metadata
 }
+
+// named is the part that all objects have.
+type named struct {
+	Metadata metadata `json:"metadata"`
+}
+
+func (n named) meta() metadata { return n.Metadata }
 
 // metadata is the part of an object by which it is followed.
 type metadata struct {

@@ -13,12 +13,12 @@ func FuzzEvent(f *testing.F) {
 	f.Add(`{"type":"DELETED","object":null}`)
 	f.Add(`{"type":"MODIFIED"}`)
 	f.Fuzz(func(t *testing.T, line string) {
-		pods := &follower[*pod]{known: map[string]bool{}, apply: func(p *pod) {
-			if n := len(endpoints(p, []int{1, 2}, "n")); n != 0 && n != 2 {
+		pods := &follower[pod]{known: map[string]bool{}, apply: func(p pod) {
+			if n := len(endpoints(&p, []int{1, 2}, "n")); n != 0 && n != 2 {
 				t.Errorf("%d endpoints", n)
 			}
 		}, remove: func(string) {}}
-		pools := &follower[*inferencePool]{known: map[string]bool{}, apply: func(p *inferencePool) { targetOf(p) }, remove: func(string) {}}
+		pools := &follower[inferencePool]{known: map[string]bool{}, apply: func(p inferencePool) { targetOf(&p) }, remove: func(string) {}}
 
 		version, err := pods.event([]byte(line))
 		if (version == "") != (err != nil) {

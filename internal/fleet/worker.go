@@ -114,7 +114,7 @@ func (w *Worker) Validate() error {
 	var errs []error
 	if !ValidWorkerName(w.Name) {
 		errs = append(errs, fmt.Errorf("worker name %q must be \"local\" or \"node.local\", each part [a-z0-9-]+ and at most %d characters",
-			w.Name, maxName))
+			w.Name, MaxName))
 	}
 	if w.Model == "" {
 		errs = append(errs, fmt.Errorf("worker %s: model is empty", w.Name))
@@ -168,13 +168,13 @@ func BlocksOf(tokens, blockSize int) int {
 // MaxRanks bounds the data-parallel ranks of one worker.
 const MaxRanks = 1024
 
-// maxName bounds the characters of a name.
-const maxName = 63
+// MaxName bounds the characters of a name of one part.
+const MaxName = 63
 
 // ValidName reports whether s is a name of one part: [a-z0-9-]+, at most 63 characters. Nodes, clusters and
 // replicas have such names, and so have workers without a node.
 func ValidName(s string) bool {
-	if s == "" || len(s) > maxName {
+	if s == "" || len(s) > MaxName {
 		return false
 	}
 	for i := range len(s) {
