@@ -119,10 +119,10 @@ func readPorts(text string) (ports []int, err error) {
 // asked.
 func (p *pools) await(ctx context.Context, base *config.Config, log *slog.Logger) (*config.Config, error) {
 	p.base = base
-	for !p.source.Synced() {
+	for {
 		changed := p.source.Changed()
 		if p.source.Synced() {
-			break
+			return p.composed(log), nil
 		}
 		select {
 		case <-changed:
@@ -130,7 +130,6 @@ func (p *pools) await(ctx context.Context, base *config.Config, log *slog.Logger
 			return nil, ctx.Err()
 		}
 	}
-	return p.composed(log), nil
 }
 
 // maxKnownModels bounds the models without workers that stay known.
