@@ -112,7 +112,9 @@ var allowed = map[string][]string{
 	"extproc/exchange": {"extproc/prefill", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
 		"internal/route/handoff", "internal/route/decision", "internal/route/request"},
 	// Bookings end with the result of the request, whose type is the router's.
-	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},
+	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},
+	// It counts bookings that have ended, with the facts of both.
+	"extproc/answers": {"extproc/messages", "internal/fleet", "internal/metric", "internal/route/decision", "internal/route/pick"},
 	"extproc/messages":  {"internal/envoynames"},
 	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/metric"},
 	"extproc/sockets":   {"internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},

@@ -41,7 +41,7 @@ var (
 	sampleUpdate   = peers.Update{Replica: "r", Seq: 7, Full: true, Digest: 9, Ranks: []peers.RankAmount{
 		{Worker: "w", Epoch: 2, Rank: 1, Amount: fleet.Amount{Requests: 3, PrefillTokens: 400, DecodeBlocks: 50, PrefillTime: 6}},
 	}}
-	sampleEnd = RequestEnd{Booking: "b", Decision: "d", Picked: "p", Served: "s", Upstream: true, Attempts: 2, FirstByte: 3, LastByte: 4,
+	sampleEnd = RequestEnd{Booking: "b", Decision: "d", Picked: "p", Served: "s", Upstream: true, Attempts: 2, FirstByte: 3, LastByte: 4, FirstToken: 6,
 		ResponseBytes: 5, Status: 503, Broken: true, Left: true}
 	sampleGone = Gone{Replica: "r", Source: "s", Ago: 5}
 

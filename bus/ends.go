@@ -20,6 +20,7 @@ type RequestEnd struct {
 	Upstream                          bool
 	Attempts                          uint32
 	FirstByte, LastByte               time.Duration
+	FirstToken                        time.Duration
 	ResponseBytes                     uint64
 	Status                            uint32
 	Broken, Left                      bool
@@ -95,7 +96,8 @@ func endsMessage(ends []RequestEnd) *busv1.Ends {
 		e := &ends[i]
 		m.Ends[i] = &busv1.RequestEnd{
 			Booking: e.Booking, Decision: e.Decision, Picked: e.Picked, Served: e.Served, Upstream: e.Upstream, Attempts: e.Attempts,
-			FirstByteNanoseconds: int64(e.FirstByte), LastByteNanoseconds: int64(e.LastByte), ResponseBytes: e.ResponseBytes,
+			FirstByteNanoseconds: int64(e.FirstByte), LastByteNanoseconds: int64(e.LastByte),
+			FirstTokenNanoseconds: int64(e.FirstToken), ResponseBytes: e.ResponseBytes,
 			Status: e.Status, Broken: e.Broken, Left: e.Left,
 		}
 	}
@@ -107,7 +109,8 @@ func readEnd(m *busv1.RequestEnd) RequestEnd {
 	return RequestEnd{
 		Booking: m.Booking, Decision: m.Decision, Picked: m.Picked, Served: m.Served, Upstream: m.Upstream, Attempts: m.Attempts,
 		FirstByte: time.Duration(max(0, m.FirstByteNanoseconds)), LastByte: time.Duration(max(0, m.LastByteNanoseconds)),
-		ResponseBytes: m.ResponseBytes, Status: m.Status, Broken: m.Broken, Left: m.Left,
+		FirstToken: time.Duration(max(0, m.FirstTokenNanoseconds)), ResponseBytes: m.ResponseBytes, Status: m.Status,
+		Broken: m.Broken, Left: m.Left,
 	}
 }
 

@@ -72,7 +72,8 @@ func (r *rareErrors) logSometimes(err error) {
 func endOf(e *messages.Entry, outcome string, now time.Time) *decisionlog.End {
 	return &decisionlog.End{
 		ID: e.Decision, At: now, Outcome: outcome,
-		FirstByte: milliseconds(e.FirstByte), LastByte: milliseconds(e.LastByte), ResponseBytes: e.ResponseBytes,
+		FirstByte: milliseconds(e.FirstByte), FirstToken: milliseconds(e.FirstToken), LastByte: milliseconds(e.LastByte),
+		Status: int(e.Status), ResponseBytes: e.ResponseBytes,
 	}
 }
 

@@ -222,13 +222,13 @@ func TestEndsAreLogged(t *testing.T) {
 	r := &Router{decisionLog: l.Writer, state: &state{fleet: fleet.New(fleet.Hooks{})}, demand: newDemand()}
 	silent := &Router{state: r.state, demand: newDemand()}
 	now := time.Unix(1_000_000, 0).UTC()
-	r.requestEnded(&messages.Entry{Decision: "x", FirstByte: 1500 * time.Microsecond, ResponseBytes: 7}, "as_picked", now)
-	r.requestEnded(&messages.Entry{}, "unpicked", now)
-	silent.requestEnded(&messages.Entry{Decision: "x"}, "as_picked", now)
+	r.requestEnded(&messages.Entry{Decision: "x", FirstByte: 1500 * time.Microsecond, FirstToken: 1700 * time.Microsecond, Status: 200, ResponseBytes: 7}, "as_picked", nil, now)
+	r.requestEnded(&messages.Entry{}, "unpicked", nil, now)
+	silent.requestEnded(&messages.Entry{Decision: "x"}, "as_picked", nil, now)
 	l.writeAll()
 
 	b, err := os.ReadFile(l.path)
-	want := `{"end":{"id":"x","at":"1970-01-12T13:46:40Z","outcome":"as_picked","first_byte_ms":1.5,"last_byte_ms":0,"response_bytes":7}}` + "\n"
+	want := `{"end":{"id":"x","at":"1970-01-12T13:46:40Z","outcome":"as_picked","first_byte_ms":1.5,"last_byte_ms":0,"first_token_ms":1.7,"status":200,"response_bytes":7}}` + "\n"
 	if err != nil || strings.Count(string(b), "\n") != 2 || !strings.HasSuffix(string(b), want) {
 		t.Errorf("%s, %v", b, err)
 	}

@@ -146,7 +146,8 @@ func (f *foreignEnds) take() map[string][]bus.RequestEnd {
 func requestEnd(e *messages.Entry) bus.RequestEnd {
 	return bus.RequestEnd{
 		Booking: e.Booking, Decision: e.Decision, Picked: e.Picked, Served: e.Served, Upstream: e.Upstream, Attempts: e.Attempts,
-		FirstByte: e.FirstByte, LastByte: e.LastByte, ResponseBytes: e.ResponseBytes, Status: e.Status, Broken: e.Broken, Left: e.Left,
+		FirstByte: e.FirstByte, LastByte: e.LastByte, FirstToken: e.FirstToken, ResponseBytes: e.ResponseBytes, Status: e.Status,
+		Broken: e.Broken, Left: e.Left,
 	}
 }
 
@@ -154,6 +155,7 @@ func requestEnd(e *messages.Entry) bus.RequestEnd {
 func entryOf(e *bus.RequestEnd) messages.Entry {
 	return messages.Entry{
 		Booking: e.Booking, Decision: e.Decision, Picked: e.Picked, Served: e.Served, Upstream: e.Upstream, Attempts: e.Attempts,
-		FirstByte: e.FirstByte, LastByte: e.LastByte, ResponseBytes: e.ResponseBytes, Status: e.Status, Broken: e.Broken, Left: e.Left,
+		FirstByte: e.FirstByte, LastByte: e.LastByte, FirstToken: e.FirstToken, ResponseBytes: e.ResponseBytes, Status: e.Status,
+		Broken: e.Broken, Left: e.Left,
 	}
 }

@@ -65,7 +65,7 @@ func TestForeignEndsOfUnknownReplicas(t *testing.T) {
 // do not have.
 func TestEndsAreWhole(t *testing.T) {
 	e := messages.Entry{
-		Booking: "b", Decision: "d", Picked: "p", Served: "s", Upstream: true, Attempts: 2, FirstByte: 3, LastByte: 4, ResponseBytes: 5,
+		Booking: "b", Decision: "d", Picked: "p", Served: "s", Upstream: true, Attempts: 2, FirstByte: 3, LastByte: 4, FirstToken: 6, ResponseBytes: 5,
 		Status: 6, Broken: true, Left: true,
 	}
 	end := requestEnd(&e)

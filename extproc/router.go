@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-
 	"net"
 	"sync"
 	"sync/atomic"
@@ -17,6 +16,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/extproc/answers"
 	"github.com/stator-project/stator/extproc/cachesync"
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/extproc/sockets"
@@ -27,7 +27,9 @@ import (
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/peers"
+	"github.com/stator-project/stator/internal/route/pick"
 )
 
 // Config is read by New and not changed later.
@@ -61,6 +63,8 @@ type Router struct {
 	caches    *cachesync.Syncer
 	loads     *adapterLoads
 	demand    *demand // the requests of clients to this replica
+	// answers are the metrics by model, worker and tenant.
+	answers *answers.Metrics
 
 	// bus is nil without a bus, and before Run. Requests can end before Run, and then have nothing to publish.
 	bus atomic.Pointer[bus.Bus]
@@ -74,6 +78,7 @@ func New(cfg Config) (*Router, error) {
 	settings := cfg.Settings
 	r := &Router{
 		state: &state{log: cfg.Log}, replica: newReplica(), lists: make(chan []fleet.Worker, 1), demand: newDemand(),
+		answers: answers.New(cfg.Metrics),
 	}
 	r.models = newCatalog(r.state, cfg.Metrics)
 	r.state.init(settings, r.replica, r.models.blockSize)
@@ -117,12 +122,19 @@ func (r *Router) newRoutes(settings *config.Config, relayed bool) (*route.Router
 	// The seed differs between replicas and starts, so that decision ids never repeat.
 	cfg := route.Config{
 		Seed: rand.Uint64(), Replica: r.replica, PredictFor: r.feed.Lifetime, Speeds: speeds,
-		Served: r.requestServed, Missing: r.loads.want, Relayed: relayed, Counted: r.demand.decided,
+		Served: r.requestServed, Missing: r.loads.want, Relayed: relayed, Counted: r.decided,
 	}
 	if r.decisionLog != nil {
 		cfg.Decided = r.decisionLog.Decided
 	}
 	return route.New(cfg, r.fleet, r.index), nil
+}
+
+// decided counts a final decision about a client's request: as demand for its model, which planners count, and as a refusal if it is
+// one. Answers are counted when they have ended.
+func (r *Router) decided(d *decision.Decision) {
+	r.demand.decided(d)
+	r.answers.Refused(d)
 }
 
 // logClosed tells the other replicas that an Envoy closed its access log.
@@ -134,8 +146,12 @@ func (r *Router) logClosed(source string, closed time.Time) {
 
 // requestEnded counts the end of a request, and writes it to the decision log. Entries without a decision are left out there:
 // their requests went past the router.
-func (r *Router) requestEnded(e *messages.Entry, outcome string, now time.Time) {
-	r.demand.ended(e, r.fleet.Snapshot())
+func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking, now time.Time) {
+	f := r.fleet.Snapshot()
+	r.demand.ended(e, f)
+	if k != nil {
+		r.answers.Ended(k, e, outcome == accesslog.Retried, f)
+	}
 	if r.decisionLog != nil && e.Decision != "" {
 		r.decisionLog.Ended(endOf(e, outcome, now))
 	}

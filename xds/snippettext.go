@@ -40,6 +40,8 @@ func (s SnippetSettings) commentsOfManager() []comment {
 			"requests without a decision (outcome \"unpicked\")."},
 		{log + "buffer_size_bytes", "Each entry is sent at once. Without this line an entry waits up to a second, and " +
 			"the next request of a conversation avoids its worker, because the last one is still booked there."},
+		{log + "custom_tags", "The time of the first token. Without it the metric stator_request_first_token_seconds has no " +
+			"streams of this Envoy."},
 		{"http_filters", "Put the filter directly before envoy.filters.http.router, after your authentication. Clients " +
 			"that compress their requests need envoy.filters.http.decompressor before it: routers refuse compressed " +
 			"bodies with 415."},

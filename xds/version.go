@@ -57,6 +57,7 @@ var since = map[protoreflect.FullName]Version{
 	"envoy.config.route.v3.VirtualHost.request_body_buffer_limit": 36,
 
 	selectedHostField: 38,
+	customTagsField:   37,
 
 	"envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor.status_on_error":                      36,
 	"envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor.processing_request_modifier":          36,
@@ -77,6 +78,10 @@ const sizeLimitVersion Version = 40
 // routeBufferVersion is the first version in which a route's bound of bodies applies to filters that read the whole body.
 // Envoy 1.36 applies it after them: https://github.com/envoyproxy/envoy/pull/42607.
 const routeBufferVersion Version = 37
+
+// customTagsField has the custom tag with the time of the first token. Envoy 1.36 has no tags with operators of access logs, and not the
+// time of the first byte of a response's body.
+const customTagsField protoreflect.FullName = "envoy.extensions.access_loggers.grpc.v3.CommonGrpcAccessLogConfig.custom_tags"
 
 // selectedHostField is the field in which Envoy writes the address that served a request, for routers that follow responses.
 const selectedHostField protoreflect.FullName = "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost.selected_host_key"

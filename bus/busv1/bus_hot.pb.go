@@ -725,21 +725,22 @@ func (x *Ends) GetEnds() []*RequestEnd {
 
 // RequestEnd is what the access log says of a request.
 type RequestEnd struct {
-	state                protoimpl.MessageState `protogen:"open.v1"`
-	Booking              string                 `protobuf:"bytes,1,opt,name=booking,proto3" json:"booking,omitempty"`
-	Decision             string                 `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
-	Picked               string                 `protobuf:"bytes,3,opt,name=picked,proto3" json:"picked,omitempty"`
-	Served               string                 `protobuf:"bytes,4,opt,name=served,proto3" json:"served,omitempty"`
-	Upstream             bool                   `protobuf:"varint,5,opt,name=upstream,proto3" json:"upstream,omitempty"`
-	Attempts             uint32                 `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	FirstByteNanoseconds int64                  `protobuf:"varint,7,opt,name=first_byte_nanoseconds,json=firstByteNanoseconds,proto3" json:"first_byte_nanoseconds,omitempty"`
-	LastByteNanoseconds  int64                  `protobuf:"varint,8,opt,name=last_byte_nanoseconds,json=lastByteNanoseconds,proto3" json:"last_byte_nanoseconds,omitempty"`
-	ResponseBytes        uint64                 `protobuf:"varint,9,opt,name=response_bytes,json=responseBytes,proto3" json:"response_bytes,omitempty"`
-	Status               uint32                 `protobuf:"varint,10,opt,name=status,proto3" json:"status,omitempty"`
-	Broken               bool                   `protobuf:"varint,11,opt,name=broken,proto3" json:"broken,omitempty"`
-	Left                 bool                   `protobuf:"varint,12,opt,name=left,proto3" json:"left,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	state                 protoimpl.MessageState `protogen:"open.v1"`
+	Booking               string                 `protobuf:"bytes,1,opt,name=booking,proto3" json:"booking,omitempty"`
+	Decision              string                 `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
+	Picked                string                 `protobuf:"bytes,3,opt,name=picked,proto3" json:"picked,omitempty"`
+	Served                string                 `protobuf:"bytes,4,opt,name=served,proto3" json:"served,omitempty"`
+	Upstream              bool                   `protobuf:"varint,5,opt,name=upstream,proto3" json:"upstream,omitempty"`
+	Attempts              uint32                 `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	FirstByteNanoseconds  int64                  `protobuf:"varint,7,opt,name=first_byte_nanoseconds,json=firstByteNanoseconds,proto3" json:"first_byte_nanoseconds,omitempty"`
+	LastByteNanoseconds   int64                  `protobuf:"varint,8,opt,name=last_byte_nanoseconds,json=lastByteNanoseconds,proto3" json:"last_byte_nanoseconds,omitempty"`
+	ResponseBytes         uint64                 `protobuf:"varint,9,opt,name=response_bytes,json=responseBytes,proto3" json:"response_bytes,omitempty"`
+	Status                uint32                 `protobuf:"varint,10,opt,name=status,proto3" json:"status,omitempty"`
+	Broken                bool                   `protobuf:"varint,11,opt,name=broken,proto3" json:"broken,omitempty"`
+	Left                  bool                   `protobuf:"varint,12,opt,name=left,proto3" json:"left,omitempty"`
+	FirstTokenNanoseconds int64                  `protobuf:"varint,13,opt,name=first_token_nanoseconds,json=firstTokenNanoseconds,proto3" json:"first_token_nanoseconds,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *RequestEnd) Reset() {
@@ -856,6 +857,13 @@ func (x *RequestEnd) GetLeft() bool {
 	return false
 }
 
+func (x *RequestEnd) GetFirstTokenNanoseconds() int64 {
+	if x != nil {
+		return x.FirstTokenNanoseconds
+	}
+	return 0
+}
+
 var File_bus_hot_proto protoreflect.FileDescriptor
 
 const file_bus_hot_proto_rawDesc = "" +
@@ -925,7 +933,7 @@ const file_bus_hot_proto_rawDesc = "" +
 	"\rdecode_blocks\x18\x06 \x01(\x03R\fdecodeBlocks\x12/\n" +
 	"\x13prefill_nanoseconds\x18\a \x01(\x03R\x12prefillNanoseconds\"5\n" +
 	"\x04Ends\x12-\n" +
-	"\x04ends\x18\x01 \x03(\v2\x19.stator.bus.v1.RequestEndR\x04ends\"\xff\x02\n" +
+	"\x04ends\x18\x01 \x03(\v2\x19.stator.bus.v1.RequestEndR\x04ends\"\xb7\x03\n" +
 	"\n" +
 	"RequestEnd\x12\x18\n" +
 	"\abooking\x18\x01 \x01(\tR\abooking\x12\x1a\n" +
@@ -940,7 +948,8 @@ const file_bus_hot_proto_rawDesc = "" +
 	"\x06status\x18\n" +
 	" \x01(\rR\x06status\x12\x16\n" +
 	"\x06broken\x18\v \x01(\bR\x06broken\x12\x12\n" +
-	"\x04left\x18\f \x01(\bR\x04leftB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
+	"\x04left\x18\f \x01(\bR\x04left\x126\n" +
+	"\x17first_token_nanoseconds\x18\r \x01(\x03R\x15firstTokenNanosecondsB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
 
 var (
 	file_bus_hot_proto_rawDescOnce sync.Once

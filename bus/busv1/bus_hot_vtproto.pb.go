@@ -650,6 +650,11 @@ func (m *RequestEnd) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.FirstTokenNanoseconds != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FirstTokenNanoseconds))
+		i--
+		dAtA[i] = 0x68
+	}
 	if m.Left {
 		i--
 		if m.Left {
@@ -1081,6 +1086,9 @@ func (m *RequestEnd) SizeVT() (n int) {
 	}
 	if m.Left {
 		n += 2
+	}
+	if m.FirstTokenNanoseconds != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.FirstTokenNanoseconds))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2945,6 +2953,25 @@ func (m *RequestEnd) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Left = bool(v != 0)
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field FirstTokenNanoseconds", wireType)
+			}
+			m.FirstTokenNanoseconds = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.FirstTokenNanoseconds |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

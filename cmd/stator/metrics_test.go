@@ -147,6 +147,8 @@ func (r *recorder) families(t *testing.T) []*dto.MetricFamily {
 			_, err = v.GetMetricWithLabelValues(blanks(c)...)
 		case *prometheus.GaugeVec:
 			_, err = v.GetMetricWithLabelValues(blanks(c)...)
+		case *prometheus.SummaryVec:
+			_, err = v.GetMetricWithLabelValues(blanks(c)...)
 		case *prometheus.HistogramVec:
 			_, err = v.GetMetricWithLabelValues(blanks(c)...)
 		case *sources.Set:

@@ -52,11 +52,12 @@ import (
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/pick"
 )
 
 // Bookings are ended by entries. *route.Router implements it.
 type Bookings interface {
-	Ended(e route.Ending, now time.Time) bool
+	Ended(e route.Ending, now time.Time) (pick.Booking, bool)
 	EndBefore(source string, t time.Time) int
 	Bookings() int // that have not ended
 	IsBooked(id string) bool
@@ -78,9 +79,9 @@ type Config struct {
 	// Gone is called when a log of an Envoy was closed: entries were lost with it, also the entries of other
 	// routers. It passes the time of the end on to them. May be nil.
 	Gone func(source string, closed time.Time)
-	// Ended receives each entry with the outcome of its request. It must not keep the entry. May be
-	// nil.
-	Ended   func(e *messages.Entry, outcome string, now time.Time)
+	// Ended receives each entry with the outcome of its request, and the booking that it has ended, or nil. It must not keep
+	// them. May be nil.
+	Ended   func(e *messages.Entry, outcome string, k *pick.Booking, now time.Time)
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -185,20 +186,21 @@ func (s *Server) apply(source string, hasIDs bool, e *messages.Entry, now time.T
 
 	outcome := outcomeOf(e)
 	s.metrics.count(outcome)
+	var k *pick.Booking
 	if e.Booking != "" {
-		ended := s.cfg.Bookings.Ended(endingOf(e), now)
-		s.logged(source, e.Booking, hasIDs, ended)
+		ended, ok := s.cfg.Bookings.Ended(endingOf(e), now)
+		if ok {
+			k = &ended
+		}
+		s.logged(source, e.Booking, hasIDs, ok)
 	}
 	if s.cfg.Ended != nil {
-		s.cfg.Ended(e, outcome, now)
+		s.cfg.Ended(e, outcome, k, now)
 	}
 
 	if outcome == Misdirected || outcome == Unpicked {
 		s.cfg.Log.Debug("request not served as picked",
 			"outcome", outcome, "decision", e.Decision, "picked", e.Picked, "served", e.Served)
-	}
-	if e.FirstByte > 0 && outcome == AsPicked {
-		s.metrics.firstByte.Observe(e.FirstByte.Seconds())
 	}
 }
 
@@ -206,7 +208,6 @@ type metrics struct {
 	streams   prometheus.Gauge
 	requests  *prometheus.CounterVec
 	asPicked  prometheus.Counter // the one of AsPicked, which is found faster than by its label
-	firstByte prometheus.Histogram
 	abandoned prometheus.Counter
 	panics    prometheus.Counter
 }
@@ -219,9 +220,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			"Finished requests by outcome: as_picked, retried, failed, misdirected, unpicked, unserved, answered by the gateway, or "+
 				"unconfirmed: picked, by an Envoy without an access log, which does not report who served.",
 			"outcome"),
-		firstByte: part.Histogram("first_byte_duration_seconds",
-			"Time to the first byte of the worker's response headers. Streaming engines send them before the first token.",
-			prometheus.ExponentialBuckets(1e-3, 2, 16)),
 		abandoned: part.Counter("abandoned_bookings_total",
 			"Bookings ended because their Envoy closed its access log without an entry for them."),
 		panics: part.Counter("panics_total", "Access-log entries that were dropped after a panic, which is a bug of this program."),

@@ -178,7 +178,8 @@ func (s *Server) logged(source, booking string, hasIDs, ended bool) {
 
 // applyEnd ends the booking of a followed request and counts its outcome, unless another source has ended it before.
 func (s *Server) applyEnd(source string, e *exchange.Ending, now time.Time) {
-	if !s.cfg.Bookings.Ended(routeEnding(e), now) {
+	k, ok := s.cfg.Bookings.Ended(routeEnding(e), now)
+	if !ok {
 		return
 	}
 	s.silent.entries.Add(1)
@@ -189,10 +190,7 @@ func (s *Server) applyEnd(source string, e *exchange.Ending, now time.Time) {
 	}
 	s.metrics.count(outcome)
 	if s.cfg.Ended != nil {
-		s.cfg.Ended(&entry, outcome, now)
-	}
-	if e.FirstByte > 0 && outcome == AsPicked {
-		s.metrics.firstByte.Observe(e.FirstByte.Seconds())
+		s.cfg.Ended(&entry, outcome, &k, now)
 	}
 
 	by := byStreamEnd
@@ -231,7 +229,7 @@ func seen(e *exchange.Ending) messages.Entry {
 	}
 	return messages.Entry{
 		Booking: e.Booking, Decision: e.Booking, Picked: e.Picked, Served: e.Served, Upstream: true, Attempts: attempts,
-		FirstByte: e.FirstByte, LastByte: e.LastByte, ResponseBytes: e.ResponseBytes, Status: e.Status,
+		FirstByte: e.FirstByte, LastByte: e.LastByte, FirstToken: e.FirstToken, ResponseBytes: e.ResponseBytes, Status: e.Status,
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/test/testkit"
 )
 
@@ -261,7 +262,7 @@ type recorded struct {
 	last *route.Ending
 }
 
-func (r recorded) Ended(e route.Ending, now time.Time) bool {
+func (r recorded) Ended(e route.Ending, now time.Time) (pick.Booking, bool) {
 	*r.last = e
 	return r.table.Ended(e, now)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/pick"
 )
 
 // pipes is a listener whose connections the test makes.
@@ -158,7 +159,7 @@ func TestForeignEntriesArePassedOn(t *testing.T) {
 // panicking is bookings whose ends panic.
 type panicking struct{ *table }
 
-func (panicking) Ended(route.Ending, time.Time) bool { panic("a bug") }
+func (panicking) Ended(route.Ending, time.Time) (pick.Booking, bool) { panic("a bug") }
 
 // TestPanicCostsOneEntry: a panic is counted, and the next entry is applied.
 func TestPanicCostsOneEntry(t *testing.T) {

@@ -20,10 +20,10 @@ type Ending struct {
 	// answered; empty if it is not known.
 	Status uint32
 	Served string
-	// FirstByte and LastByte are the times from the headers of the request to the headers and to the end of the
-	// response; 0 without a response. ResponseBytes is the part of its body that the door has seen.
-	FirstByte, LastByte time.Duration
-	ResponseBytes       uint64
+	// FirstByte, FirstToken and LastByte are the times from the headers of the request to the headers, to the first byte of the body and
+	// to the end of the response; 0 for what the door has not seen. ResponseBytes is the part of its body that the door has seen.
+	FirstByte, FirstToken, LastByte time.Duration
+	ResponseBytes                   uint64
 	// Unseen means that the request may go on: Envoy has stopped sending events of it.
 	Unseen bool
 }
@@ -55,6 +55,9 @@ func (x *Exchange) OnResponse(r Response, end bool, now time.Time) {
 func (x *Exchange) OnResponseBody(bytes int, end bool, now time.Time) {
 	if x.phase != Following {
 		return
+	}
+	if x.ending.ResponseBytes == 0 && bytes > 0 {
+		x.ending.FirstToken = max(1, now.Sub(x.began))
 	}
 	x.ending.ResponseBytes += uint64(bytes)
 	if end {

@@ -70,7 +70,7 @@ func TestFollowedResponses(t *testing.T) {
 			x.OnResponseBody(10, false, at(3))
 			x.OnResponseBody(5, true, at(4))
 			x.OnEnd(true, at(9))
-		}, Ending{Status: 200, Served: "10.0.0.1:8000", FirstByte: 2 * time.Second, LastByte: 4 * time.Second, ResponseBytes: 15}},
+		}, Ending{Status: 200, Served: "10.0.0.1:8000", FirstByte: 2 * time.Second, FirstToken: 3 * time.Second, LastByte: 4 * time.Second, ResponseBytes: 15}},
 		"headers alone, then the end": {func(x *Exchange) {
 			x.OnResponse(events, false, at(2))
 			x.OnEnd(true, at(7))

@@ -28,6 +28,9 @@ type Entry struct {
 	// FirstByte and LastByte are the times from the request to the first and the last byte of the
 	// worker's response; 0 without a response.
 	FirstByte, LastByte time.Duration
+	// FirstToken is the time from the request to the first byte of the response's body, by the custom tag of that name. It is 0
+	// without a body, and if the access log has no such tag.
+	FirstToken time.Duration
 	// ResponseBytes is the size of the response's body, as the client received it.
 	ResponseBytes uint64
 	// Status is the HTTP status that the client received; 0 for none.
@@ -189,12 +192,27 @@ func (e *Entry) readCommon(message []byte) error {
 			}
 		case commonUpstreamRequestAttempts<<3 | varint:
 			e.Attempts = uint32(w.number)
+		case commonCustomTags<<3 | length:
+			w.err = e.readTag(w.bytes)
 		}
 	}
 	if w.err == nil && e.Served == "" {
 		e.Served, w.err = readAddress(address)
 	}
 	return w.err
+}
+
+// readTag reads a custom tag. Others than the time of the first token, and values that are no time, are skipped.
+func (e *Entry) readTag(message []byte) error {
+	name, value, err := readEntry(message)
+	if err != nil || string(name) != envoynames.TagFirstToken {
+		return err
+	}
+	e.FirstToken = 0
+	if us, err := strconv.ParseUint(string(value), 10, 32); err == nil {
+		e.FirstToken = time.Duration(us) * time.Microsecond
+	}
+	return nil
 }
 
 // readAddress decodes an Address and returns its ip:port; empty for an address of another kind. The last kind counts.

@@ -124,6 +124,7 @@ const (
 	commonUpstreamRemoteAddress   = 13
 	commonResponseFlags           = 16
 	commonMetadata                = 17
+	commonCustomTags              = 22
 	commonUpstreamRequestAttempts = 24
 )
 

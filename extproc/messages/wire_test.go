@@ -391,10 +391,15 @@ func entryOf(m *datav3.HTTPAccessLogEntry) Entry {
 	if at := c.GetUpstreamRemoteAddress().GetSocketAddress(); served == "" && at.GetAddress() != "" && at.GetPortValue() != 0 {
 		served = net.JoinHostPort(at.GetAddress(), strconv.Itoa(int(at.GetPortValue())))
 	}
+	var firstToken time.Duration
+	if us, err := strconv.ParseUint(c.GetCustomTags()[envoynames.TagFirstToken], 10, 32); err == nil {
+		firstToken = time.Duration(us) * time.Microsecond
+	}
 	return Entry{
-		Booking:  cmp.Or(fact(envoynames.Namespace, envoynames.Booking), fact(envoynames.NamespaceLB, envoynames.BookingLB)),
-		Decision: cmp.Or(fact(envoynames.Namespace, envoynames.Decision), fact(envoynames.NamespaceLB, envoynames.DecisionLB)),
-		Picked:   fact(envoynames.NamespaceLB, envoynames.HeaderDestination), Served: served,
+		FirstToken: firstToken,
+		Booking:    cmp.Or(fact(envoynames.Namespace, envoynames.Booking), fact(envoynames.NamespaceLB, envoynames.BookingLB)),
+		Decision:   cmp.Or(fact(envoynames.Namespace, envoynames.Decision), fact(envoynames.NamespaceLB, envoynames.DecisionLB)),
+		Picked:     fact(envoynames.NamespaceLB, envoynames.HeaderDestination), Served: served,
 		Upstream: c.GetUpstreamRemoteAddress() != nil, Attempts: c.GetUpstreamRequestAttemptCount(),
 		FirstByte: max(0, c.GetTimeToFirstUpstreamRxByte().AsDuration()), LastByte: max(0, c.GetTimeToLastUpstreamRxByte().AsDuration()),
 		ResponseBytes: m.GetResponse().GetResponseBodyBytes(), Status: m.GetResponse().GetResponseCode().GetValue(),
@@ -420,6 +425,10 @@ func FuzzLog(f *testing.F) {
 		{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: "/run/x"}}}, {},
 	} {
 		f.Add(marshal(f, logOf(&datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCommon{UpstreamRemoteAddress: at}})))
+	}
+	for _, us := range []string{"1500", "-", "-1", "99999999999", ""} {
+		tags := map[string]string{"x": "1", envoynames.TagFirstToken: us}
+		f.Add(marshal(f, logOf(&datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCommon{CustomTags: tags}})))
 	}
 	f.Add(marshal(f, &alsv3.StreamAccessLogsMessage{LogEntries: &alsv3.StreamAccessLogsMessage_TcpLogs{}}))
 	f.Fuzz(func(t *testing.T, message []byte) {

@@ -57,7 +57,9 @@ type Decision struct {
 	IncludeUsage bool   `json:"include_usage"`
 	MaxTokens    int    `json:"max_tokens,omitempty"`
 	Session      string `json:"session,omitempty"`
-	Source       string `json:"source,omitempty"`
+	// Account is the client's tenant by Envoy's authentication.
+	Account string `json:"account,omitempty"`
+	Source  string `json:"source,omitempty"`
 
 	// Candidates are the best ranks that were considered, best first, the picked one always among them.
 	// Considered is the number of ranks that the model had.
@@ -166,7 +168,7 @@ func View(d *decision.Decision) Decision {
 		Worker: d.Worker, Rank: d.Rank, Ranks: d.Ranks, Address: d.Address, Others: append([]string(nil), d.Others...),
 		Role: roleOf(d), Split: d.Split,
 		PromptTokens: d.PromptTokens, Blocks: d.Blocks, OverlapBlocks: d.Overlap, CachedTokens: d.Cached, BlockSize: d.BlockSize,
-		Stream: d.Stream, IncludeUsage: d.IncludeUsage, MaxTokens: d.MaxTokens, Session: d.Session, Source: d.Source,
+		Stream: d.Stream, IncludeUsage: d.IncludeUsage, MaxTokens: d.MaxTokens, Session: d.Session, Source: d.Source, Account: d.Account,
 		Considered: d.Considered,
 	}
 	if d.Err != nil {

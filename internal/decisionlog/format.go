@@ -88,6 +88,11 @@ type End struct {
 	// engine that streams may send headers, and so its first byte, long before its first token.
 	FirstByte float64 `json:"first_byte_ms"`
 	LastByte  float64 `json:"last_byte_ms"`
+	// FirstToken is the time to the first byte of the answer's body, in milliseconds: that of the first token if the answer is a
+	// stream. It is 0 if Envoy did not report it.
+	FirstToken float64 `json:"first_token_ms,omitempty"`
+	// Status is the HTTP status that the client received; 0 for none.
+	Status int `json:"status,omitempty"`
 	// ResponseBytes is the size of the answer's body, as the client received it.
 	ResponseBytes uint64 `json:"response_bytes"`
 }

@@ -56,7 +56,7 @@ func full() *decision.Decision {
 		Model: "m", Policy: "kv", Cost: "delay",
 		Placement: decision.Placement{Worker: "w", Rank: 1, Ranks: 2, Address: "10.0.0.1:1", Others: []string{"10.0.0.2:1"}},
 		PromptUse: decision.PromptUse{PromptTokens: 40, Blocks: 2, Overlap: 1, Cached: 16, BlockSize: 16, First: 10, Last: 11},
-		Client:    decision.Client{Stream: true, IncludeUsage: true, MaxTokens: 9, Session: "s", Source: "e"}, Considered: 4,
+		Client:    decision.Client{Stream: true, IncludeUsage: true, MaxTokens: 9, Session: "s", Source: "e", Account: "acme"}, Considered: 4,
 		Candidates: []decision.Candidate{{
 			Worker: "w", Rank: 1, Address: "10.0.0.1:1", Picked: true, Overlap: [fleet.Tiers]int{1, 2, 3, 4},
 			Load: fleet.Amount{Requests: 5, PrefillTokens: 6, DecodeBlocks: 7}, Score: cost.Score{Total: 1.5, Uncached: 24},
@@ -78,7 +78,7 @@ func TestKeys(t *testing.T) {
 			`"model":"m","policy":"kv","cost":"delay","worker":"w","rank":1,"ranks":2,"address":"10.0.0.1:1","others":["10.0.0.2:1"],` +
 			`"prompt_tokens":40,"blocks":2,"overlap_blocks":1,"cached_tokens":16,"block_size":16,` +
 			`"first_hash":"000000000000000a","last_hash":"000000000000000b","stream":true,"include_usage":true,"max_tokens":9,` +
-			`"session":"s","source":"e","candidates":[{"worker":"w","rank":1,"address":"10.0.0.1:1","picked":true,` +
+			`"session":"s","account":"acme","source":"e","candidates":[{"worker":"w","rank":1,"address":"10.0.0.1:1","picked":true,` +
 			`"overlap_blocks":{"device":1,"host":2,"disk":3,"external":4},"booked_requests":5,"booked_prefill_tokens":6,"booked_decode_blocks":7,` +
 			`"untracked_requests":0,"score":{"total":1.5,"wait":0,"prefill":0,"decode":0,"requests":0,"own":0,"credit":0,"ahead":0,` +
 			`"uncached_tokens":24}}],"considered":4},"hash_every":2,"hashes":["0000000000000005"]}`: Of(full(), []blockhash.Sequence{4, 5}, 2),
@@ -157,7 +157,7 @@ func TestReaderErrors(t *testing.T) {
 
 // TestViewIsComplete fails when a Decision gets a field that the view may lack.
 func TestViewIsComplete(t *testing.T) {
-	const known = 38 // fields of Decision, of which Pool, Revision, Transfer, TransferAt and CacheSalt are not written
+	const known = 39 // fields of Decision, of which Pool, Revision, Transfer, TransferAt and CacheSalt are not written
 	n := 0
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[decision.Decision]()) {
 		if !f.Anonymous {

@@ -28,6 +28,10 @@ const (
 	BookingLB  = "stator.booking"
 	DecisionLB = "stator.decision"
 
+	// TagFirstToken is the custom tag of access-log entries that has the time from the request to the first byte of the response's
+	// body, in microseconds: that of the first token, if the engine streams.
+	TagFirstToken = "stator.first_token_us"
+
 	// HeaderModel selects the pool when there are several models. HeaderDecision carries the id of the
 	// decision to the client.
 	HeaderModel    = "x-stator-model"

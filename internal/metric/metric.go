@@ -57,6 +57,20 @@ func (p Part) Histogram(name, help string, buckets []float64) prometheus.Histogr
 	}))
 }
 
+// Histograms registers a histogram with labels. Scrapers that ask for native histograms get buckets whose bounds grow by a tenth.
+func (p Part) Histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return register(p, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: namespace, Subsystem: p.name, Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+	}, labels))
+}
+
+// Summaries registers sums and counts of observations with labels. They have no quantiles.
+func (p Part) Summaries(name, help string, labels ...string) *prometheus.SummaryVec {
+	return register(p, prometheus.NewSummaryVec(prometheus.SummaryOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help},
+		labels))
+}
+
 // Desc describes a metric that a collector of the caller's computes when it is read.
 func Desc(part, name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, part, name), help, labels, nil)

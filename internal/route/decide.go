@@ -2,6 +2,7 @@ package route
 
 import (
 	"time"
+	"unique"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
@@ -30,7 +31,9 @@ func (r *Router) DecideInto(d *decision.Decision, req *request.Request, now time
 
 	// Only the memory of the slices is used again. Everything else of the last decision must go.
 	*d = decision.Decision{
-		ID: req.ID, At: now, Client: decision.Client{Session: decision.Label(req.Session), Source: decision.Label(req.Source)},
+		ID: req.ID, At: now, Client: decision.Client{
+			Session: decision.Label(req.Session), Source: decision.Label(req.Source), Account: decision.Label(req.Tenant),
+		},
 		Candidates: d.Candidates[:0], Placement: decision.Placement{Others: d.Others[:0]},
 	}
 	if d.ID == "" {
@@ -212,8 +215,9 @@ func (r *Router) newBooking(q *request.Prepared, j *score.Judged, c *pick.Candid
 	}
 	certain := min(cached, c.Facts.Overlap[fleet.Device]*max(1, j.Request.BlockSize))
 	return pick.Booking{
-		Rank: *c.Rank, Amount: amount, Last: last, Source: d.Source, At: d.At,
+		Rank: *c.Rank, Amount: amount, Last: last, At: d.At,
 		Tokens:     pick.Tokens{Prompt: int32(d.PromptTokens), Cached: int32(cached), Certain: int32(certain)},
 		FirstToken: pick.InMicros(firstToken),
+		Caller:     unique.Make(pick.Caller{Source: d.Source, Account: d.Account, Stream: d.Stream}),
 	}
 }

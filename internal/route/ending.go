@@ -26,8 +26,8 @@ type Ending struct {
 	CutOff, Left bool
 }
 
-// Ended ends the booking of a decision whose request is over. False means that there is no such booking (any more). The caches are
-// corrected by the ending of the request:
+// Ended ends the booking of a decision whose request is over, and returns it. False means that there is no such booking (any more). The
+// caches are corrected by the ending of the request:
 //
 //	served by          failed   reason     predictions
 //	the picked worker  no       Finished   stay
@@ -41,7 +41,7 @@ type Ending struct {
 //
 // The ending is evidence of the health of the workers: see [fleet.Health]. A request that its client cancelled has not failed, but its
 // worker is in doubt if the client has waited for longer than the worker should have needed.
-func (r *Router) Ended(e Ending, now time.Time) bool {
+func (r *Router) Ended(e Ending, now time.Time) (ended pick.Booking, ok bool) {
 	if !e.Failed {
 		r.settleOne(e.ID, now)
 	}
@@ -55,7 +55,7 @@ func (r *Router) Ended(e Ending, now time.Time) bool {
 		r.Wake(now)
 	}
 	r.predictor.Recycle(e.ID, made)
-	return ok
+	return k, ok
 }
 
 // learnAnswer learns the length of the answer of a request that was served.

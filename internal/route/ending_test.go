@@ -49,7 +49,7 @@ func TestDeadWorkerAttractsNoConversation(t *testing.T) {
 				later++
 			}
 			now = now.Add(time.Second)
-			if !r.Ended(route.Ending{ID: d.ID, Served: addressOf(1)}, now) {
+			if _, ok := r.Ended(route.Ending{ID: d.ID, Served: addressOf(1)}, now); !ok {
 				t.Error("a booking was not there to end")
 			}
 			now = now.Add(time.Second)
@@ -97,7 +97,9 @@ func TestEndingsCorrectTheCaches(t *testing.T) {
 		f.SetState("w2", fleet.Ready)
 
 		c.ending.ID = "one"
-		if !r.Ended(c.ending, start.Add(time.Second)) || r.Ended(c.ending, start.Add(time.Second)) {
+		_, first := r.Ended(c.ending, start.Add(time.Second))
+		_, again := r.Ended(c.ending, start.Add(time.Second))
+		if !first || again {
 			t.Errorf("%s: a booking must end exactly once", c.name)
 		}
 		if got := r.Stats().Bookings.Ended; got[c.reason] != 1 {

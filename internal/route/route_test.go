@@ -111,7 +111,7 @@ func TestConcurrent(t *testing.T) {
 				case 1:
 					ending = route.Ending{ID: d.ID, Failed: true}
 				}
-				if !r.Ended(ending, d.At.Add(time.Millisecond)) {
+				if _, ok := r.Ended(ending, d.At.Add(time.Millisecond)); !ok {
 					t.Error("a booking was not there to end")
 				}
 			}

@@ -132,7 +132,8 @@ func (r *Router) IsBooked(id string) bool { return r.bookings.Has(id) }
 // End ends the booking of a decision, because its request is over, however it ended. False means that
 // there is no such booking (any more).
 func (r *Router) End(id string, now time.Time) bool {
-	return r.Ended(Ending{ID: id}, now)
+	_, ok := r.Ended(Ending{ID: id}, now)
+	return ok
 }
 
 // PrefillDone ends the prefill of a decision's request, because its answer has begun. False means that it
@@ -192,7 +193,7 @@ const maxEventLag = 50 * time.Millisecond
 // access-log stream has stayed closed.
 func (r *Router) EndBefore(source string, t time.Time) int {
 	source = decision.Label(source)
-	return r.bookings.EndBefore(func(k *pick.Booking) bool { return k.Source == source }, t)
+	return r.bookings.EndBefore(func(k *pick.Booking) bool { return k.Caller.Value().Source == source }, t)
 }
 
 // ObserveReport takes over an engine's report of its load, and learns from it how long the engine's passes take. A

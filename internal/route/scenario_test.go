@@ -162,7 +162,8 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 		if by := w.fleet.Snapshot().Worker(a.value["by"]); by != nil {
 			ending.Served = by.Address
 		}
-		return fmt.Sprintln(w.router.Ended(ending, w.now))
+		_, ended := w.router.Ended(ending, w.now)
+		return fmt.Sprintln(ended)
 	case "wait":
 		n, _ := strconv.Atoi(a.words[0])
 		w.now = w.now.Add(time.Duration(n) * time.Second)

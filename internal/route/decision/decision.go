@@ -106,6 +106,8 @@ type Client struct {
 	CacheSalt string `json:"-"`
 	// Session and Source are the request's, or a hash of them: "h:" and 16 hex digits. See Request.Session.
 	Session, Source string
+	// Account is the client's tenant by Envoy's own authentication; empty if there is none. Wait.Tenant may be a hint of the client.
+	Account string `json:",omitempty"`
 }
 
 // Candidate is one rank that could have taken the request.

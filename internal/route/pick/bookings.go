@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/stator-project/stator/internal/fleet"
 )
@@ -56,12 +57,20 @@ type Booking struct {
 	// prompt is computed. It is 0 if there is no such block, if the request has several prompts, if the rank
 	// had the block before, and once it was reported.
 	Last uint64
-	// Source names the Envoy that carries the request.
-	Source string
+	// Caller is who sent the request. Many bookings have the same.
+	Caller unique.Handle[Caller]
 	At     time.Time
 	Tokens
 	// FirstToken is the time from At until the first token was expected, or came.
 	FirstToken Micros
+}
+
+// Caller describes who sent a request.
+type Caller struct {
+	// Source names the Envoy that carries the request, and Account the client's tenant by Envoy's authentication.
+	Source, Account string
+	// Stream means that the client asked for an answer in pieces.
+	Stream bool
 }
 
 // Tokens are counts of the tokens of a request's prompt.

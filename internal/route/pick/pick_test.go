@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unique"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
@@ -167,7 +168,7 @@ func TestNothingLeaks(t *testing.T) {
 				id, rank, at := fmt.Sprint(rng.IntN(1000)), ranks[rng.IntN(3)], time.Unix(int64(i), 0)
 				switch rng.IntN(10) {
 				case 0, 1, 2, 3:
-					b.Start(id, Booking{Rank: rank, Source: fmt.Sprint(g), At: at,
+					b.Start(id, Booking{Rank: rank, Caller: unique.Make(Caller{Source: fmt.Sprint(g)}), At: at,
 						Amount: fleet.Amount{Requests: 1, PrefillTokens: rng.Int64N(100), DecodeBlocks: rng.Int64N(100)}}, rank.Load.Booked())
 				case 4, 5, 6:
 					b.End(id, Finished)
@@ -175,7 +176,7 @@ func TestNothingLeaks(t *testing.T) {
 					b.PrefillDone(id, time.Time{})
 				default:
 					if rng.IntN(100) == 0 {
-						b.EndBefore(func(k *Booking) bool { return k.Source == fmt.Sprint(g) }, at)
+						b.EndBefore(func(k *Booking) bool { return k.Caller.Value().Source == fmt.Sprint(g) }, at)
 						b.Reconcile(rank.ID, rng.IntN(2), at, 1000*time.Second)
 					}
 				}
@@ -237,7 +238,7 @@ func TestEndings(t *testing.T) {
 	b := NewBookings(BookingsConfig{})
 	rank := fleet.Rank{Load: &fleet.Load{}}
 	book := func(id, source string, at int64) {
-		b.Force(id, Booking{Rank: rank, Source: source, At: time.Unix(at, 0), Amount: fleet.Amount{Requests: 1, PrefillTokens: 10, DecodeBlocks: 2}})
+		b.Force(id, Booking{Rank: rank, Caller: unique.Make(Caller{Source: source}), At: time.Unix(at, 0), Amount: fleet.Amount{Requests: 1, PrefillTokens: 10, DecodeBlocks: 2}})
 	}
 	book("old", "envoy-a", 0)
 	book("new", "envoy-a", 100)
@@ -246,7 +247,7 @@ func TestEndings(t *testing.T) {
 	if n := b.Reconcile(0, 1, hour, 10*time.Second); n != 0 {
 		t.Errorf("a busy engine ended %d bookings: a long request is legitimate", n)
 	}
-	if n := b.EndBefore(func(k *Booking) bool { return k.Source == "envoy-a" }, time.Unix(50, 0)); n != 1 || b.Len() != 2 {
+	if n := b.EndBefore(func(k *Booking) bool { return k.Caller.Value().Source == "envoy-a" }, time.Unix(50, 0)); n != 1 || b.Len() != 2 {
 		t.Errorf("EndBefore ended %d, %d left", n, b.Len())
 	}
 	book("fresh", "envoy-a", 3595)
