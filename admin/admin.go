@@ -9,6 +9,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -56,6 +57,8 @@ type Sources struct {
 	XDS func() xds.Status
 	// Agent returns the engines of the agent of this process.
 	Agent func() []workeragent.EngineStatus
+	// EnvoyMetrics returns the metrics of the Envoy of this process, as text.
+	EnvoyMetrics func(ctx context.Context) (string, error)
 	// KV are the stores of KV blocks of this node; empty if no model has one.
 	KV []KVStore
 }
@@ -71,6 +74,9 @@ type Page struct {
 // The pages.
 const (
 	pathMetrics   = "/metrics"
+	pathEngines   = "/metrics/engines"
+	pathEnvoy     = "/metrics/envoy"
+	pathTargets   = "/sd"
 	pathHealth    = "/healthz"
 	pathReady     = "/readyz"
 	pathFleet     = "/debug/fleet"
@@ -95,6 +101,9 @@ const (
 func Pages() []Page {
 	return []Page{
 		{pathMetrics, "metrics in the format of Prometheus; see metrics.md", false},
+		{pathEngines, "the metrics of the agent's engines, with the labels worker and model", false},
+		{pathEnvoy, "the metrics of the Envoy that this process runs", false},
+		{pathTargets, "the engines of the fleet, for Prometheus' http_sd_configs", true},
 		{pathHealth, "200 while the process runs", false},
 		{pathReady, "200 while the process serves requests, with its faults if it is degraded, and otherwise 503 with the reason", false},
 		{pathFleet, "workers and their ranks, with leases, cache states, and booked and reported load; the room of the index", true},
@@ -123,6 +132,7 @@ func Handler(s Sources) http.Handler {
 	if s.Metrics != nil {
 		p.addPage(pathMetrics, promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}).ServeHTTP)
 	}
+	s.addScrapes(p)
 	s.addFleet(p)
 	s.addRouter(p)
 	if s.XDS != nil {

@@ -137,6 +137,9 @@ var adminClient = &http.Client{Transport: &http.Transport{
 	},
 }}
 
+// maxAnswer bounds an answer of Envoy's admin server.
+const maxAnswer = 4 << 20
+
 // call sends one request to the admin server at that address, with a time-out of one second, and returns the body.
 func call(ctx context.Context, method, admin, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, adminKey{}, admin), time.Second)
@@ -153,9 +156,12 @@ func call(ctx context.Context, method, admin, path string) (string, error) {
 	}
 
 	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err == nil && resp.StatusCode != http.StatusOK {
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	switch {
+	case err == nil && resp.StatusCode != http.StatusOK:
 		err = errors.New(resp.Status)
+	case len(b) == maxAnswer:
+		return "", fmt.Errorf("the answer of Envoy's admin server to %s has %d bytes or more", path, maxAnswer)
 	}
 	return string(b), err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -152,6 +153,24 @@ func (s *Supervisor) Ready() (string, error) {
 		return "", errors.New("it has no listener yet")
 	}
 	return fmt.Sprintf("%s (pid %d, started in %.2f s)", s.cfg.Path, s.proc.PID(), s.ready.Sub(s.started).Seconds()), nil
+}
+
+// Metrics returns the metrics of the running Envoy in the format of Prometheus: those that have counted something. An Envoy with
+// more than maxAnswer of them is an error.
+func (s *Supervisor) Metrics(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	p := s.proc
+	s.mu.Unlock()
+	if p == nil {
+		return "", errors.New("envoy does not run")
+	}
+
+	// Metrics that have counted nothing are most of them, and would exceed the bound of the answer.
+	admin, err := p.AdminAddress()
+	if err != nil {
+		return "", err
+	}
+	return call(ctx, http.MethodGet, admin, "/stats/prometheus?usedonly")
 }
 
 // HealthyMembers returns to how many endpoints of a cluster Envoy would send requests; 0 while Envoy

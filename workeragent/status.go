@@ -16,6 +16,7 @@ import (
 // EngineStatus describes one engine of an agent at one moment.
 type EngineStatus struct {
 	Worker string
+	Model  string
 	Kind   string // of engine
 	// PID is the process id; 0 while no process runs.
 	PID int
@@ -112,7 +113,7 @@ func (s *supervisor) status(now time.Time) (EngineStatus, relays) {
 	defer s.mu.Unlock()
 
 	status := EngineStatus{
-		Worker: s.launch.Name, Kind: s.launch.Kind, PID: s.pid, Epoch: s.worker.Epoch, Address: s.worker.Address,
+		Worker: s.launch.Name, Model: s.launch.Model, Kind: s.launch.Kind, PID: s.pid, Epoch: s.worker.Epoch, Address: s.worker.Address,
 		State: s.worker.State, InState: now.Sub(s.since), Stopped: !s.alive && !s.orders.wanted,
 		Failures: s.history.failures, LastError: s.history.lastError,
 		Remedy: s.history.output.Remedy, LastLines: s.history.output.Lines,

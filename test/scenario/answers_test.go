@@ -49,6 +49,13 @@ func TestFirstTokens(t *testing.T) {
 			t.Errorf("%g observations of %s, want %g", got, name, want)
 		}
 	}
+	for path, want := range map[string]string{
+		"/metrics/engines": `worker="sim-0"`, "/metrics/envoy": "envoy_http_downstream_rq_total", "/sd": `"worker":"sim-1"`,
+	} {
+		if text, err := g.read(path); err != nil || !strings.Contains(text, want) {
+			t.Errorf("%s has no %s: %v\n%.300s", path, want, err, text)
+		}
+	}
 	g.up.stop()
 	compareFirstTokens(t, file, timed)
 }
