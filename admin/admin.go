@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
@@ -57,6 +58,8 @@ type Sources struct {
 	XDS func() xds.Status
 	// Agent returns the engines of the agent of this process.
 	Agent func() []workeragent.EngineStatus
+	// Config returns the state of the configuration file.
+	Config func() configfile.Status
 	// EnvoyMetrics returns the metrics of the Envoy of this process, as text.
 	EnvoyMetrics func(ctx context.Context) (string, error)
 	// KV are the stores of KV blocks of this node; empty if no model has one.
@@ -90,6 +93,7 @@ const (
 	pathFeed      = "/debug/feed"
 	pathAgent     = "/debug/agent"
 	pathKV        = "/debug/kv"
+	pathConfig    = "/debug/config"
 	pathProfiles  = "/debug/pprof/"
 
 	pathKVPin      = "/kv/pin"
@@ -116,6 +120,7 @@ func Pages() []Page {
 		{pathPlan, "the planner's plan: replicas of each pool", true},
 		{pathFeed, "the cache state of each rank, and counts of its KV events", true},
 		{pathAgent, "the agent's engines, with its mirrors of their caches and its readers of their events", true},
+		{pathConfig, "the configuration file: whether its content is in force, and which keys wait for a restart of this process", true},
 		{pathKV, "the stores of KV blocks: their tiers, their blocks and the engines that use them; see kv.md", true},
 		{pathKVPin, `with POST: pins blocks for a time, {"model": NAME, "hashes": [HASH], "keys": [KEY], "ttl": "1h"}; 0 ends pins`, false},
 		{pathKVPrefetch, `with POST: loads blocks into host memory, {"model": NAME, "hashes": [HASH], "keys": [KEY]}`, false},
@@ -133,6 +138,12 @@ func Handler(s Sources) http.Handler {
 		p.addPage(pathMetrics, promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}).ServeHTTP)
 	}
 	s.addScrapes(p)
+	if s.Config != nil {
+		p.addPage(pathConfig, func(w http.ResponseWriter, r *http.Request) {
+			v := viewConfig(s.Config())
+			show(w, r, v.String, func() any { return v })
+		})
+	}
 	s.addFleet(p)
 	s.addRouter(p)
 	if s.XDS != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/drift"
@@ -130,7 +131,13 @@ func newWorld(t *testing.T) *world {
 		Envoys: func() []accesslog.Envoy {
 			return []accesslog.Envoy{{Name: "edge-1", Ends: "stream_end", Followed: 2, ByResponse: 1, ByStreamEnd: 7}}
 		},
-		XDS:   func() xds.Status { return exampleXDS },
+		XDS: func() xds.Status { return exampleXDS },
+		Config: func() configfile.Status {
+			return configfile.Status{
+				Path: "/etc/stator/stator.yaml", Digest: "5b1d9c70b2f0a4e1", Applied: w.now, Pending: []string{"prompts.memoryBytes"},
+				Err: errors.New("router.policy: nope is not a policy"),
+			}
+		},
 		Agent: func() []workeragent.EngineStatus { return exampleEngines },
 		KV:    exampleStores,
 		Promises: func() []drift.WorkerStats {

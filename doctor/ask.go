@@ -106,9 +106,19 @@ func (r *routerSeen) askFirst(ctx context.Context) {
 		return
 	}
 
+	r.config = askConfig(ctx, client, page)
 	_, err := getJSON(ctx, client, page("/debug/feed?format=json"), &r.before)
 	r.noCacheList = err != nil
 	r.metricsThen, _ = readMetrics(ctx, client, page("/metrics"))
+}
+
+// askConfig reads the state of a part's configuration file; nil if it has none.
+func askConfig(ctx context.Context, client *http.Client, page func(string) string) *configSeen {
+	var c configSeen
+	if _, err := getJSON(ctx, client, page("/debug/config?format=json"), &c); err != nil {
+		return nil
+	}
+	return &c
 }
 
 // askAgain reads the pages that may have changed since askFirst.

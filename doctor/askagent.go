@@ -23,6 +23,7 @@ type agentSeen struct {
 	err     error // the port does not answer
 	engines []agentEngine
 	metrics metric.Samples
+	config  *configSeen // nil if it follows no file
 }
 
 // agentEngine is one engine of /debug/agent.
@@ -90,6 +91,7 @@ func askAgent(ctx context.Context, port AgentPort) agentSeen {
 	}
 	if a.err == nil {
 		a.metrics, _ = readMetrics(ctx, client, page("/metrics"))
+		a.config = askConfig(ctx, client, page)
 	}
 	return a
 }

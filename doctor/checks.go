@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -21,6 +22,7 @@ var checks = []struct {
 	{"bus-connection", checkBusConnection},
 	{"agent", checkAgent},
 	{"file", checkFile},
+	{"reload", checkReload},
 	{"model", checkModel},
 	{"model-files", checkModelFiles},
 	{"engine-restarts", checkEngineRestarts},
@@ -101,6 +103,35 @@ func checkFile(o *observation) (found []Finding) {
 				Subject: "worker " + w.name, What: "it is in the configuration and not in the router's fleet",
 				Why:    "it gets no requests; and if the router runs with another configuration, the other findings may not apply to it",
 				Remedy: "restart the router with this configuration, or pass the doctor the file that the router runs with",
+			})
+		}
+	}
+	return found
+}
+
+// checkReload looks for settings of the files that parts do not use.
+func checkReload(o *observation) (found []Finding) {
+	seen := map[string]*configSeen{"the router": o.router.config}
+	for i := range o.agents {
+		seen["agent "+o.agents[i].address] = o.agents[i].config
+	}
+	for _, subject := range slices.Sorted(maps.Keys(seen)) {
+		c := seen[subject]
+		if c == nil {
+			continue
+		}
+
+		if c.Error != "" {
+			found = append(found, Finding{
+				Subject: subject, What: "it has refused the present content of " + c.Path + ": " + c.Error,
+				Why:    "its last configuration stays in force, and changes since then have no effect",
+				Remedy: "correct the file; stator validate --config FILE checks it",
+			})
+		}
+		if len(c.Pending) > 0 {
+			found = append(found, Finding{
+				Subject: subject, What: "keys of " + c.Path + " have no effect yet: " + strings.Join(c.Pending, ", "),
+				Why: "the process reads them only at its start", Remedy: "restart the process",
 			})
 		}
 	}

@@ -102,6 +102,13 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		},
 			[]string{"room for 4893354 of the 9000000 blocks", "index.maxBytes to 471 MiB"}},
 		{"file", func(o *observation) { o.workers[0].inRouter = false }, []string{"worker a: it is in the configuration and not"}},
+		{"reload", func(o *observation) {
+			o.router.config = &configSeen{Path: "f", Pending: []string{"prompts.memoryBytes"}}
+		},
+			[]string{"the router: keys of f have no effect yet: prompts.memoryBytes", "restart the process"}},
+		{"reload", func(o *observation) { o.agents[0].config = &configSeen{Path: "f", Error: "nope"} },
+			[]string{"it has refused the present content of f: nope"}},
+		{"", func(o *observation) { o.router.config = &configSeen{Path: "f"} }, nil},
 		{"model", func(o *observation) { o.models[0].err, o.models[0].tokens, o.models[0].contextLength = broken, nil, 0 }, []string{"model m: broken", "models[].path"}},
 		{"model-files", func(o *observation) { setSample(o, 1, "stator_extproc_model_without_files", "model", "m") },
 			[]string{"model m: the router does not have its files", "/readyz"}},

@@ -33,6 +33,7 @@ type routerSeen struct {
 	err     error // the port does not answer
 	ready   error // the reason why the router is not ready
 	fleet   fleetSeen
+	config  *configSeen // nil if the router follows no file
 
 	// Cache states and metrics, at the start and at the end of the observation.
 	before, after           []cacheRank
@@ -41,6 +42,13 @@ type routerSeen struct {
 	clockAhead  time.Duration // of our clock
 	watched     time.Duration // time between before and after
 	noCacheList bool          // /debug/feed does not answer
+}
+
+// configSeen is /debug/config.
+type configSeen struct {
+	Path    string   `json:"path"`
+	Error   string   `json:"error"`
+	Pending []string `json:"pending_restart"`
 }
 
 // fleetSeen is /debug/fleet.

@@ -77,7 +77,7 @@ type Config struct {
 	Connector Connector
 	// Demand replaces the demand that routers report; nil for that.
 	Demand Source
-	// Advisory publishes plans without drains and weights, and carries nothing out.
+	// Advisory publishes plans without drains and weights, and carries nothing out. It can be replaced with Reload.
 	Advisory bool
 	// Interval is the time between two regular plans; 0 means plan.DefaultEvery.
 	Interval time.Duration
@@ -93,6 +93,7 @@ type Config struct {
 type Planner struct {
 	cfg      Config
 	settings atomic.Pointer[plan.Settings]
+	advisory atomic.Bool
 	reload   chan struct{} // has a token when settings changed since the last plan
 	leads    chan struct{} // has a token when this process has begun to lead
 	demands  *demands
@@ -120,15 +121,20 @@ func New(cfg Config) *Planner {
 		demands: newDemands(time.Now()), loads: newLoads(), bookings: peers.NewReceiver("planner", cfg.Fleet), state: cfg.State,
 	}
 	p.settings.Store(cfg.Settings)
+	p.advisory.Store(cfg.Advisory)
 	p.current.Store(&plan.Plan{})
 	return p
 }
 
-// Reload replaces the settings. Run makes the next plan.
-func (p *Planner) Reload(s *plan.Settings) {
+// Reload replaces the settings, and whether plans are carried out. Run makes the next plan.
+func (p *Planner) Reload(s *plan.Settings, advisory bool) {
 	p.settings.Store(s)
+	p.advisory.Store(advisory)
 	wake(p.reload)
 }
+
+// Connector returns the one of the configuration; nil for none.
+func (p *Planner) Connector() Connector { return p.cfg.Connector }
 
 // wake puts a token into a channel with one place. A token that is there covers this one.
 func wake(c chan struct{}) {
@@ -163,7 +169,7 @@ func (p *Planner) Run(ctx context.Context) error {
 	subscribe("bookings", func() error {
 		return p.cfg.Bus.SubscribeBookings(ctx, func(u *peers.Update) { p.bookings.Apply(u, time.Now()) })
 	})
-	if c, ok := p.cfg.Connector.(Runner); ok && !p.cfg.Advisory {
+	if c, ok := p.cfg.Connector.(Runner); ok { // without a plan it does nothing
 		all.Go(func() { _ = c.Run(ctx) })
 	}
 	all.Go(func() { _ = p.cfg.Bus.Lead(ctx, p.lead) })
@@ -246,7 +252,7 @@ func (p *Planner) once(ctx context.Context, between bool) {
 			p.cfg.Log.Warn("plan not written to its log", "err", err)
 		}
 	}
-	if p.cfg.Advisory {
+	if p.advisory.Load() {
 		for i := range next.Pools {
 			next.Pools[i].Workers = nil
 		}
@@ -277,7 +283,7 @@ func (p *Planner) publish(ctx context.Context, next plan.Plan) {
 		p.published = next
 	}
 
-	if p.cfg.Connector == nil || p.cfg.Advisory || same && p.carried {
+	if p.cfg.Connector == nil || p.advisory.Load() || same && p.carried {
 		return
 	}
 	err := p.cfg.Connector.Apply(ctx, next)

@@ -176,7 +176,7 @@ func TestPublishedOncePerChange(t *testing.T) {
 func TestReload(t *testing.T) {
 	run(t, func(o *office) {
 		for n := 3; n < 6; n++ {
-			o.planner.Reload(replicas(n))
+			o.planner.Reload(replicas(n), false)
 		}
 		synctest.Wait()
 		if got := o.planner.Current().Pools[0].Replicas; got != 5 {
@@ -244,7 +244,7 @@ func TestConnector(t *testing.T) {
 	h := &hands{fail: 2}
 	run(t, func(o *office) {
 		o.pass(time.Minute)
-		o.planner.Reload(replicas(4))
+		o.planner.Reload(replicas(4), false)
 		o.pass(time.Minute)
 		if fmt.Sprint(h.got) != "[2 4]" {
 			t.Errorf("carried out: %v", h.got)
@@ -338,7 +338,7 @@ func TestLogFile(t *testing.T) {
 	run(t, func(o *office) {
 		o.worker("a", fleet.Ready)
 		o.pass(time.Minute)
-		o.planner.Reload(replicas(3))
+		o.planner.Reload(replicas(3), false)
 		o.pass(10 * time.Minute)
 	}, func(c *Config) {
 		c.Record = func(o *plan.Observation, p *plan.Plan) error {

@@ -56,7 +56,7 @@ type Agent struct {
 	metrics  *metrics
 	mirror   *cacheMirror
 	events   *bus.EventWriter
-	engines  []*supervisor
+	roster   roster
 
 	assigned     assignments
 	slotsChanged chan struct{} // has one place: a change that finds it full is covered by the one before it
@@ -88,19 +88,16 @@ func New(cfg Config) (*Agent, error) {
 		errs = append(errs, err)
 	}
 	for _, l := range cfg.Launches {
-		if !fleet.ValidWorkerName(l.Name) || names[l.Name] {
-			errs = append(errs, fmt.Errorf("worker name %q is not valid or is there twice", l.Name))
+		if names[l.Name] {
+			errs = append(errs, fmt.Errorf("worker name %q is there twice", l.Name))
 		}
-		names[l.Name] = true // a name that is not valid is reported once
-
-		if err := l.Validate(); err != nil {
+		names[l.Name] = true
+		if err := cfg.check(&l); err != nil {
 			errs = append(errs, err)
 		}
-		if l.Survive && cfg.State == nil {
-			errs = append(errs, fmt.Errorf("launch %s: its engine is to survive the agent, which needs --state-dir", l.Name))
-		}
+
 		if cfg.Scaled || !l.Spare {
-			a.engines = append(a.engines, newSupervisor(l, a))
+			a.roster.engines = append(a.roster.engines, newSupervisor(l, a))
 		}
 	}
 	cfg.Metrics.MustRegister(engineCollector{a})
@@ -112,13 +109,28 @@ func New(cfg Config) (*Agent, error) {
 	return a, errors.Join(errs...)
 }
 
+// check returns what is wrong with a launch.
+func (cfg *Config) check(l *engine.Launch) error {
+	var errs []error
+	if !fleet.ValidWorkerName(l.Name) {
+		errs = append(errs, fmt.Errorf("worker name %q is not valid", l.Name))
+	}
+	if err := l.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if l.Survive && cfg.State == nil {
+		errs = append(errs, fmt.Errorf("launch %s: its engine is to survive the agent, which needs --state-dir", l.Name))
+	}
+	return errors.Join(errs...)
+}
+
 // expireEvery is the interval at which the agent looks for snapshots that no router pulls any more.
 const expireEvery = time.Second
 
 // stopObsolete stops the engines that have survived an earlier agent, and that no launch names any more.
 func (a *Agent) stopObsolete() {
 	keep := map[string]bool{}
-	for _, s := range a.engines {
+	for _, s := range a.roster.all() {
 		keep[s.launch.Name] = s.launch.Survive
 	}
 	if err := a.cfg.State.StopEngines(a.cfg.Hard, keep, a.cfg.Log); err != nil {
@@ -143,15 +155,23 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.cfg.Scaled {
 		a.followPlan(ctx, &all)
 	}
-	for _, e := range a.engines {
-		all.Go(func() { e.keepAlive(ctx) })
-	}
+	shut := a.roster.open(func(s *supervisor) {
+		life, quit := context.WithCancel(ctx)
+		s.quit = quit
+		all.Go(func() {
+			defer quit()
+			s.keepAlive(life)
+		})
+	})
+	all.Go(func() { a.forgetObsolete(ctx) })
 	all.Go(func() {
 		for backoff.Sleep(ctx, expireEvery) == nil {
 			a.mirror.expire(time.Now())
 		}
 	})
 
+	<-ctx.Done()
+	shut()
 	all.Wait()
 	return nil
 }
@@ -159,7 +179,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // Processes returns the process ids of the engines that run now, by worker.
 func (a *Agent) Processes() map[string]int {
 	pids := map[string]int{}
-	for _, e := range a.engines {
+	for _, e := range a.roster.all() {
 		if pid := e.processID(); pid != 0 {
 			pids[e.launch.Name] = pid
 		}

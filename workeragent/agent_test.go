@@ -266,8 +266,8 @@ func TestNewReportsEveryWrongLaunch(t *testing.T) {
 		Launches: []engine.Launch{exec("a", "x"), exec("a", "x"), exec("B", "x"), {Kind: "steam", Name: "d"}, bad}, Site: testSite(t),
 		Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	})
-	want := `worker name "a" is not valid or is there twice
-worker name "B" is not valid or is there twice
+	want := `worker name "a" is there twice
+worker name "B" is not valid
 engine "steam" cannot be launched: use ` + engines.Choices((*engines.Kind).IsLaunched) + `
 args.engineSpeedup of c is unknown to engine exec: it takes none`
 	if err == nil || err.Error() != want {

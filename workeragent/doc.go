@@ -33,6 +33,11 @@
 //	it is named again while it drains   it is ready again, as the same process
 //	the planner or the bus is away      the last assignment stays
 //
+// # Launches that change
+//
+// Agent.Reload adds the engines of new launches, and drains and ends those whose launch has gone. An engine whose launch has other
+// settings stays as it is until the agent's next start.
+//
 // # Concurrency
 //
 // Agent.Run owns every goroutine and every child process, and returns when all have ended, apart from engines

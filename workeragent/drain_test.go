@@ -281,3 +281,42 @@ func TestPrefillWorkerIsIdle(t *testing.T) {
 		d.close()
 	}
 }
+
+// TestReload: an engine of a new launch starts. An engine whose launch has gone drains and ends, and one that is back before that is ready
+// again as the same process. Launches that are wrong change nothing.
+func TestReload(t *testing.T) {
+	s := runChanged(t, testSite(t), Config{}, func(a *Agent) { a.draining = quickDraining }, simulated("a"))
+	first := s.await("a", fleet.Ready, 0)
+	reload := func(launches ...engine.Launch) {
+		t.Helper()
+		if err := s.agent.Reload(launches, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	reload(simulated("a"), simulated("b"))
+	s.await("b", fleet.Ready, 0)
+	if err := s.agent.Reload([]engine.Launch{{Name: "Not a name", Kind: "sim"}}, time.Minute); err == nil || s.agent.Wanted() != 2 {
+		t.Errorf("%v, %d engines are wanted", err, s.agent.Wanted())
+	}
+
+	answered := make(chan string, 1)
+	go func() {
+		answered <- post(first.Address, "/v1/completions", `{"model": "sim", "prompt": "x", "max_tokens": 600}`)
+	}()
+	testkit.Eventually(t, "the request runs", func() bool {
+		return strings.Contains(page(first.Address), `vllm:num_requests_running{engine="0",model_name="sim"} 1`)
+	})
+	reload(simulated("b"))
+	s.await("a", fleet.Draining, 0)
+	reload(simulated("a"), simulated("b"))
+	if again := s.await("a", fleet.Ready, 0); again.Epoch != first.Epoch {
+		t.Error("the engine that was wanted again is another process")
+	}
+	reload(simulated("b"))
+	if text := <-answered; !strings.Contains(text, `"finish_reason":"length"`) {
+		t.Errorf("the answer of the engine that drained is %s", text)
+	}
+	s.awaitGone("a")
+	testkit.Eventually(t, "the engine is forgotten", func() bool { return len(s.agent.Status()) == 1 })
+}

@@ -22,6 +22,13 @@ type assignments struct {
 	term uint64 // guarded by mu; of the last assignment that was applied
 }
 
+// any reports whether an assignment was applied.
+func (x *assignments) any() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.term > 0
+}
+
 // orders are the planner's orders for one engine.
 type orders struct {
 	wanted bool
@@ -74,7 +81,7 @@ func (a *Agent) assign(x bus.Assignment) {
 	a.assigned.term = x.Term
 
 	run := 0
-	for _, s := range a.engines {
+	for _, s := range a.roster.all() {
 		o := orders{wanted: slices.Contains(x.Run, s.launch.Name), drain: x.Drain}
 		switch {
 		case o.wanted:
@@ -84,7 +91,9 @@ func (a *Agent) assign(x bus.Assignment) {
 		case slices.Contains(x.Free, s.launch.Name):
 			o.booked = bookedNone
 		}
-		s.order(o)
+		if !s.isObsolete() {
+			s.order(o)
+		}
 	}
 	if run < len(x.Run) {
 		a.cfg.Log.Warn("the plan asks for engines that this agent does not have; give planner and agents the same configuration",
@@ -95,7 +104,10 @@ func (a *Agent) assign(x bus.Assignment) {
 // slots returns the engines that this agent can run.
 func (a *Agent) slots() bus.Slots {
 	out := bus.Slots{Node: a.cfg.Node}
-	for _, s := range a.engines {
+	for _, s := range a.roster.all() {
+		if s.isObsolete() {
+			continue
+		}
 		out.Slots = append(out.Slots, bus.Slot{Name: s.launch.Name, Model: s.launch.Model, Role: s.launch.Role, Running: s.isRunning()})
 	}
 	return out
@@ -103,7 +115,7 @@ func (a *Agent) slots() bus.Slots {
 
 // Wanted returns how many engines should run now.
 func (a *Agent) Wanted() (n int) {
-	for _, s := range a.engines {
+	for _, s := range a.roster.all() {
 		if o, _ := s.ordered(); o.wanted {
 			n++
 		}

@@ -94,8 +94,8 @@ func (a *Agent) Status() []EngineStatus {
 		read[rankOf{src.Worker, src.Rank}] = &src.Stats
 	}
 
-	list := make([]EngineStatus, 0, len(a.engines))
-	for _, s := range a.engines {
+	list := []EngineStatus{}
+	for _, s := range a.roster.all() {
 		status, ranks := s.status(time.Now())
 		for _, r := range ranks {
 			rank := r.status()
@@ -161,7 +161,7 @@ func (c engineCollector) Describe(out chan<- *prometheus.Desc) { out <- engineDo
 // Collect reads the status of the engines.
 func (c engineCollector) Collect(out chan<- prometheus.Metric) {
 	now := time.Now()
-	for _, s := range c.agent.engines {
+	for _, s := range c.agent.roster.all() {
 		status, _ := s.status(now)
 		out <- prometheus.MustNewConstMetric(engineDown, prometheus.GaugeValue, status.Unready.Seconds(), status.Worker)
 	}

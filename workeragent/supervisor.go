@@ -56,6 +56,8 @@ type supervisor struct {
 	alive        bool                    // guarded by mu; between begun and stopped
 	draining     bool                    // guarded by mu; Draining replaces the state Ready
 	endLife      context.CancelCauseFunc // of the goroutine of keepAlive
+	obsolete     bool                    // guarded by mu; no launch names the engine any more
+	quit         context.CancelFunc      // ends keepAlive; nil before Run
 }
 
 // newSupervisor returns a supervisor that has started nothing yet.

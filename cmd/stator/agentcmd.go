@@ -38,16 +38,12 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	if err := p.openOnBus(ctx); err != nil {
 		return err
 	}
-	wanted, err := engine.Configured(p.cfg, *node)
+	wanted, err := launchesOf(p.cfg, *node, p.log)
 	if err != nil {
 		return err
 	}
 	if len(wanted) == 0 {
 		return noLaunches(p.cfg, *node)
-	}
-	wanted, err = giveGPUs(wanted, p.log)
-	if err != nil {
-		return err
 	}
 
 	if *address == "" {
@@ -81,11 +77,29 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	p.part(a.Run)
+	p.part(func(ctx context.Context) error {
+		return p.followed.Follow(ctx, func(cfg *config.Config) error {
+			launches, err := launchesOf(cfg, *node, p.log)
+			if err != nil {
+				return err
+			}
+			return a.Reload(launches, cfg.Planner.DrainTimeout.Std())
+		})
+	})
 	p.part(found.Run)
 	for _, s := range stores {
 		p.part(s.Run)
 	}
 	return p.runParts(ctx, admin.Sources{Ready: p.bus.Err, Agent: a.Status, KV: kvSources(stores)})
+}
+
+// launchesOf returns the engines of a node, with their GPUs.
+func launchesOf(cfg *config.Config, node string, log *slog.Logger) ([]engine.Launch, error) {
+	wanted, err := engine.Configured(cfg, node)
+	if err != nil {
+		return nil, err
+	}
+	return giveGPUs(wanted, log)
 }
 
 // agentFolder returns the folder of the engines' sockets: the folder of the state, or else a private one.

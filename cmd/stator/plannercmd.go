@@ -13,7 +13,6 @@ import (
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/plansettings"
@@ -59,7 +58,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	})
 	p.part(func(ctx context.Context) error { return followed.FollowBus(ctx, p.bus) })
 	p.part(func(ctx context.Context) error {
-		return configfile.Watch(ctx, p.file, configfile.Read, p.log, func(cfg *config.Config) error {
+		return p.followed.Follow(ctx, func(cfg *config.Config) error {
 			next, err := plansettings.Settings(cfg)
 			if err != nil {
 				return err
@@ -71,7 +70,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 			if err := followed.Set(workers); err != nil {
 				return err
 			}
-			pl.Reload(next)
+			reloadPlanner(pl, cfg, next)
 			return nil
 		})
 	})
@@ -100,6 +99,14 @@ func newPlanner(cfg *config.Config, members *fleet.Fleet, b *bus.Bus, log *slog.
 		return nil, err
 	}
 	return planner.New(out), nil
+}
+
+// reloadPlanner replaces the settings of a planner that newPlanner has made.
+func reloadPlanner(pl *planner.Planner, cfg *config.Config, next *plan.Settings) {
+	if c, ok := pl.Connector().(*local.Connector); ok {
+		c.SetDrain(cfg.Planner.DrainTimeout.Std())
+	}
+	pl.Reload(next, cfg.Planner.Advisory)
 }
 
 // plannerText describes the configuration of a planner, for people.

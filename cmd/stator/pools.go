@@ -19,7 +19,6 @@ import (
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/internal/route/handoff"
@@ -232,17 +231,6 @@ func (p *pools) rebase(base *config.Config, log *slog.Logger, apply func(*config
 	return err
 }
 
-// readBase reads the configuration file of a part that finds its models in a cluster; without a file all settings have their
-// defaults.
-func (p *process) readBase() (err error) {
-	if p.file == "" {
-		p.cfg = config.Default()
-		return nil
-	}
-	p.cfg, err = configfile.ReadPartial(p.file)
-	return err
-}
-
 // findWorkers adds the workers of the cluster to the configuration, and waits until they are there.
 func (p *process) findWorkers(ctx context.Context) (err error) {
 	if !p.pools.wanted() {
@@ -286,18 +274,13 @@ var errUnasked = errors.New("engines are asked which model they serve")
 // followConfig applies changes of the configuration file and of the cluster's pods, until ctx ends.
 func (p *process) followConfig(ctx context.Context, apply func(*config.Config) error) error {
 	if p.pools.source == nil {
-		return configfile.Watch(ctx, p.file, configfile.Read, p.log, apply)
+		return p.followed.Follow(ctx, apply)
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
 	if p.file != "" {
 		all.Go(func() {
-			err := configfile.Watch(ctx, p.file, configfile.ReadPartial, p.log, func(base *config.Config) error {
-				return p.pools.rebase(base, p.log, apply)
-			})
-			if err != nil {
-				p.log.Error("the configuration file is not followed", "err", err)
-			}
+			_ = p.followed.Follow(ctx, func(base *config.Config) error { return p.pools.rebase(base, p.log, apply) })
 		})
 	}
 	return p.pools.follow(ctx, p.log, apply)

@@ -32,12 +32,14 @@ type process struct {
 	pools     pools  // without flags for them there are none
 	stopPools func() // nil before they run
 
-	cfg   *config.Config
-	log   *slog.Logger
-	reg   *prometheus.Registry
-	bus   *bus.Bus // nil if no bus is configured
-	admin *adminPort
-	group run.Group
+	cfg *config.Config
+	// followed follows the file; nil without one.
+	followed *configfile.Follower
+	log      *slog.Logger
+	reg      *prometheus.Registry
+	bus      *bus.Bus // nil if no bus is configured
+	admin    *adminPort
+	group    run.Group
 }
 
 // newProcess adds the common flags to f.
@@ -57,15 +59,7 @@ func (p *process) open() (err error) {
 	if err != nil {
 		return err
 	}
-	switch {
-	case p.pools.wanted():
-		err = p.readBase()
-	case p.file == "":
-		return p.flags.UsageError("name the configuration file with --config")
-	default:
-		p.cfg, err = configfile.Read(p.file)
-	}
-	if err != nil {
+	if err := p.read(); err != nil {
 		return err
 	}
 	if p.busURL != "" {
@@ -76,6 +70,28 @@ func (p *process) open() (err error) {
 	}
 	p.admin, err = openAdmin(p.adminAt, &p.doors, p.log, p.reg)
 	return err
+}
+
+// partNames are the names of the parts in the configuration's changes, by command.
+var partNames = map[string]string{"extproc": "routers", "xds": "control planes", "agent": "agents", "planner": "the planner"}
+
+// read reads the configuration file. A part that finds its models in a cluster needs none.
+func (p *process) read() (err error) {
+	read := configfile.Read
+	if p.pools.wanted() {
+		read = configfile.ReadPartial
+	}
+	switch {
+	case p.file != "":
+		p.followed, p.cfg, err = configfile.NewFollower(configfile.FollowerConfig{
+			Path: p.file, Read: read, Part: partNames[p.name], Log: p.log, Metrics: p.reg,
+		})
+		return err
+	case p.pools.wanted():
+		p.cfg = config.Default()
+		return nil
+	}
+	return p.flags.UsageError("name the configuration file with --config")
 }
 
 // close stops what open has started. It is called once, when the command ends.
@@ -126,6 +142,9 @@ func (p *process) part(f func(context.Context) error) {
 // runParts serves until ctx ends or a part fails.
 func (p *process) runParts(ctx context.Context, s admin.Sources) error {
 	s.Metrics = p.reg
+	if p.followed != nil {
+		s.Config = p.followed.Status
+	}
 	if s.Ready == nil {
 		s.Ready = func() error { return nil }
 	}
@@ -137,6 +156,9 @@ func (p *process) runParts(ctx context.Context, s admin.Sources) error {
 		}
 		if p.pools.source != nil {
 			err = errors.Join(err, p.pools.source.Err())
+		}
+		if p.followed != nil {
+			err = errors.Join(err, p.followed.Degraded())
 		}
 		if own != nil {
 			err = errors.Join(err, own())

@@ -11,6 +11,8 @@ import (
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/test/testkit"
+	"github.com/stator-project/stator/workeragent"
+	"github.com/stator-project/stator/workeragent/engine"
 )
 
 func parsed(t *testing.T, text string) *config.Config {
@@ -22,8 +24,8 @@ func parsed(t *testing.T, text string) *config.Config {
 	return cfg
 }
 
-// TestReloadReachesAllParts checks that a new configuration reaches every part of `stator up`, and that one that
-// needs a restart reaches none.
+// TestReloadReachesAllParts checks that a new configuration reaches every part of `stator up`, and that one that is
+// refused reaches none.
 func TestReloadReachesAllParts(t *testing.T) {
 	log, reg := slog.New(slog.DiscardHandler), newRegistry()
 	cfg := parsed(t, "models: [{name: sim, path: 'builtin:sim', launch: [{engine: sim, count: 2}]}]")
@@ -36,7 +38,20 @@ func TestReloadReachesAllParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.planner, err = newPlanner(cfg, u.router.Fleet(), testkit.Bus(t), log, reg)
+	bus := testkit.Bus(t)
+	u.planner, err = newPlanner(cfg, u.router.Fleet(), bus, log, reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	launches, err := u.launches(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	site, err := engine.NewSite("127.0.0.1", engine.DefaultPorts, u.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.agent, err = workeragent.New(workeragent.Config{Launches: launches, Scaled: true, Site: site, Bus: bus, Log: log, Metrics: reg})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,9 +60,10 @@ func TestReloadReachesAllParts(t *testing.T) {
 	running.Go(func() { _ = u.planner.Run(ctx) })
 	t.Cleanup(func() { stop(); running.Wait() })
 
-	elsewhere := parsed(t, "gateway: {listen: '127.0.0.1:1'}\nmodels: [{name: other, path: 'builtin:sim'}]")
-	if err := u.reload(elsewhere); err == nil || err.Error() != "gateway.listen needs a restart" {
-		t.Errorf("another address: %v", err)
+	broken := parsed(t, "models: [{name: other, path: 'builtin:sim', launch: [{engine: sim}]}]")
+	broken.Models[0].Launch[0].Role = "none"
+	if err := u.reload(broken); err == nil {
+		t.Error("a launch with an unknown role is not refused")
 	}
 	if got := modelNames(u); !slices.Equal(got, []string{"sim"}) {
 		t.Errorf("models after a refused reload: %v", got)
@@ -57,6 +73,9 @@ func TestReloadReachesAllParts(t *testing.T) {
 	}
 	if got := modelNames(u); !slices.Equal(got, []string{"also", "sim"}) {
 		t.Errorf("models: %v", got)
+	}
+	if n := u.agent.Wanted(); n != 3 {
+		t.Errorf("the agent is to run %d engines, want 3", n)
 	}
 	testkit.Eventually(t, "the plan has three replicas", func() bool { return replicas(u.planner.Current()) == 3 })
 }

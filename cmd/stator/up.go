@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"reflect"
 	"time"
 
 	"github.com/oklog/run"
@@ -83,7 +82,9 @@ type up struct {
 	envoy    *envoy.Supervisor
 
 	// The listeners are opened before the parts that serve them, so that an address in use is found first.
-	admin            *adminPort
+	admin *adminPort
+	// followed follows the configuration file; nil without one.
+	followed         *configfile.Follower
 	extprocLn, xdsLn net.Listener
 	relayLn          net.Listener // nil unless a model has prefill and decode workers
 }
@@ -111,6 +112,14 @@ func (u *up) prepare(ctx context.Context) error {
 	}
 	if u.cfg.Gateway.TrustedListen != "" {
 		if err := listen.Check(u.cfg.Gateway.TrustedListen, "gateway.trustedListen"); err != nil {
+			return err
+		}
+	}
+	if u.flags.file != "" {
+		u.followed, _, err = configfile.NewFollower(configfile.FollowerConfig{
+			Path: u.flags.file, Read: configfile.Read, Log: u.log, Metrics: u.reg,
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -219,14 +228,7 @@ func (u *up) makeControl() (err error) {
 		return err
 	}
 
-	wanted, err := engine.Configured(u.cfg, "")
-	if err != nil {
-		return err
-	}
-	for i := range wanted {
-		wanted[i].Survive = false // all that up starts ends with it
-	}
-	wanted, err = giveGPUs(wanted, u.log)
+	wanted, err := u.launches(u.cfg)
 	if err != nil {
 		return err
 	}
@@ -268,10 +270,8 @@ func (u *up) runParts(ctx context.Context) error {
 	part(u.agent.Run)
 	u.admin.show(u.sources())
 	part(u.admin.wait)
-	if u.flags.file != "" {
-		part(func(ctx context.Context) error {
-			return configfile.Watch(ctx, u.flags.file, configfile.Read, u.log, u.reload)
-		})
+	if u.followed != nil {
+		part(func(ctx context.Context) error { return u.followed.Follow(ctx, u.reload) })
 	}
 
 	err := g.Run()
@@ -286,8 +286,15 @@ func (u *up) sources() admin.Sources {
 	return admin.Sources{
 		Metrics: u.reg, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(), Plan: u.planner.Current,
 		Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises, Envoys: u.router.Envoys,
-		Agent: u.agent.Status, EnvoyMetrics: u.envoy.Metrics, KV: kvSources(u.stores), XDS: u.control.server.Status,
-		Degraded: func() error { return errors.Join(u.bus.Err(), u.router.Degraded()) },
+		Config: u.configStatus(), Agent: u.agent.Status,
+		EnvoyMetrics: u.envoy.Metrics, KV: kvSources(u.stores), XDS: u.control.server.Status,
+		Degraded: func() error {
+			var file error
+			if u.followed != nil {
+				file = u.followed.Degraded()
+			}
+			return errors.Join(u.bus.Err(), u.router.Degraded(), file)
+		},
 		Ready: func() error {
 			if err := u.router.ReadyModels(); err != nil {
 				return err
@@ -303,14 +310,15 @@ func (u *up) reload(cfg *config.Config) error {
 	if err := u.flags.overlay(cfg); err != nil {
 		return err
 	}
-	if cfg.Gateway.Listen != u.cfg.Gateway.Listen {
-		return errors.New("gateway.listen needs a restart")
-	}
 	wanted, err := plansettings.Settings(cfg)
 	if err != nil {
 		return err
 	}
 	settings, err := u.xdsSettings(cfg)
+	if err != nil {
+		return err
+	}
+	launches, err := u.launches(cfg)
 	if err != nil {
 		return err
 	}
@@ -323,17 +331,23 @@ func (u *up) reload(cfg *config.Config) error {
 		return err
 	}
 
-	if !reflect.DeepEqual(launches(cfg), launches(u.cfg)) {
-		u.log.Warn("launch has changed, which needs a restart; the engines stay as they are")
-	}
-	u.planner.Reload(wanted)
-	return nil
+	reloadPlanner(u.planner, cfg, wanted)
+	return u.agent.Reload(launches, cfg.Planner.DrainTimeout.Std())
 }
 
-// launches returns the settings of a configuration that start engines.
-func launches(cfg *config.Config) (out []any) {
-	for _, m := range cfg.Models {
-		out = append(out, m.Launch)
+// configStatus returns the function that describes the configuration file; nil without one.
+func (u *up) configStatus() func() configfile.Status {
+	if u.followed == nil {
+		return nil
 	}
-	return out
+	return u.followed.Status
+}
+
+// launches returns the engines of a configuration. All of them end with this process.
+func (u *up) launches(cfg *config.Config) ([]engine.Launch, error) {
+	list, err := launchesOf(cfg, "", u.log)
+	for i := range list {
+		list[i].Survive = false
+	}
+	return list, err
 }

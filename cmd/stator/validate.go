@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/stator-project/stator/extproc"
+	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
@@ -17,11 +21,16 @@ import (
 )
 
 const validateAbout = `Checks a configuration file, the model files that it names and the engines that it launches, and
-prints everything that is wrong.`
+prints everything that is wrong. With --running it also asks a running part whether it has this content in
+force, and which changes wait for its restart.`
 
 func runValidate(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "validate", validateAbout)
 	file := f.String("config", "", "configuration `file`")
+	var running adminclient.Config
+	f.StringVar(&running.Address, "running", "", "`address` of the admin port of a running part: ip:port, https://name:port or unix:///path")
+	f.StringVar(&running.TokenFile, "admin-token-file", "", "`file` with the token of the admin port")
+	f.StringVar(&running.CAFile, "admin-ca", "", "`file` with the CA of an https:// admin port in PEM (default: those of the system)")
 	if err := f.Read(args); err != nil {
 		return err
 	}
@@ -49,6 +58,41 @@ func runValidate(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	fmt.Fprintf(env.out, "%s is valid\n", *file)
+	if running.Address == "" {
+		return nil
+	}
+	return checkRunning(ctx, env, *file, running)
+}
+
+// checkRunning compares the file with the configuration of a running part.
+func checkRunning(ctx context.Context, env environment, file string, at adminclient.Config) error {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	page, err := fetchPage(ctx, at, "/debug/config?format=json")
+	if err != nil {
+		return err
+	}
+	var now struct {
+		Path, Digest, Error string
+		Applied             time.Time
+		Pending             []string `json:"pending_restart"`
+	}
+	if err := json.Unmarshal([]byte(page), &now); err != nil {
+		return fmt.Errorf("%s: /debug/config: %w", at.Address, err)
+	}
+
+	since := now.Applied.Format(time.RFC3339)
+	switch {
+	case now.Digest != configfile.Digest(content) && now.Error != "":
+		return fmt.Errorf("%s has another content in force, because it refused the present one of %s: %s", at.Address, now.Path, now.Error)
+	case now.Digest != configfile.Digest(content):
+		return fmt.Errorf("%s has another content in force: it follows %s, since %s", at.Address, now.Path, since)
+	case len(now.Pending) > 0:
+		return fmt.Errorf("%s has read this content, and needs a restart for %s", at.Address, strings.Join(now.Pending, ", "))
+	}
+	fmt.Fprintf(env.out, "%s has this content in force since %s\n", at.Address, since)
 	return nil
 }
 

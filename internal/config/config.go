@@ -20,13 +20,13 @@ const MaxBodyBytes = 1 << 30
 // Config is the whole file.
 //
 // The comments of its fields, and of those below, are the cells of docs/configuration.md. Their tags mean:
-// yaml is the key; reload is "restart" for a value that is read only at a start; default is shown instead
-// of the value that setDefaults gives, and "required" means that there is none.
+// yaml is the key; reload names the parts that read the value only at their start, or is "live" in a group of such keys; default is
+// shown instead of the value that setDefaults gives, and "required" means that there is none.
 type Config struct {
 	// APIVersion is the version of the file's format: "stator.dev/v1alpha1".
-	APIVersion string `yaml:"apiVersion" default:"required" reload:"restart"`
+	APIVersion string `yaml:"apiVersion" default:"required" reload:"every part"`
 	// Kind is the kind of the file: "Stator".
-	Kind string `yaml:"kind" default:"required" reload:"restart"`
+	Kind string `yaml:"kind" default:"required" reload:"every part"`
 	// Gateway configures the listener for clients and its limits.
 	Gateway Gateway `yaml:"gateway"`
 	// Models are the models that clients may name. Requests that name no model, on paths that are passed
@@ -50,7 +50,7 @@ type Config struct {
 // Gateway configures the listener for clients.
 type Gateway struct {
 	// Listen is the IP and port on which Envoy serves clients. Use "0.0.0.0:8080" to serve other machines.
-	Listen string `yaml:"listen" reload:"restart"`
+	Listen string `yaml:"listen"`
 	// MaxBodyBytes bounds a request body, after Envoy has decompressed it. A larger one is answered with 413.
 	MaxBodyBytes int64 `yaml:"maxBodyBytes"`
 	// MaxBodiesBytes bounds the sum of the bodies for which a router is making decisions. A request beyond it is
@@ -82,14 +82,14 @@ type Gateway struct {
 	// MaxConnections bounds the connections of clients of an Envoy that stator up runs. Further ones are closed. From three
 	// quarters of it on, connections without a request end earlier than after connectionIdleTimeout: after 1s near the bound.
 	// For other Envoys see "stator envoy bootstrap --max-connections".
-	MaxConnections int `yaml:"maxConnections" reload:"restart"`
+	MaxConnections int `yaml:"maxConnections" reload:"Envoy"`
 	// MaxHeapBytes bounds the heap of an Envoy that stator up runs: near it, requests are answered with 503. 0 is
 	// no bound. Each request in flight may need maxBodyBytes. For other Envoys see "stator envoy bootstrap
 	// --max-heap-bytes".
-	MaxHeapBytes int64 `yaml:"maxHeapBytes" reload:"restart"`
+	MaxHeapBytes int64 `yaml:"maxHeapBytes" reload:"Envoy"`
 	// TrustedListen is a second IP and port for clients whose routing hints count. Only trusted clients may
 	// reach it. Without it there is none.
-	TrustedListen string `yaml:"trustedListen" default:"none" reload:"restart"`
+	TrustedListen string `yaml:"trustedListen" default:"none"`
 	// AffinityHeader is the request header that names a client's session. Envoy sends a session to one
 	// worker if the router makes no decision. The policy session does so too.
 	AffinityHeader string `yaml:"affinityHeader"`
@@ -126,7 +126,7 @@ type Gateway struct {
 	// follows: without it no client can compute one. All routers need the same. The file is read again when it changes:
 	// then all tenants have new salts, and none of their earlier prompts is found in a cache. Without a file every router
 	// makes another secret at its start, so with several routers caches are found less often.
-	TenantSecretFile string `yaml:"tenantSecretFile" file:"relative" default:"a random secret at every start" reload:"restart"`
+	TenantSecretFile string `yaml:"tenantSecretFile" file:"relative" default:"a random secret at every start" reload:"routers"`
 }
 
 // TrustsEveryone reports whether the routing hints of all clients count.
@@ -160,15 +160,15 @@ type Model struct {
 	// Profile is a folder with the measurements of Dynamo's profiler for these workers (prefill_raw_data and
 	// decode_raw_data, .npz or .json). They are the first estimates of how long prompts and decode steps
 	// last.
-	Profile string `yaml:"profile" file:"relative" default:"a mid-sized model on one data-centre GPU" reload:"restart"`
+	Profile string `yaml:"profile" file:"relative" default:"a mid-sized model on one data-centre GPU" reload:"routers"`
 	// Router configures how a worker is chosen.
 	Router Router `yaml:"router"`
 	// Targets are the latencies that the planner keeps for this model.
 	Targets Targets `yaml:"targets"`
 	// KV is the store of KV blocks that the engines of a node share beside their own caches. Engine sim uses it, and vLLM on processors.
-	KV KV `yaml:"kv" reload:"restart"`
+	KV KV `yaml:"kv" reload:"agents"`
 	// Launch lists the engines that an agent starts and keeps alive.
-	Launch []Launch `yaml:"launch" reload:"restart"`
+	Launch []Launch `yaml:"launch" reload:"agents"`
 	// Workers lists engines that are started elsewhere.
 	Workers []Worker `yaml:"workers"`
 }
@@ -292,16 +292,16 @@ type Launch struct {
 	// (TensorRT-LLM's trtllm-serve) or exec (any command).
 	Engine string `yaml:"engine" default:"required"`
 	// Count is the number of processes, 1 to 256. With a planner that scales, it is their number at the start.
-	Count int `yaml:"count"`
+	Count int `yaml:"count" reload:"live"`
 	// Min and Max bound the number of processes that a plan may ask for here. Equal bounds mean a fixed number.
-	Min int `yaml:"min" default:"1, or count if max is not set"`
+	Min int `yaml:"min" default:"1, or count if max is not set" reload:"live"`
 	// Max is at most 256.
-	Max int `yaml:"max" default:"count"`
+	Max int `yaml:"max" default:"count" reload:"live"`
 	// GPU is the kind of accelerator, such as "H200". Without a profile the planner estimates the engines' speed from its data sheet and
 	// from the model's files. See "stator plan --help" for the names.
-	GPU string `yaml:"gpu" default:"none"`
+	GPU string `yaml:"gpu" default:"none" reload:"live"`
 	// StartUp is the time from an engine's start until it is ready, as first assumed. Starts that are observed replace it.
-	StartUp Duration `yaml:"startUp"`
+	StartUp Duration `yaml:"startUp" reload:"live"`
 	// Role is the part of a request that these workers serve: "aggregated" is all of it. Of a model with "prefill" and "decode"
 	// workers, one computes the prompt and another one fetches its KV cache and decodes: see docs/disaggregation.md.
 	Role string `yaml:"role"`
@@ -336,7 +336,7 @@ type Launch struct {
 	GPUs []any `yaml:"gpus"`
 	// Survive has these engines run on when their agent ends or is killed. The next agent with the same
 	// --state-dir adopts them, unless the launch has changed. `stator up` stops them all the same.
-	Survive bool `yaml:"survive" reload:"restart"`
+	Survive bool `yaml:"survive" reload:"agents"`
 	// Taints are marks of these workers, such as "zone=a", that requests may require or prefer: see
 	// docs/routing.md.
 	Taints []string `yaml:"taints"`
@@ -443,11 +443,11 @@ type Index struct {
 	// MaxBytes bounds the index of a router, and that of an agent. At the bound the blocks that were used least recently are
 	// dropped, which lowers the hit rate and never names a wrong worker. From the agent's index a router that starts late gets a
 	// snapshot, which then lacks blocks. Snapshots in transfer need at most as much again.
-	MaxBytes int64 `yaml:"maxBytes" reload:"restart"`
+	MaxBytes int64 `yaml:"maxBytes" reload:"routers, agents"`
 	// DriftTokens is the number of prompt tokens, at least 1000, for which the cached tokens that decisions promised and the cached
 	// tokens that an engine reports are compared at a time. If they differ by more than a quarter of the prompt tokens, the worker's
 	// cache state is rebuilt.
-	DriftTokens int64 `yaml:"driftTokens" reload:"restart"`
+	DriftTokens int64 `yaml:"driftTokens" reload:"routers"`
 }
 
 // Prompts bounds the memory of prompts.
@@ -455,44 +455,44 @@ type Prompts struct {
 	// MemoryBytes bounds the memory of rendered prompts, which makes the next turn of a conversation cost only
 	// its new text. 64 MiB hold some 10 million tokens; -1 turns it off. At the bound the prompts that were
 	// used least recently are dropped, and are tokenized again when they come again.
-	MemoryBytes int64 `yaml:"memoryBytes" reload:"restart"`
+	MemoryBytes int64 `yaml:"memoryBytes" reload:"routers"`
 }
 
 // Decisions configures the log of the router's decisions.
 type Decisions struct {
 	// Log is a file to which every decision, and the end of its request, is appended as a line of JSON. "stator
 	// replay --decisions" plays it. It holds hashes of prompts, no text and no token ids.
-	Log string `yaml:"log" file:"relative" default:"none" reload:"restart"`
+	Log string `yaml:"log" file:"relative" default:"none" reload:"routers"`
 	// LogBytes bounds the file, at least 65536. A full one is renamed by appending ".1", and replaces the last
 	// file of that name.
-	LogBytes int64 `yaml:"logBytes" reload:"restart"`
+	LogBytes int64 `yaml:"logBytes" reload:"routers"`
 	// HashEvery is the number of blocks of a prompt that share one hash, 1 to 65536. Fewer show more
 	// exactly where prompts part, in longer lines.
-	HashEvery int `yaml:"hashEvery" reload:"restart"`
+	HashEvery int `yaml:"hashEvery" reload:"routers"`
 }
 
 // Bus configures how the processes of one cluster find each other.
 type Bus struct {
 	// Cluster is the name of the cluster on the bus, and matches [a-z0-9-]+.
-	Cluster string `yaml:"cluster" reload:"restart"`
+	Cluster string `yaml:"cluster" reload:"every part"`
 	// URL is the NATS server, such as "nats://127.0.0.1:4222". Without it, stator up embeds one, and stator
 	// extproc reads its workers from this file.
-	URL string `yaml:"url" reload:"restart"`
+	URL string `yaml:"url" reload:"every part"`
 	// User is the name of this process's user on the bus. It needs passwordFile.
-	User string `yaml:"user" reload:"restart"`
+	User string `yaml:"user" reload:"every part"`
 	// PasswordFile is a file with the user's password. It is read again at every connection.
-	PasswordFile string `yaml:"passwordFile" file:"relative" reload:"restart"`
+	PasswordFile string `yaml:"passwordFile" file:"relative" reload:"every part"`
 	// CredentialsFile is a file with the JWT and key of a NATS user, instead of user and passwordFile.
-	CredentialsFile string `yaml:"credentialsFile" file:"relative" reload:"restart"`
+	CredentialsFile string `yaml:"credentialsFile" file:"relative" reload:"every part"`
 	// CAFile has the certificates that may have signed the server's, in PEM. Without it the system's certificates count.
-	CAFile string `yaml:"caFile" file:"relative" reload:"restart"`
+	CAFile string `yaml:"caFile" file:"relative" reload:"every part"`
 	// CertFile is this process's certificate, in PEM, for a server that asks for one. It needs keyFile.
-	CertFile string `yaml:"certFile" file:"relative" reload:"restart"`
+	CertFile string `yaml:"certFile" file:"relative" reload:"every part"`
 	// KeyFile is the key of certFile, in PEM.
-	KeyFile string `yaml:"keyFile" file:"relative" reload:"restart"`
+	KeyFile string `yaml:"keyFile" file:"relative" reload:"every part"`
 	// LeaseTTL is the time that a worker stays in the fleet after its agent's last sign of life, at least
 	// "1s". Agents renew their leases every third of it.
-	LeaseTTL Duration `yaml:"leaseTTL" reload:"restart"`
+	LeaseTTL Duration `yaml:"leaseTTL" reload:"every part"`
 }
 
 // Targets are bounds of latencies. 0s is no bound.
@@ -515,11 +515,11 @@ type Planner struct {
 	Algorithm string `yaml:"algorithm"`
 	// Connector carries plans out: "local" has agents start and stop engines, "virtual" publishes the numbers on the bus for a
 	// program of yours, and "none" carries nothing out.
-	Connector string `yaml:"connector" reload:"restart"`
+	Connector string `yaml:"connector" reload:"the planner"`
 	// Advisory makes plans and shows them, and carries nothing out: no worker is started, drained or weighted.
 	Advisory bool `yaml:"advisory"`
 	// Interval is the time between two plans, 1s to 10m.
-	Interval Duration `yaml:"interval" reload:"restart"`
+	Interval Duration `yaml:"interval" reload:"the planner"`
 	// TTFT is the longest time to the first token. 0s is no bound. A shorter one needs more workers.
 	TTFT Duration `yaml:"ttft"`
 	// ITL is the longest mean time between the tokens of a request. 0s is no bound.
@@ -542,7 +542,7 @@ type Planner struct {
 	DownAfter Duration `yaml:"downAfter"`
 	// DrainTimeout is the longest time that a worker that is no longer needed may take to end its requests. Then it is stopped
 	// all the same.
-	DrainTimeout Duration `yaml:"drainTimeout" reload:"restart"`
+	DrainTimeout Duration `yaml:"drainTimeout"`
 	// MinGPUs is the least number of GPUs of all workers that a plan asks for. 0 is no bound.
 	MinGPUs int `yaml:"minGPUs"`
 	// MaxGPUs is the greatest number of GPUs. If it does not suffice, all pools get a part of their need. 0 is no bound.
@@ -551,10 +551,10 @@ type Planner struct {
 	MaxWatts float64 `yaml:"maxWatts"`
 	// Warm is a file with earlier rates of requests per second, one a line for each interval, the newest last, with which forecasts
 	// begin. It needs a single model.
-	Warm string `yaml:"warm" file:"relative" default:"none" reload:"restart"`
+	Warm string `yaml:"warm" file:"relative" default:"none" reload:"the planner"`
 	// Log is a file to which every observation and its plan are appended as a line of JSON. "stator replay --plan" makes the plans again.
 	// A file of 256 MiB is renamed by appending ".1", and replaces the last file of that name.
-	Log string `yaml:"log" file:"relative" default:"none" reload:"restart"`
+	Log string `yaml:"log" file:"relative" default:"none" reload:"the planner"`
 	// Prometheus supplies demand instead of the routers on the bus: from the metrics of NVIDIA Dynamo's frontends.
 	Prometheus Prometheus `yaml:"prometheus"`
 }
@@ -562,13 +562,13 @@ type Planner struct {
 // Prometheus is a server with the metrics of NVIDIA Dynamo's frontends.
 type Prometheus struct {
 	// URL is the server, such as "http://prometheus:9090". Without it demand comes from the routers on the bus.
-	URL string `yaml:"url" default:"none" reload:"restart"`
+	URL string `yaml:"url" default:"none" reload:"the planner"`
 	// TokenFile is a file with a bearer token. It is read again at every request.
-	TokenFile string `yaml:"tokenFile" file:"relative" default:"none" reload:"restart"`
+	TokenFile string `yaml:"tokenFile" file:"relative" default:"none" reload:"the planner"`
 	// CAFile has the certificates that may have signed the server's, in PEM. Without it the system's certificates count.
-	CAFile string `yaml:"caFile" file:"relative" default:"none" reload:"restart"`
+	CAFile string `yaml:"caFile" file:"relative" default:"none" reload:"the planner"`
 	// Namespace is Dynamo's namespace of the frontends' metrics.
-	Namespace string `yaml:"namespace" default:"any" reload:"restart"`
+	Namespace string `yaml:"namespace" default:"any" reload:"the planner"`
 }
 
 // Duration is a time.Duration written as "250ms".

@@ -24,8 +24,9 @@ written; a key that is absent, or that has no value, gets its default. A relativ
 this file. ` + "`stator validate --config FILE`" + ` checks a file
 without starting anything.
 
-A running Stator reads the file again when it changes. Values marked *live* then take effect at once; those marked
-*restart* take effect at the next start. A file with an error changes nothing.
+A running part reads the file again when it changes. Values marked *live* then take effect at once. Others take effect when the named
+parts are started again. The log shows what has changed and what waits for which restart; ` + "`/readyz`, `/debug/config`, the metric\n`stator_config_pending_restart_keys`, `stator doctor` and `stator validate --running URL`" + ` show it until it is done. A file with an error
+changes nothing.
 
 This page is generated from the comments in ` + "`internal/config`" + `: see ` + "`make golden`" + `.
 
@@ -116,11 +117,19 @@ func (d *docs) rows(typ reflect.Type, prefix, reload string) {
 		} else if strings.HasSuffix(key, "File") || namesFile.MatchString(meaning) {
 			d.t.Errorf("%s is a path: give its field the tag file:\"relative\"", key)
 		}
-		fmt.Fprintf(&d.text, "| `%s` | %s | %s | %s | %s |\n", key, kind, def, reload, meaning)
+		fmt.Fprintf(&d.text, "| `%s` | %s | %s | %s | %s |\n", key, kind, def, restartOf(reload), meaning)
 		if inner.Kind() == reflect.Struct {
 			d.rows(inner, key+".", reload)
 		}
 	}
+}
+
+// restartOf is the cell of a tag.
+func restartOf(reload string) string {
+	if reload == live {
+		return live
+	}
+	return "restart of " + reload
 }
 
 // meaning is a field's comment without the name that it begins with: "Listen is the address" becomes "The

@@ -29,8 +29,8 @@ const (
 	maxNamespace = 256
 )
 
-// ByAgents reports whether agents start and stop engines as plans ask for.
-func (p *Planner) ByAgents() bool { return p.Connector == ConnectorLocal && !p.Advisory }
+// ByAgents reports whether agents start and stop engines as plans ask for, if plans are not advisory.
+func (p *Planner) ByAgents() bool { return p.Connector == ConnectorLocal }
 
 func (v *validator) planner(p *Planner) {
 	v.oneOf(p.Algorithm, plan.Algorithms(), "planner.algorithm")

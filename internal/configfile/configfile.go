@@ -1,14 +1,24 @@
 // Package configfile reads the configuration from a file, and follows its changes.
+//
+// # A change
+//
+// A [Follower] reads the file every second. What it does with new content:
+//
+//	the content              the process                          the log
+//	-----------------------  -----------------------------------  -------------------------------------------
+//	is not valid             keeps its configuration              an error, with the line and what to change
+//	is refused by a part     keeps its configuration              an error, with the reason
+//	has changed live keys    uses them at once                    the keys
+//	has changed other keys   uses them after its next start       the keys, and the parts that must be restarted
+//
+// Keys that wait stay in [Status] until the process has been started again, or the file has the old values again. A key that other
+// parts read is no concern of this process: it is in the log alone.
 package configfile
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/modelfile"
@@ -36,43 +46,4 @@ func read(path string, parse func([]byte) (*config.Config, error)) (*config.Conf
 		cfg.Models[i].Path = modelfile.Resolve(cfg.Models[i].Path, folder)
 	}
 	return cfg, nil
-}
-
-// watchEvery is the interval at which the file is read. Polling works with every file system and every way of
-// replacing a file.
-const watchEvery = time.Second
-
-// Watch calls apply with every new valid content of the file, as read returns it, until ctx ends. Content that is not valid, or
-// that apply refuses, is logged, and the last configuration stays in force.
-func Watch(ctx context.Context, path string, read func(path string) (*config.Config, error), log *slog.Logger,
-	apply func(*config.Config) error) error {
-	last, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("watch configuration: %w", err)
-	}
-
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-
-		now, err := os.ReadFile(path)
-		if err != nil || bytes.Equal(now, last) {
-			continue // a file that is being replaced may be missing for a moment
-		}
-		last = now
-		cfg, err := read(path)
-		if err == nil {
-			err = apply(cfg)
-		}
-		if err != nil {
-			log.Error("configuration not changed; the last one stays in force", "err", err)
-			continue
-		}
-		log.Info("configuration changed")
-	}
 }

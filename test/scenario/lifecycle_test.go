@@ -187,7 +187,8 @@ func TestExplainFindsDecisions(t *testing.T) {
 	}
 }
 
-// TestConfigurationReload: a changed configuration takes effect without a restart; a wrong one does not.
+// TestConfigurationReload: a changed configuration takes effect without a restart; a wrong one does not. Another number of engines starts
+// or drains engines. A key that waits for a restart is shown until it has its old value again.
 func TestConfigurationReload(t *testing.T) {
 	t.Parallel()
 	text := "gateway: {maxBodyBytes: 4096}\nmodels: [{name: sim, path: 'builtin:sim', launch: [{engine: sim}]}]\n"
@@ -217,4 +218,35 @@ func TestConfigurationReload(t *testing.T) {
 		}
 		return err
 	})
+
+	ready := func(n int) error {
+		got := 0
+		for _, r := range g.fleet() {
+			if r.State == "ready" {
+				got++
+			}
+		}
+		if got != n || len(g.fleet()) != n {
+			return fmt.Errorf("%d of %d workers are ready, want %d", got, len(g.fleet()), n)
+		}
+		return nil
+	}
+	running := func() (string, error) {
+		out, err := exec.Command(binary, "validate", "--config", file, "--running", g.admin).CombinedOutput()
+		return string(out), err
+	}
+	more := strings.Replace(text, "{engine: sim}", "{engine: sim, count: 3}", 1)
+	write(more + "prompts: {memoryBytes: 1048576}\n")
+	eventually(t, "three engines run", func() error { return ready(3) })
+	if out, err := running(); err == nil || !strings.Contains(out, "needs a restart for prompts.memoryBytes") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if page, err := g.read("/readyz"); err != nil || !strings.Contains(page, "a restart is needed for prompts.memoryBytes") {
+		t.Errorf("%v: %s", err, page)
+	}
+	write(text)
+	eventually(t, "one engine is left", func() error { return ready(1) })
+	if out, err := running(); err != nil || !strings.Contains(out, "has this content in force") {
+		t.Errorf("%v: %s", err, out)
+	}
 }

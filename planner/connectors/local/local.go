@@ -27,6 +27,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stator-project/stator/bus"
@@ -47,15 +48,16 @@ type Config struct {
 	Bus Bus
 	// Fleet has the workers, with what routers have booked.
 	Fleet *fleet.Fleet
-	// Drain is the longest time that a drain may take.
+	// Drain is the longest time that a drain may take. It can be replaced with SetDrain.
 	Drain time.Duration
 	Log   *slog.Logger
 }
 
 // Connector assigns engines to agents. Create it with [New].
 type Connector struct {
-	cfg  Config
-	wake chan struct{} // has a token when something has changed
+	cfg   Config
+	drain atomic.Int64  // see Config.Drain
+	wake  chan struct{} // has a token when something has changed
 
 	mu     sync.Mutex
 	plan   *plan.Plan           // guarded by mu; nil before the first, and while another planner leads
@@ -71,9 +73,17 @@ type Connector struct {
 
 // New returns a connector that has assigned nothing.
 func New(cfg Config) *Connector {
-	return &Connector{
+	c := &Connector{
 		cfg: cfg, wake: make(chan struct{}, 1), slots: map[string]bus.Slots{}, memory: newMemory(), written: map[string]bus.Assignment{},
 	}
+	c.drain.Store(int64(cfg.Drain))
+	return c
+}
+
+// SetDrain changes the longest time that a drain may take, of drains that have begun too.
+func (c *Connector) SetDrain(d time.Duration) {
+	c.drain.Store(int64(d))
+	c.changed()
 }
 
 // Apply has Run carry out a plan. It returns nil.
@@ -191,7 +201,7 @@ func (c *Connector) once(ctx context.Context, now time.Time) {
 
 	for i := range slots {
 		node := slots[i].Node
-		a := bus.Assignment{Term: p.Term, Node: node, Run: run[node], Drain: c.cfg.Drain}
+		a := bus.Assignment{Term: p.Term, Node: node, Run: run[node], Drain: time.Duration(c.drain.Load())}
 		a.Busy, a.Free = booked(&slots[i], a.Run, workers)
 		if reflect.DeepEqual(a, c.written[node]) {
 			continue
