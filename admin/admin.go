@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/decisionlog"
@@ -58,6 +59,9 @@ type Sources struct {
 	XDS func() xds.Status
 	// Agent returns the engines of the agent of this process.
 	Agent func() []workeragent.EngineStatus
+	// Drains are operators' drains of the fleet's workers. OnBus means that other processes have the same.
+	Drains *discovery.Drains
+	OnBus  bool
 	// Config returns the state of the configuration file.
 	Config func() configfile.Status
 	// EnvoyMetrics returns the metrics of the Envoy of this process, as text.
@@ -94,8 +98,10 @@ const (
 	pathAgent     = "/debug/agent"
 	pathKV        = "/debug/kv"
 	pathConfig    = "/debug/config"
+	pathDrains    = "/debug/drains"
 	pathProfiles  = "/debug/pprof/"
 
+	pathDrain      = "/drain"
 	pathKVPin      = "/kv/pin"
 	pathKVPrefetch = "/kv/prefetch"
 	pathKVFlush    = "/kv/flush"
@@ -121,7 +127,9 @@ func Pages() []Page {
 		{pathFeed, "the cache state of each rank, and counts of its KV events", true},
 		{pathAgent, "the agent's engines, with its mirrors of their caches and its readers of their events", true},
 		{pathConfig, "the configuration file: whether its content is in force, and which keys wait for a restart of this process", true},
+		{pathDrains, "the workers and nodes that operators have drained, and the requests that are left there", true},
 		{pathKV, "the stores of KV blocks: their tiers, their blocks and the engines that use them; see kv.md", true},
+		{pathDrain, `with POST: drains a worker or a node, {"name": NAME}, or ends the drain, {"name": NAME, "undo": true}`, false},
 		{pathKVPin, `with POST: pins blocks for a time, {"model": NAME, "hashes": [HASH], "keys": [KEY], "ttl": "1h"}; 0 ends pins`, false},
 		{pathKVPrefetch, `with POST: loads blocks into host memory, {"model": NAME, "hashes": [HASH], "keys": [KEY]}`, false},
 		{pathKVFlush, `with POST: drops all blocks of a store, {"model": NAME}, or only its blocks in "tier": "host" or "disk"`, false},
@@ -145,6 +153,7 @@ func Handler(s Sources) http.Handler {
 		})
 	}
 	s.addFleet(p)
+	s.addDrains(p)
 	s.addRouter(p)
 	if s.XDS != nil {
 		p.addPage(pathXDS, func(w http.ResponseWriter, r *http.Request) {

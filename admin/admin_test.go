@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
@@ -131,7 +133,8 @@ func newWorld(t *testing.T) *world {
 		Envoys: func() []accesslog.Envoy {
 			return []accesslog.Envoy{{Name: "edge-1", Ends: "stream_end", Followed: 2, ByResponse: 1, ByStreamEnd: 7}}
 		},
-		XDS: func() xds.Status { return exampleXDS },
+		XDS:    func() xds.Status { return exampleXDS },
+		Drains: discovery.NewDrains(w.fleet, slog.New(slog.DiscardHandler)),
 		Config: func() configfile.Status {
 			return configfile.Status{
 				Path: "/etc/stator/stator.yaml", Digest: "5b1d9c70b2f0a4e1", Applied: w.now, Pending: []string{"prompts.memoryBytes"},

@@ -26,7 +26,7 @@ const (
 func (p *pages) post(path string, h http.HandlerFunc) {
 	p.mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
-			http.Error(w, "browsers may not change anything here: use stator kv or curl", http.StatusForbidden)
+			http.Error(w, "browsers may not change anything here: use stator kv, stator drain or curl", http.StatusForbidden)
 			return
 		}
 		media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")

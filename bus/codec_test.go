@@ -55,6 +55,8 @@ var (
 	}}}
 	sampleSlots = Slots{Node: "n", Slots: []Slot{{Name: "n.a", Model: "m", Role: fleet.Prefill, Running: true}, {Name: "n.b", Model: "m"}}}
 
+	sampleDrains = []Drain{{Name: "n", At: time.UnixMilli(5000)}, {Name: "n.a", At: time.UnixMilli(6000), Over: true}}
+
 	sampleKVStores = KVStores{Node: "n", Stores: []KVStore{{Model: "m", Address: "10.0.0.1:7600"}, {Model: "o", Address: "n.example:1"}}}
 
 	sampleAssignment = Assignment{
@@ -80,6 +82,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add(encode(slotsMessage(&sampleSlots)))
 	f.Add(encode(assignmentMessage(&sampleAssignment)))
 	f.Add(encode(kvStoresMessage(&sampleKVStores)))
+	f.Add(encode(drainsMessage(sampleDrains)))
 	f.Add([]byte{1, 0x9f})
 
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -92,6 +95,7 @@ func FuzzMessages(f *testing.F) {
 		checkDemand(t, data)
 		checkSlots(t, data)
 		checkKVStores(t, data)
+		checkDrains(t, data)
 		checkEvents(t, data)
 	})
 }
@@ -148,6 +152,17 @@ func checkKVStores(t *testing.T, data []byte) {
 	again, err := decodeKVStores(&busv1.KVStores{}, encode(kvStoresMessage(&s)))
 	if err != nil || !reflect.DeepEqual(again, s) {
 		t.Fatalf("stores %+v became %+v, %v", s, again, err)
+	}
+}
+
+func checkDrains(t *testing.T, data []byte) {
+	list, err := decodeDrains(&busv1.Drains{}, data, time.Now())
+	if err != nil {
+		return
+	}
+	again, err := decodeDrains(&busv1.Drains{}, encode(drainsMessage(list)), time.Now())
+	if err != nil || !reflect.DeepEqual(again, list) {
+		t.Fatalf("drains %+v became %+v, %v", list, again, err)
 	}
 }
 

@@ -23,6 +23,7 @@
 //	stator.v1.<cluster>.gone                      access logs that Envoys closed
 //	stator.v1.<cluster>.demand.<replica>          what clients have asked of a replica of the router
 //	stator.v1.<cluster>.kvstore.<node>            where other nodes fetch the KV blocks of a node
+//	stator.v1.<cluster>.drains                    operators' orders to drain workers and nodes
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.replay    requests for past batches
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.snapshot  requests for a snapshot, page by page
 //	stator.v1.<cluster>.answer.<node>.<random>    answers to these requests, for the router that has made the subject

@@ -224,6 +224,11 @@ const (
 
 // subscribe calls handle for every message of a subject, one at a time, until ctx ends.
 func (l *link) subscribe(ctx context.Context, subject string, handle func(*nats.Msg)) error {
+	return l.subscribeThen(ctx, subject, func() {}, handle)
+}
+
+// subscribeThen is subscribe that calls begun when a message that is published from then on would arrive.
+func (l *link) subscribeThen(ctx context.Context, subject string, begun func(), handle func(*nats.Msg)) error {
 	sub, err := l.nc.SubscribeSync(subject)
 	if err != nil {
 		return fmt.Errorf("subscribe to %s: %w", subject, err)
@@ -233,6 +238,8 @@ func (l *link) subscribe(ctx context.Context, subject string, handle func(*nats.
 	if err := sub.SetPendingLimits(maxWaitingMessages, maxWaitingBytes); err != nil {
 		return fmt.Errorf("subscribe to %s: %w", subject, err)
 	}
+
+	begun()
 
 	// The client keeps the messages that wait. It reports once that it has dropped some.
 	for {

@@ -148,13 +148,13 @@ func (u *User) Permissions(cluster string) Permissions {
 		return Permissions{
 			Publish: append([]string{
 				s.message("book", "*"), s.message("demand", "*"), s.message("ends", "*"), s.message("gone"), s.message("rpc", ">"),
+				s.message("drains"),
 			}, s.watch()...),
 			Subscribe: []string{s.message("kv", "*"), s.message("load", ">"), s.message("book", "*"), s.message("ends", "*"),
-				s.message("gone"),
-				s.message("answer", "*", "*"), inbox},
+				s.message("gone"), s.message("drains"), s.message("answer", "*", "*"), inbox},
 		}
 	case RoleControl:
-		return Permissions{Publish: s.watch(), Subscribe: []string{inbox}}
+		return Permissions{Publish: append(s.watch(), s.message("drains")), Subscribe: []string{s.message("drains"), inbox}}
 	case RolePlanner:
 		// It has no consumer on the buckets that it writes.
 		return Permissions{
@@ -162,9 +162,9 @@ func (u *User) Permissions(cluster string) Permissions {
 				s.key(planBucket, planKey), s.info(planBucket), s.getEntry(planBucket),
 				s.key(leaderBucket, leaderKey), s.info(leaderBucket), s.getEntry(leaderBucket),
 				s.key(scaleBucket, wantedKey), s.info(scaleBucket), s.getEntry(scaleBucket),
-				s.key(assignBucket, "*"), s.info(assignBucket), s.getEntry(assignBucket),
+				s.key(assignBucket, "*"), s.info(assignBucket), s.getEntry(assignBucket), s.message("drains"),
 			}, append(s.consume(workerBucket), s.consume(slotsBucket)...)...),
-			Subscribe: []string{s.message("demand", "*"), s.message("load", ">"), s.message("book", "*"), inbox},
+			Subscribe: []string{s.message("demand", "*"), s.message("load", ">"), s.message("book", "*"), s.message("drains"), inbox},
 		}
 	case RoleScaler:
 		return Permissions{

@@ -39,6 +39,7 @@ const (
 	kindDemand   kind = "demand"
 	kindSlots    kind = "slots"
 	kindKVStores kind = "kv_stores"
+	kindDrains   kind = "drains"
 
 	kindAssignment kind = "assignment"
 )
@@ -50,6 +51,7 @@ const (
 	warnPermission kind = "permission"
 	warnLifetime   kind = "lifetime"
 	warnKVStores   kind = "kv_stores"
+	warnDrains     kind = "drains"
 )
 
 // encode returns the bytes of a message. The messages have no field whose value could be refused, so an error is a mistake

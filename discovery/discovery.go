@@ -129,7 +129,7 @@ func (w *watcher) mustSettle(worker *fleet.Worker) bool {
 	}
 	others := false
 	for _, m := range w.Fleet.Snapshot().Workers {
-		if m.Name == worker.Name && m.Address == worker.Address && (m.State == fleet.Ready || m.DrainedByPlan()) {
+		if m.Name == worker.Name && m.Address == worker.Address && (m.State == fleet.Ready || m.Withheld()) {
 			return false
 		}
 		others = others || m.Name != worker.Name && m.Model == worker.Model && m.State == fleet.Ready
@@ -155,7 +155,7 @@ func (w *watcher) expired(name string) {
 	switch {
 	case worker == nil:
 		return
-	case worker.State != fleet.Ready && !worker.DrainedByPlan(): // it gets no requests
+	case worker.State != fleet.Ready && !worker.Withheld(): // it gets no requests
 		w.remove(name, "its lease expired")
 		return
 	case !worker.Unleased.IsZero():

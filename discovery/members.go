@@ -38,7 +38,8 @@ type MembersConfig struct {
 type Members struct {
 	*Listed
 	cfg    MembersConfig
-	plans  *Plans        // nil if the plan is ignored
+	plans  *Plans // nil if the plan is ignored
+	drains *Drains
 	synced chan struct{} // closed when the workers of the bus are in the fleet
 }
 
@@ -48,7 +49,7 @@ func NewMembers(cfg MembersConfig) (*Members, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Members{Listed: listed, cfg: cfg, synced: make(chan struct{})}
+	m := &Members{Listed: listed, cfg: cfg, drains: NewDrains(cfg.Fleet, cfg.Log), synced: make(chan struct{})}
 	if !cfg.IgnorePlan {
 		m.plans = NewPlans(PlansConfig{Fleet: cfg.Fleet, Log: cfg.Log, Metrics: cfg.Metrics})
 	}
@@ -85,6 +86,7 @@ func (m *Members) FollowBus(ctx context.Context, b *bus.Bus) error {
 		defer stop()
 		leases = Bus(ctx, Config{Bus: b, Fleet: m.cfg.Fleet, Log: m.cfg.Log, Listed: m.Listed, Settle: m.cfg.Settle, Synced: synced})
 	})
+	all.Go(func() { m.drains.Run(ctx, b) })
 	if m.plans != nil {
 		all.Go(func() {
 			defer stop()
@@ -94,6 +96,9 @@ func (m *Members) FollowBus(ctx context.Context, b *bus.Bus) error {
 	all.Wait()
 	return errors.Join(leases, plans)
 }
+
+// Drains returns the orders of operators.
+func (m *Members) Drains() *Drains { return m.drains }
 
 // Synced returns a channel that is closed when the workers that the bus had at the start are in the fleet.
 func (m *Members) Synced() <-chan struct{} { return m.synced }

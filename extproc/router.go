@@ -166,6 +166,9 @@ func (r *Router) Feed() *feed.Feed { return r.feed }
 // Promises returns the tokens that decisions have promised of each worker's cache, and the tokens that its engine has found.
 func (r *Router) Promises() []drift.WorkerStats { return r.drift.Stats() }
 
+// Drains returns the orders of operators.
+func (r *Router) Drains() *discovery.Drains { return r.members.Drains() }
+
 // Peers returns the bookings of the other replicas.
 func (r *Router) Peers() *peers.Receiver { return r.peers }
 
@@ -265,6 +268,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 		followers.Go(func() { r.followBus(ctx, cfg.Bus) })
 	case cfg.Peers != nil:
 		followers.Go(func() { r.followReplicas(ctx, cfg.Peers) })
+		followers.Go(func() { r.members.Drains().Run(ctx, cfg.Peers) })
 		fallthrough
 	default:
 		followers.Go(func() { _ = r.members.FollowBus(ctx, nil) })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,6 +44,9 @@ type Config struct {
 	PastBatches int
 	// Store returns the store of KV blocks of a model on this node, of which routers take account. It may be nil.
 	Store func(model string) fleet.Store
+	// DrainTime bounds how long engines may go on with their requests after Run's context has ended, without new ones; 0 stops
+	// them at once.
+	DrainTime time.Duration
 	// Hard ends when engines must be killed instead of stopped. Nil never ends.
 	Hard context.Context
 }
@@ -138,9 +142,12 @@ func (a *Agent) stopObsolete() {
 	}
 }
 
-// Run keeps the engines running until ctx ends, then stops them and returns when they are gone. Engines that
+// Run keeps the engines running until ctx ends, then drains and stops them, and returns when they are gone. Engines that
 // survive the agent run on.
 func (a *Agent) Run(ctx context.Context) error {
+	life, end := context.WithCancel(context.WithoutCancel(ctx)) // of the engines
+	defer end()
+
 	// Engines publish events until they have ended, which may be some time after ctx.
 	var writer sync.WaitGroup
 	defer writer.Wait()
@@ -156,11 +163,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.followPlan(ctx, &all)
 	}
 	shut := a.roster.open(func(s *supervisor) {
-		life, quit := context.WithCancel(ctx)
+		own, quit := context.WithCancel(life)
 		s.quit = quit
 		all.Go(func() {
 			defer quit()
-			s.keepAlive(life)
+			s.keepAlive(own)
 		})
 	})
 	all.Go(func() { a.forgetObsolete(ctx) })
@@ -172,8 +179,28 @@ func (a *Agent) Run(ctx context.Context) error {
 
 	<-ctx.Done()
 	shut()
+	a.drainAll()
+	end()
 	all.Wait()
 	return nil
+}
+
+// drainAll drains the engines that end with the agent, and returns when they have ended, or must be killed.
+func (a *Agent) drainAll() {
+	if a.cfg.DrainTime <= 0 {
+		return
+	}
+	for _, s := range a.roster.all() {
+		if !s.launch.Survive {
+			s.order(orders{drain: a.cfg.DrainTime})
+		}
+	}
+
+	left := func() bool {
+		return slices.ContainsFunc(a.roster.all(), func(s *supervisor) bool { return !s.launch.Survive && s.isRunning() })
+	}
+	for left() && backoff.Sleep(a.cfg.Hard, a.draining.look) == nil { // each drain ends at its deadline
+	}
 }
 
 // Processes returns the process ids of the engines that run now, by worker.

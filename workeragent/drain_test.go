@@ -320,3 +320,24 @@ func TestReload(t *testing.T) {
 	s.awaitGone("a")
 	testkit.Eventually(t, "the engine is forgotten", func() bool { return len(s.agent.Status()) == 1 })
 }
+
+// TestAgentDrains: an agent that stops has its engines end their requests first, without new ones.
+func TestAgentDrains(t *testing.T) {
+	s := runChanged(t, testSite(t), Config{DrainTime: time.Minute}, func(a *Agent) { a.draining = quickDraining }, simulated("a"))
+	w := s.await("a", fleet.Ready, 0)
+	answered := make(chan string, 1)
+	go func() {
+		answered <- post(w.Address, "/v1/completions", `{"model": "sim", "prompt": "x", "max_tokens": 600}`)
+	}()
+	testkit.Eventually(t, "the request runs", func() bool {
+		return strings.Contains(page(w.Address), `vllm:num_requests_running{engine="0",model_name="sim"} 1`)
+	})
+
+	s.stop()
+	if text := <-answered; !strings.Contains(text, `"finish_reason":"length"`) {
+		t.Errorf("the answer is %s", text)
+	}
+	if got := s.states("a"); !strings.HasSuffix(got, "ready draining gone") || s.ends(drainIdle) != 1 {
+		t.Errorf("a was %s; %d drains were idle", got, s.ends(drainIdle))
+	}
+}

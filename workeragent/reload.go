@@ -65,7 +65,7 @@ func (a *Agent) Reload(launches []engine.Launch, drain time.Duration) error {
 	byPlan := a.cfg.Scaled && a.assigned.any()
 	a.roster.mu.Lock()
 	defer a.roster.mu.Unlock()
-	kept := map[string]bool{} // the names of launches
+	kept := map[string]bool{}              // the names of launches
 	next := slices.Clone(a.roster.engines) // as forgetObsolete does, this replaces the list
 	for _, l := range launches {
 		kept[l.Name] = true

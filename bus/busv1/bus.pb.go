@@ -1438,6 +1438,112 @@ func (x *KVStore) GetAddress() string {
 	return ""
 }
 
+// Drains are the workers and nodes that operators have taken out of service.
+type Drains struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Drains        []*Drain               `protobuf:"bytes,1,rep,name=drains" json:"drains,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drains) Reset() {
+	*x = Drains{}
+	mi := &file_bus_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drains) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drains) ProtoMessage() {}
+
+func (x *Drains) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drains.ProtoReflect.Descriptor instead.
+func (*Drains) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Drains) GetDrains() []*Drain {
+	if x != nil {
+		return x.Drains
+	}
+	return nil
+}
+
+// Drain is the last order for one worker or node.
+type Drain struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Name           string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	AtMilliseconds int64                  `protobuf:"varint,2,opt,name=at_milliseconds,json=atMilliseconds" json:"at_milliseconds,omitempty"` // of the order, since 1970
+	Over           bool                   `protobuf:"varint,3,opt,name=over" json:"over,omitempty"`                                           // the order ended a drain
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Drain) Reset() {
+	*x = Drain{}
+	mi := &file_bus_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drain) ProtoMessage() {}
+
+func (x *Drain) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drain.ProtoReflect.Descriptor instead.
+func (*Drain) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Drain) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Drain) GetAtMilliseconds() int64 {
+	if x != nil {
+		return x.AtMilliseconds
+	}
+	return 0
+}
+
+func (x *Drain) GetOver() bool {
+	if x != nil {
+		return x.Over
+	}
+	return false
+}
+
 var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
@@ -1556,7 +1662,13 @@ const file_bus_proto_rawDesc = "" +
 	"\x06stores\x18\x02 \x03(\v2\x16.stator.bus.v1.KVStoreR\x06stores\"9\n" +
 	"\aKVStore\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddressB3Z*github.com/stator-project/stator/bus/busv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"6\n" +
+	"\x06Drains\x12,\n" +
+	"\x06drains\x18\x01 \x03(\v2\x14.stator.bus.v1.DrainR\x06drains\"X\n" +
+	"\x05Drain\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12'\n" +
+	"\x0fat_milliseconds\x18\x02 \x01(\x03R\x0eatMilliseconds\x12\x12\n" +
+	"\x04over\x18\x03 \x01(\bR\x04overB3Z*github.com/stator-project/stator/bus/busv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_bus_proto_rawDescOnce sync.Once
@@ -1570,7 +1682,7 @@ func file_bus_proto_rawDescGZIP() []byte {
 	return file_bus_proto_rawDescData
 }
 
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_bus_proto_goTypes = []any{
 	(*Worker)(nil),          // 0: stator.bus.v1.Worker
 	(*ReplayRequest)(nil),   // 1: stator.bus.v1.ReplayRequest
@@ -1591,10 +1703,12 @@ var file_bus_proto_goTypes = []any{
 	(*Assignment)(nil),      // 16: stator.bus.v1.Assignment
 	(*KVStores)(nil),        // 17: stator.bus.v1.KVStores
 	(*KVStore)(nil),         // 18: stator.bus.v1.KVStore
-	(*Batch)(nil),           // 19: stator.bus.v1.Batch
+	(*Drains)(nil),          // 19: stator.bus.v1.Drains
+	(*Drain)(nil),           // 20: stator.bus.v1.Drain
+	(*Batch)(nil),           // 21: stator.bus.v1.Batch
 }
 var file_bus_proto_depIdxs = []int32{
-	19, // 0: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
+	21, // 0: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
 	3,  // 1: stator.bus.v1.ReplayReply.position:type_name -> stator.bus.v1.Position
 	6,  // 2: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
 	9,  // 3: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
@@ -1602,11 +1716,12 @@ var file_bus_proto_depIdxs = []int32{
 	13, // 5: stator.bus.v1.Demand.models:type_name -> stator.bus.v1.ModelDemand
 	15, // 6: stator.bus.v1.Slots.slots:type_name -> stator.bus.v1.Slot
 	18, // 7: stator.bus.v1.KVStores.stores:type_name -> stator.bus.v1.KVStore
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	20, // 8: stator.bus.v1.Drains.drains:type_name -> stator.bus.v1.Drain
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }
@@ -1621,7 +1736,7 @@ func file_bus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/internal/cli"
@@ -28,6 +29,8 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	ports := f.String("engine-ports", engine.DefaultPorts, "`range` of the engines' ports; agents of one host may share it")
 	stateDir := f.String("state-dir", "", "`folder` of engines that survive the agent (launch[].survive); one agent at a time uses it")
 	stopEngines := f.Bool("stop-engines", false, "stop the engines in --state-dir that have survived their agent, and end")
+	drain := f.Duration("drain-time", time.Minute,
+		"how long engines go on with their requests, without new ones, when the agent stops; 0s stops them at once")
 	if err := f.Read(args); err != nil {
 		return err
 	}
@@ -72,7 +75,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	}
 	a, err := workeragent.New(workeragent.Config{Launches: wanted, Scaled: p.cfg.Planner.ByAgents(), Node: *node, Site: site, State: state,
 		Bus: p.bus, Log: p.log, Metrics: p.reg,
-		IndexBytes: p.cfg.Index.MaxBytes, Store: reportedStore(stores), Hard: env.hard})
+		IndexBytes: p.cfg.Index.MaxBytes, Store: reportedStore(stores), DrainTime: *drain, Hard: env.hard})
 	if err != nil {
 		return err
 	}

@@ -103,6 +103,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		Ready: func() error { return cmp.Or(p.foundNone(), router.ReadyModels()) },
 		Fleet: router.Fleet().Snapshot, Router: router.Routes(), Feed: router.Feed(), Peers: router.Peers(),
 		Coverage: router.Coverage, Promises: router.Promises, Envoys: router.Envoys, Degraded: router.Degraded,
+		Drains: router.Drains(), OnBus: p.bus != nil,
 	})
 }
 

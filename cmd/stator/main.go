@@ -52,6 +52,7 @@ func commands() []command {
 		{"replay", "play a trace against a simulated fleet and print the figures", runReplay},
 		{"explain", "print why a request went to its worker", runExplain},
 		{"validate", "check a configuration file", runValidate},
+		{"drain", "take a worker or a node out of service, and wait for its requests", runDrain},
 		{"doctor", "find what is wrong with a running fleet, and what to do", runDoctor},
 		{"kv", "show and change a node's store of KV blocks", runKV},
 		{"envoy", "print the bootstrap of an Envoy that you run, or what to add to one that you have", runEnvoy},

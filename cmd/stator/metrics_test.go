@@ -21,6 +21,7 @@ import (
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kvsource"
@@ -77,6 +78,13 @@ func metricParts(t *testing.T) []metricPart {
 	every, router, control, plans, agent, onBus := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()
 	testkit.JoinBus(t, bus.Config{Embedded: testkit.Server(t), Metrics: onBus})
 	every.Registry = newRegistry()
+	file := filepath.Join(t.TempDir(), "stator.yaml")
+	if err := os.WriteFile(file, defaultConfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := configfile.NewFollower(configfile.FollowerConfig{Path: file, Read: configfile.Read, Metrics: every}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := extproc.New(extproc.Config{Settings: cfg, Log: log, Metrics: router}); err != nil {
 		t.Fatal(err)
 	}

@@ -286,7 +286,7 @@ func (u *up) sources() admin.Sources {
 	return admin.Sources{
 		Metrics: u.reg, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(), Plan: u.planner.Current,
 		Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises, Envoys: u.router.Envoys,
-		Config: u.configStatus(), Agent: u.agent.Status,
+		Drains: u.router.Drains(), OnBus: true, Config: u.configStatus(), Agent: u.agent.Status,
 		EnvoyMetrics: u.envoy.Metrics, KV: kvSources(u.stores), XDS: u.control.server.Status,
 		Degraded: func() error {
 			var file error

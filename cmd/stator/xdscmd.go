@@ -71,7 +71,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 			return c.reload(cfg, s)
 		})
 	})
-	return p.runParts(ctx, admin.Sources{Fleet: c.fleet.Snapshot, XDS: c.server.Status})
+	return p.runParts(ctx, admin.Sources{Fleet: c.fleet.Snapshot, Drains: c.members.Drains(), OnBus: p.bus != nil, XDS: c.server.Status})
 }
 
 func (o *xdsFlags) addFlags(f *cli.Flags) {

@@ -87,9 +87,11 @@ type Fleet struct {
 	members map[string]*member // guarded by mu
 	sorted  []*member          // guarded by mu; members by name
 	planned map[string]Planned // guarded by mu; the entries of the last plan, by name
-	free    []RankID           // guarded by mu; oldest first
-	next    RankID             // guarded by mu
-	changed chan struct{}      // guarded by mu; closed and replaced at each change
+	// withheld are the workers and nodes that operators have drained.
+	withheld map[string]bool // guarded by mu; replaced, not changed
+	free     []RankID        // guarded by mu; oldest first
+	next     RankID          // guarded by mu
+	changed  chan struct{}   // guarded by mu; closed and replaced at each change
 	// reshaped means that the last snapshot has other names or numbers of ranks than the members. Guarded by mu.
 	reshaped bool
 }

@@ -83,6 +83,12 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 			return err.Error() + "\n"
 		}
 		return w.said(changed)
+	case "withhold":
+		names := map[string]bool{}
+		for _, a := range d.CmdArgs {
+			names[a.Key] = true
+		}
+		return w.said(w.fleet.SetWithheld(names))
 	case "weights":
 		return weights(w.fleet.Snapshot().Workers)
 	case "watch":
@@ -124,7 +130,9 @@ func weights(workers []*fleet.Worker) string {
 	text := ""
 	for _, w := range workers {
 		text += fmt.Sprintf("%s %s, weight %d of %d", w.Name, w.State, w.Weight, w.ConfiguredWeight())
-		if w.DrainedByPlan() {
+		if w.DrainedByOperator() {
+			text += ", by an operator; without the plan " + w.StateWithoutPlan().String()
+		} else if w.Withheld() {
 			text += ", by the plan"
 		}
 		text += "\n"

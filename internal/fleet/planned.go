@@ -47,18 +47,30 @@ func (f *Fleet) shownLocked(m *member) Worker {
 	w := m.worker
 	w.State = m.health.effective(w.State)
 	p, isPlanned := f.planned[w.Name]
-	if !isPlanned {
-		return w
+	if isPlanned {
+		w.configured = w.Weight
+		w.Weight = p.Weight
 	}
-
-	w.configured = w.Weight
-	w.Weight = p.Weight
-	if p.Drain && (w.State == Ready || w.State == Starting) {
+	w.byOperator = len(f.withheld) > 0 && (f.withheld[w.Name] || f.withheld[NodeOf(w.Name)])
+	if (p.Drain || w.byOperator) && (w.State == Ready || w.State == Starting) {
 		w.undrained = w.State
 		w.State = Draining
-		w.drained = true
+		w.withheld = true
 	}
 	return w
+}
+
+// SetWithheld replaces the workers that operators have drained, by their names or by the names of their nodes, and reports whether that
+// changed any worker of the fleet. Like a plan's drains they hold for workers that are not there yet, and for every epoch.
+func (f *Fleet) SetWithheld(names map[string]bool) (changed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.withheld = names
+	changed = f.refreshLocked()
+	if changed {
+		f.assembleLocked()
+	}
+	return changed
 }
 
 // ConfiguredWeight returns the weight that the source of the worker sets, whatever a plan sets.
@@ -69,26 +81,29 @@ func (w *Worker) ConfiguredWeight() uint32 {
 	return w.Weight
 }
 
-// DrainedByPlan reports whether the worker of a snapshot is draining because of a plan alone: by its source and its health it is
-// ready or starting.
-func (w *Worker) DrainedByPlan() bool { return w.drained }
+// Withheld reports whether the worker of a snapshot is draining because of a plan or an operator alone: by its source and its health it
+// is ready or starting.
+func (w *Worker) Withheld() bool { return w.withheld }
 
-// StateWithoutPlan returns the state that follows from the worker's source and health alone, whatever a plan drains.
+// DrainedByOperator reports whether an operator has drained the worker of a snapshot.
+func (w *Worker) DrainedByOperator() bool { return w.byOperator }
+
+// StateWithoutPlan returns the state that follows from the worker's source, its health and operators, whatever a plan drains.
 func (w *Worker) StateWithoutPlan() State {
-	if w.drained {
+	if w.withheld && !w.byOperator {
 		return w.undrained
 	}
 	return w.State
 }
 
-// unplanned takes the settings of a plan out of a worker of a snapshot, so that Put does not make them the worker's own.
+// unplanned takes the settings of a plan and of operators out of a worker of a snapshot, so that Put does not make them the worker's own.
 func (w *Worker) unplanned() {
 	if w.configured > 0 {
 		w.Weight = w.configured
 	}
-	if w.State == Draining { // else the caller has set another
-		w.State = w.StateWithoutPlan()
+	if w.State == Draining && w.withheld { // else the caller has set another
+		w.State = w.undrained
 	}
 	w.configured, w.undrained = 0, 0
-	w.drained = false
+	w.withheld, w.byOperator = false, false
 }

@@ -24,7 +24,9 @@ func (s *Snapshot) Unready(model string) string {
 			continue
 		}
 		text := w.Name + " is " + w.State.String()
-		if why := r.Load.Health().View().Why; w.drained {
+		if why := r.Load.Health().View().Why; w.byOperator {
+			text += " (an operator has drained it)"
+		} else if w.withheld {
 			text += " (the plan drains it)"
 		} else if why != "" {
 			text += " (" + why + ")"

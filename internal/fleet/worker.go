@@ -68,7 +68,8 @@ type Worker struct {
 	Unleased time.Time
 
 	configured uint32 // in a snapshot, the weight that the source reports, if a plan sets another; see ConfiguredWeight
-	drained    bool   // see DrainedByPlan
+	withheld   bool   // see Withheld
+	byOperator bool   // see DrainedByOperator
 	undrained  State  // the state of a drained worker without the plan
 }
 
