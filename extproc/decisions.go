@@ -71,9 +71,8 @@ func (r *rareErrors) logSometimes(err error) {
 // joins the two lines of the log.
 func endOf(e *messages.Entry, outcome string, now time.Time) *decisionlog.End {
 	return &decisionlog.End{
-		ID: e.Decision, At: now, Outcome: outcome,
-		FirstByte: milliseconds(e.FirstByte), FirstToken: milliseconds(e.FirstToken), LastByte: milliseconds(e.LastByte),
-		Status: int(e.Status), ResponseBytes: e.ResponseBytes,
+		ID: e.Decision, At: now, Outcome: outcome, Served: e.Served, FirstByte: milliseconds(e.FirstByte),
+		FirstToken: milliseconds(e.FirstToken), LastByte: milliseconds(e.LastByte), Status: int(e.Status), ResponseBytes: e.ResponseBytes,
 	}
 }
 

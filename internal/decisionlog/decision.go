@@ -95,6 +95,8 @@ type Candidate struct {
 	Rank    int    `json:"rank"`
 	Address string `json:"address"`
 	Picked  bool   `json:"picked"`
+	// CapacityBlocks is the number of blocks that the rank's cache holds; 0 if it is not known.
+	CapacityBlocks int `json:"capacity_blocks,omitempty"`
 
 	// Overlap counts blocks of the prompt: on the device from the first one, and on each slower tier
 	// beyond the blocks of the faster ones.
@@ -201,7 +203,7 @@ func View(d *decision.Decision) Decision {
 func viewCandidate(c *decision.Candidate) Candidate {
 	s := &c.Score
 	return Candidate{
-		Worker: c.Worker, Rank: c.Rank, Address: c.Address, Picked: c.Picked,
+		Worker: c.Worker, Rank: c.Rank, Address: c.Address, Picked: c.Picked, CapacityBlocks: c.Capacity,
 		Overlap: Overlap{
 			Device: c.Overlap[fleet.Device], Host: c.Overlap[fleet.Host], Disk: c.Overlap[fleet.Disk], External: c.Overlap[fleet.External],
 		},

@@ -83,6 +83,8 @@ type End struct {
 	At time.Time `json:"at"`
 	// Outcome is the outcome of the access log: as_picked, retried, misdirected and so on.
 	Outcome string `json:"outcome"`
+	// Served is the address of the worker that answered; empty if none did, or if it is not known.
+	Served string `json:"served,omitempty"`
 	// FirstByte and LastByte are the times from the moment when Envoy had the request to the first and
 	// the last byte of the worker's answer, in milliseconds. They are 0 if there was no answer. An
 	// engine that streams may send headers, and so its first byte, long before its first token.
@@ -95,6 +97,8 @@ type End struct {
 	Status int `json:"status,omitempty"`
 	// ResponseBytes is the size of the answer's body, as the client received it.
 	ResponseBytes uint64 `json:"response_bytes"`
+	// OutputTokens is the number of tokens of the answer by its own usage; 0 if the router has not read it.
+	OutputTokens int `json:"output_tokens,omitempty"`
 }
 
 // Hash is a sequence hash. Its text is 16 hexadecimal digits.

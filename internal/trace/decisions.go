@@ -11,8 +11,15 @@ import (
 	"github.com/stator-project/stator/internal/decisionlog"
 )
 
-// decided is a request of a decision log.
+// Logged is a request of a decision log.
+type Logged struct {
+	ID, Model string
+	Arrival
+}
+
+// decided is a request of a decision log that is being read.
 type decided struct {
+	id        string
 	time      time.Time // of its arrival
 	prompt    Segments
 	session   string
@@ -30,33 +37,47 @@ const maxDecisions = 1 << 20
 // one of the logged hashes are equal up to there. It returns the number of arrivals, too. Requests whose
 // prompt was not read, and requests that no fleet could serve, are left out.
 //
-// A log does not have the number of tokens of an answer. It is estimated from the bytes of the answer and
+// Only the log of a shadow has the number of tokens of an answer. Else it is estimated from the bytes of the answer and
 // the bytes of a token in vLLM's answers, and is at most the client's bound. If the end of a request is
-// missing it is the client's bound, or 200.
+// missing, or has no bytes because a shadow has not seen them, it is the client's bound, or 200.
 func Decisions(r io.Reader) (next Source, n int, err error) {
-	list, err := readDecisions(r)
+	list, err := ReadDecisions(r, func(*decisionlog.Line) {})
 	if err != nil {
 		return nil, 0, err
 	}
+	arrivals := make([]Arrival, len(list))
+	for i := range list {
+		arrivals[i] = list[i].Arrival
+	}
+	return List(arrivals), len(arrivals), nil
+}
+
+// ReadDecisions is Decisions with the ids and the models of the requests, in order of their arrivals. Each receives every decision and
+// every end of the log, and must not keep the line.
+func ReadDecisions(r io.Reader, each func(*decisionlog.Line)) ([]Logged, error) {
+	list, err := readDecisions(r, each)
+	if err != nil {
+		return nil, err
+	}
 	if len(list) == 0 {
-		return nil, 0, errors.New("read decision log: it has no decision whose prompt was read")
+		return nil, errors.New("read decision log: it has no decision whose prompt was read")
 	}
 
 	slices.SortStableFunc(list, func(a, b *decided) int { return a.time.Compare(b.time) })
 	first, last := list[0].time, list[len(list)-1].time
 	if last.Sub(first) > maxTraceTime {
-		return nil, 0, fmt.Errorf("read decision log: it spans %s to %s, more than 100 years", first.Format(time.DateOnly),
+		return nil, fmt.Errorf("read decision log: it spans %s to %s, more than 100 years", first.Format(time.DateOnly),
 			last.Format(time.DateOnly))
 	}
 
-	arrivals := make([]Arrival, len(list))
+	out := make([]Logged, len(list))
 	for i, d := range list {
-		arrivals[i] = Arrival{At: d.time.Sub(first), Prompt: d.prompt, Session: d.session, Output: d.answerTokens()}
+		out[i] = Logged{d.id, d.model, Arrival{At: d.time.Sub(first), Prompt: d.prompt, Session: d.session, Output: d.answerTokens()}}
 	}
-	return List(arrivals), len(arrivals), nil
+	return out, nil
 }
 
-func readDecisions(r io.Reader) ([]*decided, error) {
+func readDecisions(r io.Reader, each func(*decisionlog.Line)) ([]*decided, error) {
 	log := decisionlog.NewReader(r)
 	var list []*decided
 	byID := map[string]*decided{}
@@ -72,11 +93,13 @@ func readDecisions(r io.Reader) ([]*decided, error) {
 			return nil, err
 		}
 
+		each(&line)
 		if line.End != nil {
-			if d := byID[line.End.ID]; d != nil {
-				d.output = d.estimateTokens(line.End.ResponseBytes)
-				delete(byID, line.End.ID)
+			d := byID[line.End.ID]
+			if d != nil && (line.End.ResponseBytes > 0 || line.End.Outcome != unconfirmed) {
+				d.output = cmp.Or(max(0, line.End.OutputTokens), d.estimateTokens(line.End.ResponseBytes))
 			}
+			delete(byID, line.End.ID)
 			continue
 		}
 		d, err := requestOf(&line, uint64(log.Line()))
@@ -93,6 +116,9 @@ func readDecisions(r io.Reader) ([]*decided, error) {
 		byID[line.Decision.ID] = d
 	}
 }
+
+// unconfirmed is the outcome of requests whose end was not seen as a whole.
+const unconfirmed = "unconfirmed"
 
 // firstRetryable is the lowest HTTP status of refusals that another fleet might not have made.
 const firstRetryable = 429
@@ -112,7 +138,7 @@ func requestOf(line *decisionlog.Line, number uint64) (*decided, error) {
 		return nil, fmt.Errorf("%d hashes, one for %d blocks, do not name %d blocks", len(line.Hashes), line.HashEvery, d.Blocks)
 	}
 
-	request := &decided{time: d.At, session: d.Session, model: d.Model, stream: d.Stream, maxTokens: d.MaxTokens}
+	request := &decided{id: d.ID, time: d.At, session: d.Session, model: d.Model, stream: d.Stream, maxTokens: d.MaxTokens}
 	if d.Queue != nil && !d.Queue.Since.IsZero() {
 		request.time = d.Queue.Since
 	}

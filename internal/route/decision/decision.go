@@ -116,6 +116,8 @@ type Candidate struct {
 	Rank    int
 	Address string
 	Picked  bool
+	// Capacity is the number of blocks that the rank's cache holds; 0 if it is not known.
+	Capacity int `json:",omitempty"`
 	// Overlap is in blocks: device from the root, each slower tier past the faster ones.
 	Overlap [fleet.Tiers]int
 	// Evicting is the number of further blocks on the device that the prompts that wait there will evict before this one is computed.
