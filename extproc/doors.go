@@ -52,10 +52,14 @@ func (r *Router) newDoors(cfg Config) {
 	if cfg.Relay != nil {
 		relayAt = cfg.Relay.Addr().String()
 	}
+	var feedback exchange.Feedback = d.accessLog
+	if cfg.Shadow {
+		feedback = &watcher{log: r.decisionLog}
+	}
 	d.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
 		Prefills: prefill.New(prefill.Config{Router: r.routes, Log: cfg.Log, Metrics: cfg.Metrics}),
-		Router:   r.routes, Started: time.Now(), Feedback: d.accessLog, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
-		TenantKey: cfg.TenantKey,
+		Router:   r.routes, Started: time.Now(), Feedback: feedback, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
+		TenantKey: cfg.TenantKey, Shadow: cfg.Shadow,
 	})
 	d.relay = relay.New(relay.Config{Requests: d.requests, Log: cfg.Log, Metrics: cfg.Metrics})
 	d.stream = stream.NewServer(d.requests, cfg.Log, cfg.Metrics)

@@ -40,6 +40,9 @@ type Config struct {
 	Log      *slog.Logger
 	// Relay is the listener of the relay, which Run serves; nil for none. Envoys must reach its address as it is.
 	Relay net.Listener
+	// Shadow means that the router decides about copies of requests, and that none of them goes where it sends them. Its decision log has
+	// them all, with the workers that served them.
+	Shadow bool
 	// TenantKey returns the key of tenants' cache salts; see exchange.Config.
 	TenantKey func() []byte
 	// Metrics registers the metrics of all parts. Two routers must not share one.
@@ -89,7 +92,7 @@ func New(cfg Config) (*Router, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.routes, err = r.newRoutes(settings, cfg.Relay != nil)
+	r.routes, err = r.newRoutes(settings, cfg.Relay != nil, cfg.Shadow)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +116,7 @@ func New(cfg Config) (*Router, error) {
 }
 
 // newRoutes returns the part that decides, without models.
-func (r *Router) newRoutes(settings *config.Config, relayed bool) (*route.Router, error) {
+func (r *Router) newRoutes(settings *config.Config, relayed, shadow bool) (*route.Router, error) {
 	speeds, err := ProfiledSpeeds(settings)
 	if err != nil {
 		return nil, err
@@ -123,6 +126,14 @@ func (r *Router) newRoutes(settings *config.Config, relayed bool) (*route.Router
 	cfg := route.Config{
 		Seed: rand.Uint64(), Replica: r.replica, PredictFor: r.feed.Lifetime, Speeds: speeds,
 		Served: r.requestServed, Missing: r.loads.want, Relayed: relayed, Counted: r.decided,
+	}
+	if shadow {
+		// No adapter is loaded for copies, and the planner counts requests once. The decision log needs all candidates.
+		cfg.Shadow = true
+		cfg.Missing = nil
+		cfg.Counted = nil
+		cfg.Decisions = shadowDecisions
+		cfg.Candidates = shadowCandidates
 	}
 	if r.decisionLog != nil {
 		cfg.Decided = r.decisionLog.Decided

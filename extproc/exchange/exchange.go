@@ -247,6 +247,11 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	}
 	x.decision = x.svc.decisions.Get().(*decision.Decision)
 	d := x.svc.router.DecideInto(x.decision, &req, now)
+	if x.svc.shadow && d.Outcome == decision.Picked {
+		r := Reply{Pick: d, Last: true}
+		x.follow(&r)
+		return r
+	}
 	if d.Outcome == decision.Refused {
 		return x.conclude(d, nil, now)
 	}

@@ -24,6 +24,8 @@ type Ending struct {
 	// to the end of the response; 0 for what the door has not seen. ResponseBytes is the part of its body that the door has seen.
 	FirstByte, FirstToken, LastByte time.Duration
 	ResponseBytes                   uint64
+	// Output is the number of tokens of the response by its usage; 0 if the door has not read it.
+	Output int
 	// Unseen means that the request may go on: Envoy has stopped sending events of it.
 	Unseen bool
 }
@@ -64,6 +66,9 @@ func (x *Exchange) OnResponseBody(bytes int, end bool, now time.Time) {
 		x.finish(now)
 	}
 }
+
+// OnUsage handles the number of tokens in the usage of the response.
+func (x *Exchange) OnUsage(output int) { x.ending.Output = output }
 
 // OnEnd handles the end of a followed request. over means that the request has ended; otherwise Envoy has only stopped
 // sending events of it. A response that is no stream of events is complete when the worker sends its headers, so that the

@@ -58,6 +58,7 @@ type Service struct {
 	prefills Prefills
 	clock    Clock
 	relay    string // its address; empty for none
+	shadow   bool
 	// tenantKey returns the key of tenants' salts.
 	tenantKey func() []byte
 	plans     plans
@@ -76,6 +77,8 @@ type Config struct {
 	Clock Clock
 	// Relay is the ip:port of the relay, as Envoys reach it; empty for none.
 	Relay string
+	// Shadow means that the requests are copies, and that no one awaits their decisions: see [route.Config].
+	Shadow bool
 	// TenantKey returns the key of tenants' cache salts, which must be secret, and the same in all routers of a gateway. Nil is a
 	// random one.
 	TenantKey func() []byte
@@ -88,7 +91,7 @@ type Config struct {
 // New returns a service that decides with cfg.Router.
 func New(set Settings, cfg Config) *Service {
 	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started,
-		relay: cfg.Relay, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, clock: cfg.Clock}
+		relay: cfg.Relay, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, clock: cfg.Clock, shadow: cfg.Shadow}
 	if s.tenantKey == nil {
 		key := []byte(rand.Text())
 		s.tenantKey = func() []byte { return key }
@@ -120,6 +123,9 @@ func (s *Service) Reserve(bytes int) bool { return s.bodies.Reserve(bytes) }
 
 // Free takes reserved bytes away.
 func (s *Service) Free(bytes int) { s.bodies.Free(bytes) }
+
+// IsShadow reports whether the requests are copies: see [Config].
+func (s *Service) IsShadow() bool { return s.shadow }
 
 // RelayBudget returns the budget of the bodies at the relay.
 func (s *Service) RelayBudget() *Budget { return &s.relayed }

@@ -28,7 +28,8 @@
 //	BUFFERED_PARTIAL      a body that Envoy's buffer holds is read; a longer one goes by load
 //	STREAMED, NONE        Envoy forwards the headers first, so the request goes by load; with several models it is refused
 //
-// With observability_mode Envoy ignores replies, so there are none. A setting that cannot work is logged, once for each Envoy.
+// With observability_mode Envoy ignores replies, so there are none. A router that is a shadow reads such streams, whose bodies come in
+// pieces, and follows all of them; another one ends them. A setting that cannot work is logged, once for each Envoy.
 //
 // # Followed requests
 //

@@ -95,8 +95,11 @@ func (d *door) answer(m *messages.Request, now time.Time) error {
 	case messages.ResponseHeaders:
 		d.OnResponse(exchange.Response{Status: m.Status, Served: m.Served, EventStream: m.EventStream}, m.EndOfStream, now)
 	case messages.ResponseBody:
+		if d.observed {
+			d.OnUsage(d.usage.read(m.Body))
+		}
 		d.OnResponseBody(len(m.Body), m.EndOfStream, now)
-		if d.responseMode == messages.FullDuplex {
+		if d.responseMode == messages.FullDuplex && !d.observed {
 			return d.sendPieces(to, m.Body, m.EndOfStream)
 		}
 	case messages.ResponseTrailers:
@@ -104,7 +107,13 @@ func (d *door) answer(m *messages.Request, now time.Time) error {
 	case messages.Trailers: // of the request, after a body that was whole without them
 	default:
 		d.srv.notices.logOnce(d.Source(), unexpected(m).Error())
-		return unexpected(m)
+		if !d.observed {
+			return unexpected(m)
+		}
+	}
+
+	if d.observed {
+		return nil
 	}
 	return d.stream.SendMsg(&messages.Response{To: to})
 }

@@ -81,7 +81,7 @@ func textsOf(format string) map[messages.Mode]string {
 // send sends a reply to the event of that phase.
 func (d *door) send(r exchange.Reply, answered exchange.Phase) error {
 	switch {
-	case r.Silent:
+	case r.Silent, d.observed:
 		return nil
 	case d.mode == messages.FullDuplex && answered == exchange.WantBody && r.Answer == nil:
 		return d.sendBack(r)

@@ -90,8 +90,10 @@ type door struct {
 	mode, responseMode messages.Mode
 	// foreign means that neither xds nor the snippet has configured the filter, so it may pass on the load balancer's namespace alone.
 	foreign  bool
-	trailers bool // the request has trailers, in mode FullDuplex
-	passing  bool // the decision was made with the headers, in mode Streamed, and the body follows
+	trailers bool  // the request has trailers, in mode FullDuplex
+	observed bool  // Envoy ignores replies, so there are none
+	usage    usage // of an observed response
+	passing  bool  // the decision was made with the headers, in mode Streamed, and the body follows
 }
 
 // Process serves one request of a client: a stream of *messages.Request.
@@ -159,6 +161,9 @@ func (d *door) serve(msg *messages.Request) (last bool, err error) {
 	if err != nil {
 		d.srv.requests.CountProtocolError()
 		d.srv.notices.logOnce(d.Source(), status.Convert(err).Message())
+		if d.observed {
+			return true, nil // an error would harm the request
+		}
 		return true, err
 	}
 
@@ -199,8 +204,12 @@ func (d *door) handle(m *messages.Request, now time.Time) (exchange.Reply, error
 	switch {
 	case m.Refused:
 		return d.OnOverload(now), nil
-	case m.Observed:
-		d.srv.notices.logOnce(d.Source(), "it ignores all decisions: remove observability_mode")
+	case m.Observed != d.srv.requests.IsShadow():
+		problem := "it ignores all decisions: remove observability_mode, or start the router with --shadow"
+		if !m.Observed {
+			problem = "it awaits decisions, and this router is a shadow: set observability_mode"
+		}
+		d.srv.notices.logOnce(d.Source(), problem)
 		return exchange.Reply{Last: true, Silent: true}, nil
 	case m.Kind == messages.Headers && d.Phase() == exchange.WantHeaders:
 		return d.onHeaders(m, now), nil
@@ -211,6 +220,11 @@ func (d *door) handle(m *messages.Request, now time.Time) (exchange.Reply, error
 	case m.Kind == messages.Trailers:
 		return d.onTrailers(m, now)
 	}
+
+	if d.observed {
+		return exchange.Reply{}, status.Error(codes.InvalidArgument, "a response came before the body of its request: set "+
+			"request_body_mode to STREAMED")
+	}
 	return exchange.Reply{}, unexpected(m)
 }
 
@@ -218,7 +232,13 @@ func (d *door) handle(m *messages.Request, now time.Time) (exchange.Reply, error
 func (d *door) onHeaders(m *messages.Request, now time.Time) exchange.Reply {
 	d.mode = m.Mode
 	d.responseMode = m.ResponseMode
-	r := d.OnHeaders(headOf(m), now)
+	d.observed = m.Observed
+	head := headOf(m)
+	if d.observed { // Envoy names no mode, and sends bodies in pieces
+		d.mode = messages.FullDuplex
+		head.Unread, head.Pieces = "", true
+	}
+	r := d.OnHeaders(head, now)
 	if d.Unread() {
 		d.noteUnread()
 	}

@@ -135,8 +135,11 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	if refused != nil {
 		return refused
 	}
-	w.judged.Candidates[won].Rank.Load.Health().Picked(d.At)
 	w.judged.Explain(d, won, r.cfg.Candidates)
+	if r.cfg.Shadow {
+		return nil
+	}
+	w.judged.Candidates[won].Rank.Load.Health().Picked(d.At)
 	r.predictor.Predict(d.ID, q.Session, q.Chain, &w.overlap, *w.judged.Candidates[won].Rank, d.At)
 	if !r.bookings.Has(d.ID) { // it has ended meanwhile, or the table is full
 		r.predictor.Forget(d.ID)
@@ -177,6 +180,9 @@ func (r *Router) book(w *workspace, q *request.Prepared, d *decision.Decision) (
 		}
 
 		won := q.Policy.Choose(j.Candidates, &q.PolicyInput, w.rng)
+		if r.cfg.Shadow {
+			return won, nil
+		}
 		c := &j.Candidates[won]
 		k := r.newBooking(q, j, c, d)
 		if try == maxRaces {

@@ -60,7 +60,7 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	if q.Model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
 		q.RouteByLoad() // embeddings leave nothing in a cache that a later request could use
 	}
-	q.MayWait = q.Model.Queue != nil && req.Ready != nil
+	q.MayWait = q.Model.Queue != nil && req.Ready != nil && !r.cfg.Shadow
 
 	w.prompt.Done = req.Done
 	if err := q.Prepare(&w.prompt, d); err != nil {

@@ -39,6 +39,9 @@ type Config struct {
 	// Speeds are the first estimates of workers' speeds, by their model: the values of a measured profile. The estimate for other models
 	// is perfmodel.DefaultSpeed().
 	Speeds map[string]perfmodel.Speed
+	// Shadow means that requests do not go where decisions send them, because another router decides. Nothing is booked or predicted, no
+	// request waits in a queue, and a decision changes no estimate. Load is what engines report.
+	Shadow bool
 	// Relayed means that requests can be sent to a prefill and a decode worker at once: for transfers with an address.
 	Relayed bool
 	// Decided receives each final decision, with the sequence hashes of its prompt's complete blocks. It
