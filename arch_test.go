@@ -58,6 +58,8 @@ var allowed = map[string][]string{
 	// The configuration's defaults and checks are those of the packages that use the values.
 	"internal/config": {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan", "internal/plan/forecast", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
 		"internal/route/pick", "internal/route/queue", "internal/route/serving"},
+	// It plays a log with a policy of its own.
+	"internal/shadow":        {"internal/decisionlog", "internal/route/pick", "internal/sim", "internal/trace"},
 	"internal/plan/capacity": {"internal/fleet", "internal/perfmodel"},
 	// A log has the plans and everything that they are made from.
 	"internal/plan/planlog": {"internal/fleet", "internal/perfmodel", "internal/plan"},

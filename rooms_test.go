@@ -29,7 +29,7 @@ var floors = [][]string{
 	{"internal/config", "internal/decisionlog"},
 	{"internal/trace", "internal/configfile", "internal/cli"},
 	{"internal/sim", "internal/tracefile"},
-	{"internal/replay", "bus"},
+	{"internal/replay", "internal/shadow", "bus"},
 	{"discovery", "xds", "planner", "envoy", "wasm", "kvbm"},
 	{"workeragent", "extproc", "enginesim"},
 	{"doctor", "admin", "internal/plansettings"},

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -41,6 +42,9 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	drain := f.Duration("drain-time", time.Minute,
 		"how long a router that stops goes on with responses that pass through it, which they do "+
 			"in Envoys that send them and no access log; give its process longer than that")
+	shadow := f.Bool("shadow", false,
+		"decide about copies of requests, which Envoys send with observability_mode, and change nothing: needs a decision log, of which "+
+			"`stator shadow report` makes a report")
 	decisions := ""
 	addDecisionLogFlag(f, &decisions)
 	if err := f.Read(args); err != nil {
@@ -53,6 +57,12 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	p.cfg.Decisions.Log = cmp.Or(decisions, p.cfg.Decisions.Log)
+	if *shadow {
+		if p.cfg.Decisions.Log == "" {
+			return errors.New("--shadow: name the file of its decisions with --decision-log FILE")
+		}
+		p.cfg.Decisions.HashEvery = 1 // the report needs to know where prompts part
+	}
 	if err := p.findWorkersOf(ctx, *healthAt); err != nil {
 		return err
 	}
@@ -64,7 +74,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	router, err := extproc.New(extproc.Config{Settings: p.cfg, Relay: relay, TenantKey: key, Log: p.log, Metrics: p.reg})
+	router, err := extproc.New(extproc.Config{Settings: p.cfg, Relay: relay, TenantKey: key, Shadow: *shadow, Log: p.log, Metrics: p.reg})
 	if err != nil {
 		return err
 	}

@@ -50,6 +50,7 @@ func commands() []command {
 		{"render", "print the prompts that a model's template makes of chats, in JSON lines", runRender},
 		{"hash", "print the block hashes of token ids, in JSON lines", runHash},
 		{"replay", "play a trace against a simulated fleet and print the figures", runReplay},
+		{"shadow", "report what the router would have changed, from the decision log of a shadow", runShadow},
 		{"explain", "print why a request went to its worker", runExplain},
 		{"validate", "check a configuration file", runValidate},
 		{"drain", "take a worker or a node out of service, and wait for its requests", runDrain},

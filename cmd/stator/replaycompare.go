@@ -90,8 +90,9 @@ func readResults(files []string) ([]replay.Run, error) {
 	return runs, nil
 }
 
-func writePage(path string, runs []replay.Run) error {
-	page, err := replay.Page(runs)
+// writePage writes a page with the runs, and with notes above them.
+func writePage(path string, runs []replay.Run, notes ...string) error {
+	page, err := replay.Page(runs, notes...)
 	if err != nil {
 		return err
 	}

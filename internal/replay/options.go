@@ -197,6 +197,25 @@ func (o *Options) Simulation(openDir func(path string) fs.FS) (sim.Config, error
 	return cfg, nil
 }
 
+// TakeFleet sets the number of engines, their blocks and the tokens of a block in cfg, except for those whose flags were given. 0
+// leaves the default. It returns the settings of the run.
+func (o *Options) TakeFleet(cfg *sim.Config, workers, blocks, blockSize int) string {
+	text := o.Settings()
+	for _, take := range []struct {
+		flag  string
+		into  *int
+		value int
+	}{{"workers", &cfg.Workers, workers}, {"blocks", &cfg.Engine.Blocks, blocks}, {"block-size", &cfg.Engine.BlockSize, blockSize}} {
+		given := false
+		o.flags.Visit(func(f *flag.Flag) { given = given || f.Name == take.flag })
+		if !given && take.value > 0 {
+			*take.into = take.value
+			text += fmt.Sprintf(" --%s %d", take.flag, take.value)
+		}
+	}
+	return strings.TrimSpace(text)
+}
+
 // Change returns the arrivals that are played: the first rows, repeated, and with jitter.
 func (o *Options) Change(next trace.Source) trace.Source {
 	if o.Rows > 0 {
@@ -231,7 +250,7 @@ func (o *Options) Settings() string {
 		}
 
 		value := f.Value.String()
-		if f.Name == "trace" || f.Name == "decisions" {
+		if f.Name == "trace" || f.Name == "decisions" || f.Name == "decision-log" {
 			value = path.Base(value)
 		}
 		if value == "true" {

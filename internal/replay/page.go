@@ -17,10 +17,12 @@ var pageText string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
-// Page returns the comparison as a page of HTML. There must be at least one run.
-func Page(runs []Run) ([]byte, error) {
+// Page returns the comparison as a page of HTML, with notes above it. There must be at least one run.
+func Page(runs []Run, notes ...string) ([]byte, error) {
 	var out bytes.Buffer
-	if err := pageTemplate.Execute(&out, newPage(runs)); err != nil {
+	p := newPage(runs)
+	p.Notes = notes
+	if err := pageTemplate.Execute(&out, p); err != nil {
 		return nil, fmt.Errorf("draw page: %w", err)
 	}
 	return out.Bytes(), nil
@@ -32,6 +34,7 @@ type page struct {
 	Rows   []pageRow
 	Curves []curveChart
 	Load   loadChart
+	Notes  []string // paragraphs
 }
 
 // pageRun is a run in the legend. Runs differ in dashes and marks as well as in colour, for readers who

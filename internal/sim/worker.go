@@ -79,10 +79,13 @@ func (s slow) Decode(d perfmodel.Decode) time.Duration {
 	return time.Duration(float64(s.Timing.Decode(d)) * s.factor)
 }
 
+// WorkerName returns the name by which routers, and policies of [Config].Chooser, know the engine of that number.
+func WorkerName(number int) string { return fmt.Sprintf("w%04d", number) }
+
 // newWorker returns a worker whose engine hashes blocks with its own seed. The router must find equal blocks
 // on engines whose hashes differ.
 func newWorker(number int, role fleet.Role, cfg *Config, beside func() bool) (*worker, error) {
-	w := &worker{number: number, name: fmt.Sprintf("w%04d", number), role: role, cfg: cfg.Engine, jobs: map[*job]struct{}{}, epoch: 1}
+	w := &worker{number: number, name: WorkerName(number), role: role, cfg: cfg.Engine, jobs: map[*job]struct{}{}, epoch: 1}
 	w.life.state = fleet.Ready
 	w.gpus = cfg.GPUs
 	if w.role == fleet.Prefill {

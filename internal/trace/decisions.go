@@ -96,7 +96,7 @@ func readDecisions(r io.Reader, each func(*decisionlog.Line)) ([]*decided, error
 		each(&line)
 		if line.End != nil {
 			d := byID[line.End.ID]
-			if d != nil && (line.End.ResponseBytes > 0 || line.End.Outcome != unconfirmed) {
+			if d != nil && (line.End.ResponseBytes > 0 || line.End.OutputTokens > 0 || line.End.Outcome != unconfirmed) {
 				d.output = cmp.Or(max(0, line.End.OutputTokens), d.estimateTokens(line.End.ResponseBytes))
 			}
 			delete(byID, line.End.ID)

@@ -101,17 +101,25 @@ func startInMode(t *testing.T, mode string) *inMode {
 // listener, the endpoints of the engines, and the address of the router.
 func startStatic(t *testing.T, configure func(port, endpoints, routerAt string) string) *inMode {
 	t.Helper()
+	return startStaticFleet(t, configure, 2, "/live", nil)
+}
+
+// startStaticFleet is startStatic with so many engines, a path that shows that Envoy answers, and further flags of the engines and the
+// router.
+func startStaticFleet(t *testing.T, configure func(port, endpoints, routerAt string) string, engines int, live string,
+	engineFlags []string, flags ...string) *inMode {
+	t.Helper()
 	var workers, endpoints []string
-	for i := range 2 {
+	for i := range engines {
 		at, events := freeAddress(t), "ipc://"+filepath.Join(t.TempDir(), "e")
-		start(t, "sim", "--listen-address", at, "--kv-events", events, "--log-level", "warn")
+		start(t, append([]string{"sim", "--listen-address", at, "--kv-events", events, "--log-level", "warn"}, engineFlags...)...)
 		workers = append(workers, fmt.Sprintf(`{name: sim-%d, address: "%s", kvEvents: %q}`, i, at, events))
 		endpoints = append(endpoints, endpoint(at))
 	}
 	routerAt, listen := freeAddress(t), freeAddress(t)
 	o := &inMode{gateway: &gateway{t: t, url: "http://" + listen, admin: freeAddress(t)}}
 	file := configFile(t, fmt.Sprintf("models: [{name: sim, path: \"builtin:sim\", workers: [%s]}]\n", strings.Join(workers, ", ")))
-	o.router = start(t, "extproc", "--config", file, "--listen-address", routerAt, "--admin-address", o.admin)
+	o.router = start(t, append([]string{"extproc", "--config", file, "--listen-address", routerAt, "--admin-address", o.admin}, flags...)...)
 
 	_, port, _ := strings.Cut(listen, ":")
 	config := filepath.Join(t.TempDir(), "envoy.yaml")
@@ -119,7 +127,7 @@ func startStatic(t *testing.T, configure func(port, endpoints, routerAt string) 
 		t.Fatal(err)
 	}
 	startCommand(t, exec.Command(envoyPath(t), "--config-path", config, "--use-dynamic-base-id", "--concurrency", "2", "--log-level", "warn"))
-	eventually(t, "the router knows both engines, and Envoy answers", func() error {
+	eventually(t, "the router knows all engines, and Envoy answers", func() error {
 		if _, err := get("http://" + o.admin + "/readyz"); err != nil {
 			return err
 		}
@@ -128,7 +136,7 @@ func startStatic(t *testing.T, configure func(port, endpoints, routerAt string) 
 				return fmt.Errorf("%s is %s", r.Worker, r.State)
 			}
 		}
-		_, err := get(o.url + "/live")
+		_, err := get(o.url + live)
 		return err
 	})
 	return o
