@@ -17,10 +17,8 @@ const (
 	maxWatched = 1 << 14
 )
 
-// A shadow is a router that decides about copies of requests: route.Config.Shadow keeps decisions without effect, package stream reads the
-// copies, and a watcher writes how they ended.
-
-// watcher writes the ends of a shadow's requests to its decision log. It implements exchange.Feedback.
+// watcher writes the ends of a shadow's requests to its decision log. It implements exchange.Feedback. The rest of a shadow is in package
+// route, whose decisions have no effect then, and in package stream, which reads the copies.
 type watcher struct {
 	log     *decisionlog.Writer // nil for none
 	watched atomic.Int64

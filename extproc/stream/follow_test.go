@@ -59,6 +59,13 @@ func (e *ends) one(t *testing.T) (ending exchange.Ending) {
 
 // following is a world whose requests are followed to their ends.
 func following(t *testing.T) (*world, *ends, extprocv3.ExternalProcessorClient) {
+	t.Helper()
+	return followingAs(t, false)
+}
+
+// followingAs is following. Its router may be a shadow.
+func followingAs(t *testing.T, shadow bool) (*world, *ends, extprocv3.ExternalProcessorClient) {
+	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // after the server has stopped
 	w, _ := served(t)
@@ -68,6 +75,7 @@ func following(t *testing.T) (*world, *ends, extprocv3.ExternalProcessorClient) 
 	w.Requests = exchange.New(w.Settings, exchange.Config{
 		Prefills: prefill.New(prefill.Config{Router: w.Router, Log: log, Metrics: w.Registry}),
 		Router:   w.Router, Started: start, TenantKey: doors.FixedKey, Feedback: e, Log: log, Metrics: w.Registry,
+		Shadow: shadow,
 	})
 	w.server = NewServer(w.Requests, log, w.Registry)
 	return w, e, serve(t, w)
