@@ -160,10 +160,6 @@ test-python: ## the tests of the Python package by which vLLM uses the store of 
 test-legs: $(ENVOY_STAMP) ## cancel each leg of split requests 40 times: how soon does it stop? (40 s)
 	go test ./test/scenario -run '^TestClientsLeaveEachLeg$$' -count 1 -v -timeout 20m -args -legs.trials 40 | grep 'leg was cancelled\|^ok\|FAIL'
 
-.PHONY: test-shadow
-test-shadow: $(ENVOY_STAMP) ## play two traces with a shadow, and again with the router in charge; predictions must be within 2 % (90 s)
-	go test ./test/scenario -run '^TestShadow$$' -count 1 -v -timeout 20m -args -shadow.compare
-
 .PHONY: test-hosts
 test-hosts: build ## cut a host of a cluster off 20 times: how soon are all caches exact again? (4 min; ARGS="-hosts.cut 30s")
 	go test ./test/scenario -run '^TestHosts$$' -count 1 -v -timeout 60m -args -hosts.cuts 20 -hosts.cut 10s $(ARGS)
@@ -444,6 +440,10 @@ bench-nixl: build-transfer $(VENV_NIXL)/.nixl-$(NIXL) ## what NIXL does on this 
 .PHONY: bench-affinity
 bench-affinity: build build-wasm ## what a fleet still finds in its caches while its router is away for 60 s, without and with the Wasm filter (12 min; ARGS="--rounds 1")
 	go run ./test/benchaffinity $(ARGS)
+
+.PHONY: bench-shadow
+bench-shadow: $(ENVOY_STAMP) ## predictions of a shadow beside what the router in charge found: two traces, two sizes of caches, three seeds (12 min)
+	STATOR_BENCH_SHADOW=1 go test ./test/scenario -run '^TestShadowFigures$$' -count 1 -v -parallel 3 -timeout 60m $(ARGS) | grep -v '^=== \|^ *--- PASS'
 
 .PHONY: demo-trace
 demo-trace: build ## replay a trace through Envoy under five policies (TRACE=path)

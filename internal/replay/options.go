@@ -79,6 +79,15 @@ func (o *Options) AddFleetFlags(group func(title string, define func())) {
 	group("Planner", func() { o.planning.addFlags(f) })
 }
 
+// AddCoreFlags adds those of [Options.AddFleetFlags] that suit a log: engines that both prefill and decode, and routers without a queue.
+func (o *Options) AddCoreFlags(group func(title string, define func())) {
+	f := o.flags
+	group("Engines", func() { o.addEngineFlags(f) })
+	group("Router", func() { o.addRouterFlags(f) })
+	group("Cost function", func() { o.cost.addFlags(f) })
+	group("What routers receive", func() { o.addEventFlags(f) })
+}
+
 func (o *Options) addEngineFlags(f *flag.FlagSet) {
 	c := &o.cfg
 	f.IntVar(&c.Workers, "workers", 4, "number of engines; they schedule as vLLM does")

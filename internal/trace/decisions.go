@@ -41,7 +41,7 @@ const maxDecisions = 1 << 20
 // the bytes of a token in vLLM's answers, and is at most the client's bound. If the end of a request is
 // missing, or has no bytes because a shadow has not seen them, it is the client's bound, or 200.
 func Decisions(r io.Reader) (next Source, n int, err error) {
-	list, err := ReadDecisions(r, func(*decisionlog.Line) {})
+	list, err := ReadDecisions(r, func(*decisionlog.Line) error { return nil })
 	if err != nil {
 		return nil, 0, err
 	}
@@ -53,8 +53,8 @@ func Decisions(r io.Reader) (next Source, n int, err error) {
 }
 
 // ReadDecisions is Decisions with the ids and the models of the requests, in order of their arrivals. Each receives every decision and
-// every end of the log, and must not keep the line.
-func ReadDecisions(r io.Reader, each func(*decisionlog.Line)) ([]Logged, error) {
+// every end of the log, and must not keep the line. Its errors end the reading.
+func ReadDecisions(r io.Reader, each func(*decisionlog.Line) error) ([]Logged, error) {
 	list, err := readDecisions(r, each)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func ReadDecisions(r io.Reader, each func(*decisionlog.Line)) ([]Logged, error) 
 	return out, nil
 }
 
-func readDecisions(r io.Reader, each func(*decisionlog.Line)) ([]*decided, error) {
+func readDecisions(r io.Reader, each func(*decisionlog.Line) error) ([]*decided, error) {
 	log := decisionlog.NewReader(r)
 	var list []*decided
 	byID := map[string]*decided{}
@@ -93,7 +93,9 @@ func readDecisions(r io.Reader, each func(*decisionlog.Line)) ([]*decided, error
 			return nil, err
 		}
 
-		each(&line)
+		if err := each(&line); err != nil {
+			return nil, log.Errorf("%w", err)
+		}
 		if line.End != nil {
 			d := byID[line.End.ID]
 			if d != nil && (line.End.ResponseBytes > 0 || line.End.OutputTokens > 0 || line.End.Outcome != unconfirmed) {

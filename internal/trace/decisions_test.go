@@ -101,6 +101,36 @@ func TestDecisionsAsTrace(t *testing.T) {
 	}
 }
 
+// TestDecisionsOfShadow: an answer has the tokens of its usage, or as many as its bytes. If the shadow has seen neither, the client's bound
+// counts.
+func TestDecisionsOfShadow(t *testing.T) {
+	l := &logged{t: t}
+	l.add(decisionlog.Header())
+	ends := []decisionlog.End{{OutputTokens: 33, ResponseBytes: 1}, {OutputTokens: 33}, {ResponseBytes: 950}, {}}
+	for i, end := range ends {
+		id := string(rune('a' + i))
+		l.decision(id, time.Unix(int64(i), 0), 4, []blockhash.Sequence{1}, func(d *decision.Decision) { d.MaxTokens = 500 })
+		end.ID = id
+		end.Outcome = "unconfirmed"
+		l.add(decisionlog.Line{End: &end})
+	}
+
+	lines := 0
+	list, err := ReadDecisions(bytes.NewReader(l.b), func(*decisionlog.Line) error { lines++; return nil })
+	if err != nil || len(list) != len(ends) || lines != 2*len(ends) {
+		t.Fatalf("%d requests of %d lines, %v", len(list), lines, err)
+	}
+	for i, want := range []int{33, 33, 100, 500} {
+		if got := list[i]; got.Output != want || got.Model != "m" || got.ID != string(rune('a'+i)) {
+			t.Errorf("%+v, want %d tokens", got, want)
+		}
+	}
+	_, err = ReadDecisions(bytes.NewReader(l.b), func(*decisionlog.Line) error { return errTooLarge })
+	if err == nil || !strings.Contains(err.Error(), "line 2") {
+		t.Errorf("an error of the caller: %v", err)
+	}
+}
+
 // TestDecisionErrors reads logs with contradictions.
 func TestDecisionErrors(t *testing.T) {
 	const version = `{"version":1,"format":"stator-decisions"}` + "\n"
