@@ -41,7 +41,8 @@ func (w *watcher) Ended(_ string, e exchange.Ending, now time.Time) {
 	w.watched.Add(-1)
 	w.log.Ended(&decisionlog.End{
 		ID: e.Booking, At: now, Outcome: accesslog.Unconfirmed, Served: e.Served,
-		FirstByte: milliseconds(e.FirstByte), LastByte: milliseconds(e.LastByte), ResponseBytes: e.ResponseBytes,
+		FirstByte: milliseconds(e.FirstByte), FirstToken: milliseconds(e.FirstToken), LastByte: milliseconds(e.LastByte),
+		Status: int(e.Status), ResponseBytes: e.ResponseBytes,
 		OutputTokens: e.Output,
 	})
 }
