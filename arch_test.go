@@ -106,6 +106,8 @@ var allowed = map[string][]string{
 
 	// The router process.
 	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/hub", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
+		// It compares the fleet with the plan.
+		"internal/plan",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/route", "internal/route/..."},
 	// Requests to engines: those to prefill workers, and those that Envoy cannot send twice.
 	"extproc/prefill": {"internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/plan"
 )
 
 // MembersConfig is read by NewMembers and not changed later.
@@ -95,6 +96,14 @@ func (m *Members) FollowBus(ctx context.Context, b *bus.Bus) error {
 	}
 	all.Wait()
 	return errors.Join(leases, plans)
+}
+
+// Plan returns the last plan that was applied; the zero value before the first, and if the plan is ignored.
+func (m *Members) Plan() (none plan.Plan) {
+	if m.plans == nil {
+		return none
+	}
+	return m.plans.Plan()
 }
 
 // Drains returns the orders of operators.

@@ -38,7 +38,8 @@ type Plans struct {
 	term    prometheus.Gauge       // nil without metrics
 
 	mu   sync.Mutex
-	last uint64 // guarded by mu; the term of the last plan that was applied
+	last uint64    // guarded by mu; the term of the last plan that was applied
+	made plan.Plan // guarded by mu; that plan
 }
 
 // The values of the label result.
@@ -86,7 +87,7 @@ func (p *Plans) Apply(made plan.Plan) {
 		p.Log.Error("plan not applied; the last one stays in force", "term", made.Term, "err", err)
 		return
 	}
-	p.last = made.Term
+	p.last, p.made = made.Term, made
 	p.count(planApplied)
 	if p.term != nil {
 		p.term.Set(float64(made.Term))
@@ -94,6 +95,13 @@ func (p *Plans) Apply(made plan.Plan) {
 	if changed {
 		p.Log.Debug("plan changed weights or drains", "term", made.Term)
 	}
+}
+
+// Plan returns the last plan that was applied; the zero value before the first.
+func (p *Plans) Plan() plan.Plan {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.made
 }
 
 // count counts a plan.

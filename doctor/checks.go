@@ -23,6 +23,7 @@ var checks = []struct {
 	{"agent", checkAgent},
 	{"file", checkFile},
 	{"reload", checkReload},
+	{"absent", checkAbsent},
 	{"model", checkModel},
 	{"model-files", checkModelFiles},
 	{"engine-restarts", checkEngineRestarts},
@@ -134,6 +135,34 @@ func checkReload(o *observation) (found []Finding) {
 				Why: "the process reads them only at its start", Remedy: "restart the process",
 			})
 		}
+	}
+	return found
+}
+
+// checkAbsent compares the workers that the router expects of agents with those that are there.
+func checkAbsent(o *observation) (found []Finding) {
+	for _, s := range o.router.metricsNow {
+		if s.Name != "stator_fleet_expected_workers" {
+			continue
+		}
+		model, node := s.Labels["model"], s.Labels["node"]
+		role := s.Labels["role"]
+		there := o.router.metricsNow.Sum("stator_fleet_present_workers", "model", model, "role", role, "node", node)
+		if there >= s.Value {
+			continue
+		}
+
+		f := Finding{
+			Subject: "model " + model, What: fmt.Sprintf("%g of %g %s workers are there", there, s.Value, role),
+			Why:    "the others serve its requests, with less room in their caches",
+			Remedy: "look at the agents: /debug/agent of each has its engines, and why they do not start",
+		}
+		if node != "" {
+			f.Subject += " on node " + node
+			f.Remedy = "start its agent, stator agent --node " + node +
+				", or look at /debug/agent there, which has the engines and why they do not start"
+		}
+		found = append(found, f)
 	}
 	return found
 }

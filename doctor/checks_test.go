@@ -102,6 +102,14 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		},
 			[]string{"room for 4893354 of the 9000000 blocks", "index.maxBytes to 471 MiB"}},
 		{"file", func(o *observation) { o.workers[0].inRouter = false }, []string{"worker a: it is in the configuration and not"}},
+		{"absent", func(o *observation) {
+			setSample(o, 2, "stator_fleet_expected_workers", "model", "m", "role", "aggregated", "node", "gpu-1")
+			setSample(o, 1, "stator_fleet_present_workers", "model", "m", "role", "aggregated", "node", "gpu-1")
+		}, []string{"model m on node gpu-1: 1 of 2 aggregated workers are there", "stator agent --node gpu-1"}},
+		{"", func(o *observation) {
+			setSample(o, 2, "stator_fleet_expected_workers", "model", "m", "role", "aggregated", "node", "")
+			setSample(o, 2, "stator_fleet_present_workers", "model", "m", "role", "aggregated", "node", "")
+		}, nil},
 		{"reload", func(o *observation) {
 			o.router.config = &configSeen{Path: "f", Pending: []string{"prompts.memoryBytes"}}
 		},

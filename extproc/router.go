@@ -3,6 +3,7 @@ package extproc
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -66,6 +67,7 @@ type Router struct {
 	caches    *cachesync.Syncer
 	loads     *adapterLoads
 	demand    *demand // the requests of clients to this replica
+	expected  atomic.Pointer[expectations]
 	// answers are the metrics by model, worker and tenant.
 	answers *answers.Metrics
 
@@ -107,10 +109,12 @@ func New(cfg Config) (*Router, error) {
 	r.caches = cachesync.New(cachesync.Config{
 		Fleet: r.fleet, Feed: r.feed, Excluded: r.members.Has, Log: cfg.Log, Metrics: cfg.Metrics,
 	})
+	r.expected.Store(newExpectations(settings))
 	r.newDoors(cfg)
 	// These collectors read the parts when they are scraped, so they are registered last.
 	cfg.Metrics.MustRegister(
 		&collector{r.routes, r.feed, r.index, r.memory, r.Coverage}, NewDriftCollector(r.drift), peersCollector{r.peers},
+		expectedCollector{r},
 	)
 	return r, nil
 }
@@ -211,7 +215,7 @@ func (r *Router) ReadyModels() error {
 
 // Degraded returns why requests are decided without the files of their models; nil if all have them. The router serves all the same: see
 // [hubFiles].
-func (r *Router) Degraded() error { return r.models.hubErr() }
+func (r *Router) Degraded() error { return errors.Join(r.models.hubErr(), r.absent()) }
 
 // Reload replaces the models and settings that need no restart; see the package comment. After an error the old
 // ones stay in use.
@@ -229,6 +233,7 @@ func (r *Router) Reload(settings *config.Config) error {
 	default:
 	}
 	r.lists <- workers // Reload is not called concurrently, so there is room
+	r.expected.Store(newExpectations(settings))
 	r.doors.requests.Reload(requestSettings(settings))
 	r.routes.Wake(time.Now()) // queued requests may fit the new limits
 	return nil

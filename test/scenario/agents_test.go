@@ -31,6 +31,9 @@ func TestPlanAcrossAgents(t *testing.T) {
 
 	p.agent.kill()
 	p.awaitNodes(map[string]int{"b": 3})
+	if page, err := p.read("/readyz"); err != nil || !strings.Contains(page, "the plan: 3 of 4 workers of model sim are there") {
+		t.Errorf("%v: %s", err, page)
+	}
 	l := p.load(4)
 	l.more(t, 50)
 	p.agent = start(t, "agent", "--config", p.file, "--node", "a", "--admin-address", "127.0.0.1:0")
