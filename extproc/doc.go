@@ -52,5 +52,6 @@
 //
 // [Router.Expected] compares the fleet with the engines that the configuration has agents launch, by model, role and node. Where
 // launches have room for more or fewer engines the plan has the numbers, without nodes. Workers that the file lists are
-// not compared: whether they serve is a matter of their health. How many routers, control planes and planners there should be is in no file, so they are not compared either.
+// not compared: whether they serve is a matter of their health. How many routers,
+// control planes and planners there should be is in no file, so they are not compared either.
 package extproc

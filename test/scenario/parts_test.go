@@ -23,6 +23,7 @@ type parts struct {
 	file                       string
 	busURL                     string
 	extprocAt, xdsAt           string
+	xdsBeside                  string // where a second control plane may listen; empty if Envoy does not know one
 	bus, agent, extproc, xds   *command
 	planner                    *command
 	envoy                      *envoy.Process
@@ -48,6 +49,7 @@ type partsSettings struct {
 	gateway, launch string   // further keys, each after a comma
 	models          string   // the configuration from models on, in place of workers and launch
 	agent, xds      []string // further flags
+	secondXDS       bool     // Envoy may connect to parts.xdsBeside, too
 }
 
 // startPartsFor is startParts with settings.
@@ -57,6 +59,9 @@ func startPartsFor(t *testing.T, s partsSettings) *parts {
 	p := &parts{
 		gateway:   &gateway{t: t, url: "http://" + listen},
 		extprocAt: freeAddress(t), xdsAt: freeAddress(t), extprocAdmin: freeAddress(t), plannerAdmin: freeAddress(t),
+	}
+	if s.secondXDS {
+		p.xdsBeside = freeAddress(t)
 	}
 	busAt := freeAddress(t)
 	p.busURL = "nats://" + busAt
@@ -83,7 +88,12 @@ bus: {url: "%s", leaseTTL: 2s}
 // startEnvoy starts an Envoy that connects to xds.
 func (p *parts) startEnvoy() {
 	p.t.Helper()
-	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin-address", "127.0.0.1:0", "--xds-address", p.xdsAt).Output()
+	control := p.xdsAt
+	if p.xdsBeside != "" {
+		// One by its IP and one by its name, as a cluster's DNS has it.
+		control += "," + strings.Replace(p.xdsBeside, "127.0.0.1", "localhost", 1)
+	}
+	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin-address", "127.0.0.1:0", "--xds-address", control).Output()
 	if err != nil {
 		p.t.Fatal(err)
 	}
