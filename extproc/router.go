@@ -44,6 +44,8 @@ type Config struct {
 	// Shadow means that the router decides about copies of requests, and that none of them goes where it sends them. Its decision log has
 	// them all, with the workers that served them.
 	Shadow bool
+	// LogRequests logs a line for each answered request, at most some a second.
+	LogRequests bool
 	// TenantKey returns the key of tenants' cache salts; see exchange.Config.
 	TenantKey func() []byte
 	// Metrics registers the metrics of all parts. Two routers must not share one.
@@ -68,6 +70,7 @@ type Router struct {
 	loads     *adapterLoads
 	demand    *demand // the requests of clients to this replica
 	expected  atomic.Pointer[expectations]
+	lines     *answers.Lines // nil for none
 	// answers are the metrics by model, worker and tenant.
 	answers *answers.Metrics
 
@@ -84,6 +87,9 @@ func New(cfg Config) (*Router, error) {
 	r := &Router{
 		state: &state{log: cfg.Log}, replica: newReplica(), lists: make(chan []fleet.Worker, 1), demand: newDemand(),
 		answers: answers.New(cfg.Metrics),
+	}
+	if cfg.LogRequests {
+		r.lines = &answers.Lines{Log: cfg.Log}
 	}
 	r.models = newCatalog(r.state, cfg.Metrics)
 	r.state.init(settings, r.replica, r.models.blockSize)
@@ -166,6 +172,9 @@ func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking
 	r.demand.ended(e, f)
 	if k != nil {
 		r.answers.Ended(k, e, outcome == accesslog.Retried, f)
+		if r.lines != nil {
+			r.lines.Answered(k, e, now)
+		}
 	}
 	if r.decisionLog != nil && e.Decision != "" {
 		r.decisionLog.Ended(endOf(e, outcome, now))

@@ -71,12 +71,11 @@ func (t *console) invite(cfg *config.Config, admin string) {
 	t.printf(`
 Ready after %.1f s. Try, from another terminal:
 
-  # 1. A chat. Send it twice: the second time usage.prompt_tokens_details.cached_tokens
-  #    shows that it went to the worker with its KV blocks.
-  curl -s %[2]s/v1/chat/completions -H 'content-type: application/json' -d '{
-    "model": "%[3]s", "max_tokens": 24, "messages": [
-      {"role": "system", "content": "You are a patient assistant who explains how caches work: what they keep, what they evict, and why a request should go where its prefix already is."},
-      {"role": "user", "content": "Why does a prefix cache make the first token come sooner?"}]}'
+  # 1. A long prompt, three times. From the second time on it goes to the worker with its KV blocks.
+  { echo '{"model": "%[3]s", "max_tokens": 1, "messages": [{"role": "user", "content": "'
+    printf 'lighthouse %%.0s' $(seq 4000); echo '"}]}'; } | tr -d '\n' > /tmp/long.json
+  for i in 1 2 3; do curl -s %[2]s/v1/chat/completions -H 'content-type: application/json' \
+    -d @/tmp/long.json -w '\n%%{time_total} s\n' | grep -oE '"(prompt|cached)_tokens":[0-9]+|[0-9.]+ s$' | xargs; done
 
   # 2. The same as a stream.
   curl -sN %[2]s/v1/chat/completions -H 'content-type: application/json' -d '{

@@ -16,6 +16,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/envoy"
 	"github.com/stator-project/stator/extproc"
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/listen"
@@ -139,7 +140,8 @@ func (u *up) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.router, err = extproc.New(extproc.Config{Settings: u.cfg, Relay: u.relayLn, TenantKey: key, Log: u.log, Metrics: u.reg})
+	u.router, err = extproc.New(extproc.Config{Settings: u.cfg, Relay: u.relayLn, TenantKey: key, Log: u.log, Metrics: u.reg,
+		LogRequests: cli.IsTerminal(u.env.err)})
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,10 @@
 // "other". The series of a worker that has left the fleet are dropped. Tenants are those of Envoy's own authentication: a name in a
 // request's body is no tenant here.
 //
+// # Lines
+//
+// [Lines] shows the same facts one by one, for a person at a terminal. It is no log: what comes too fast is counted only.
+//
 // # Concurrency
 //
 // All methods are safe for concurrent use.

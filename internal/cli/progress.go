@@ -17,14 +17,14 @@ type ProgressBar struct {
 
 // NewProgressBar returns a bar, or nil where w is no terminal.
 func NewProgressBar(w io.Writer) *ProgressBar {
-	if !isTerminal(w) {
+	if !IsTerminal(w) {
 		return nil
 	}
 	return &ProgressBar{w: w, began: time.Now()}
 }
 
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
 		return false
