@@ -441,6 +441,11 @@ bench-nixl: build-transfer $(VENV_NIXL)/.nixl-$(NIXL) ## what NIXL does on this 
 bench-affinity: build build-wasm ## what a fleet still finds in its caches while its router is away for 60 s, without and with the Wasm filter (12 min; ARGS="--rounds 1")
 	go run ./test/benchaffinity $(ARGS)
 
+.PHONY: bench-first-token
+bench-first-token: $(ENVOY_STAMP) ## the time of the first token in Stator's metrics beside a client's stopwatch: 200 streams of 100 to 20,000 tokens (2 min)
+	@cat /proc/loadavg 2>/dev/null || uptime
+	go test ./test/scenario -run '^TestFirstTokens$$' -count 1 -v -first-tokens 200 $(ARGS) | grep -E 'first tokens|quantile|FAIL|^ok'
+
 .PHONY: bench-shadow
 bench-shadow: $(ENVOY_STAMP) ## predictions of a shadow beside what the router in charge found: two traces, two sizes of caches, three seeds (12 min)
 	STATOR_BENCH_SHADOW=1 go test ./test/scenario -run '^TestShadowFigures$$' -count 1 -v -parallel 3 -timeout 60m $(ARGS) | grep -v '^=== \|^ *--- PASS'

@@ -259,7 +259,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	if d.Legs.Why == decision.LegsNoPrefill {
 		x.svc.prefills.Count(prefill.NoWorker)
 	}
-	sent := forwarded(body, clean, d.CacheSalt)
+	sent := forwarded(body, clean, d)
 	if d.Split && sent == nil {
 		sent = body // it is needed after the wait
 	}

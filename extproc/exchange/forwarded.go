@@ -65,35 +65,40 @@ func isForm(body []byte) bool { return bytes.HasPrefix(body, []byte("--")) }
 func (s *Service) mustRead() bool { return s.Settings().TenantHeader != "" || s.router.HasTransfers() }
 
 // forwarded returns the body that a worker receives in place of the client's; nil if it receives the client's. Clean is the client's
-// without the members of transfers, or nil.
-func forwarded(body, clean []byte, salt string) []byte {
+// without the members of transfers, or nil. The worker gets the model's own name in place of another one, and the tenant's cache salt.
+func forwarded(body, clean []byte, d *decision.Decision) []byte {
 	if clean != nil {
 		body = clean
 	}
-	if salted := withSalt(body, salt); salted != nil {
-		return salted
+	var members []byte
+	if d.Alias {
+		members = openai.AppendString(append(members, `,"model":`...), d.Pool)
+	}
+	if d.CacheSalt != "" {
+		members = openai.AppendString(append(members, `,"cache_salt":`...), d.CacheSalt)
+	}
+	if changed := withMembers(body, members); changed != nil {
+		return changed
 	}
 	return clean
 }
 
-// withSalt returns the body with a cache salt, or nil if there is none to set. Engines take the last one of members
-// with the same name, so it is added at the end. A body that is no JSON object stays as it is: it has no prompt
+// withMembers returns the body with further members, each after a comma, or nil if there is none to set. Engines take the last one of
+// members with the same name, so they are added at the end. A body that is no JSON object stays as it is: it has no prompt
 // that an engine could cache.
-func withSalt(body []byte, salt string) []byte {
+func withMembers(body, members []byte) []byte {
 	end := bytes.LastIndexByte(body, '}')
 	isObject := end > 0 && bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{")) && len(bytes.TrimSpace(body[end+1:])) == 0
-	if salt == "" || !isObject {
+	if len(members) == 0 || !isObject {
 		return nil
 	}
 
-	separator := byte(',')
+	changed := make([]byte, 0, end+len(members)+1)
+	changed = append(append(changed, body[:end]...), members...)
 	if bytes.HasSuffix(bytes.TrimSpace(body[:end]), []byte("{")) {
-		separator = ' ' // the object is empty, or its last value is: then the text is no JSON, and the engine refuses it
+		changed[end] = ' ' // the object is empty, or its last value is: then the text is no JSON, and the engine refuses it
 	}
-	salted := make([]byte, 0, len(body)+len(salt)+len(`,"cache_salt":""}`))
-	salted = append(append(salted, body[:end]...), separator)
-	salted = append(salted, `"cache_salt":`...)
-	return append(openai.AppendString(salted, salt), '}')
+	return append(changed, '}')
 }
 
 // IsWhole reports whether a body is a JSON object with nothing missing or behind it.

@@ -3,6 +3,8 @@ package exchange
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // TestSaltIsTheLast: the salt replaces one that the client has set, for every parser that takes the last of equal
@@ -18,7 +20,7 @@ func TestSaltIsTheLast(t *testing.T) {
 		`{"a"`:                                             "",
 		``:                                                 "",
 	} {
-		got := withSalt([]byte(body), "s")
+		got := forwarded([]byte(body), nil, &decision.Decision{Client: decision.Client{CacheSalt: "s"}})
 		if want == "" {
 			if got != nil {
 				t.Errorf("%s became %s", body, got)
@@ -34,7 +36,11 @@ func TestSaltIsTheLast(t *testing.T) {
 			t.Errorf("%s became %s, which means %s", body, got, same)
 		}
 	}
-	if withSalt([]byte(`{"a":1}`), "") != nil {
+	if forwarded([]byte(`{"a":1}`), nil, &decision.Decision{}) != nil {
 		t.Error("a body without a salt was changed")
+	}
+	both := forwarded([]byte(`{"model": "alias"}`), nil, &decision.Decision{Pool: "m", Alias: true, Client: decision.Client{CacheSalt: "s"}})
+	if want := `{"model": "alias","model":"m","cache_salt":"s"}`; string(both) != want {
+		t.Errorf("the request for an alias became %s, want %s", both, want)
 	}
 }

@@ -145,7 +145,8 @@ type Model struct {
 	// part of Stator. Without a path the model's prompts are not read, and its requests go to the least loaded worker: for
 	// models whose vocabulary Stator refuses, such as embedding models and rerankers of BERT's kind. Launch needs it.
 	Path string `yaml:"path" default:"prompts are not read"`
-	// Aliases are further names for the same model.
+	// Aliases are further names for the same model. Engines need not know them: a worker gets the model's own name, where the router reads
+	// bodies, and its answers have that name. While no router decides, only engines that were launched with an alias serve it.
 	Aliases []string `yaml:"aliases"`
 	// Adapters are LoRA adapters of the model's workers. Adapters that engines list in /v1/models, as vLLM does, need
 	// no entry. Each has its own cache.

@@ -44,6 +44,7 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	}
 	if q.Model != serving.Any {
 		d.Pool = q.Model.Pool
+		d.Alias = q.Model.Name != q.Model.Pool && q.Model.Adapter == ""
 		d.Model = q.Model.Name // not the request's string, which may pin its body
 	}
 

@@ -244,6 +244,16 @@ func TestConfigurationReload(t *testing.T) {
 	if page, err := g.read("/readyz"); err != nil || !strings.Contains(page, "a restart is needed for prompts.memoryBytes") {
 		t.Errorf("%v: %s", err, page)
 	}
+	// Engines do not know the new name: they get the model's own.
+	write(strings.Replace(text, "name: sim,", "name: sim, aliases: [gpt-x],", 1))
+	eventually(t, "the alias is served", func() error {
+		r, err := g.send(t.Context(), http.MethodPost, "/v1/chat/completions",
+			[]byte(`{"model": "gpt-x", "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]}`))
+		if err == nil && r.status != 200 {
+			err = fmt.Errorf("status %d: %s", r.status, r.body)
+		}
+		return err
+	})
 	write(text)
 	eventually(t, "one engine is left", func() error { return ready(1) })
 	if out, err := running(); err != nil || !strings.Contains(out, "has this content in force") {

@@ -50,6 +50,8 @@ type Decision struct {
 	Model, Policy, Cost string
 	// Pool is the model whose workers may take the request: an adapter's is its base model.
 	Pool string `json:"-"`
+	// Alias means that Model is another name of Pool, which engines need not know. The request must carry Pool to the engine.
+	Alias bool `json:"-"`
 	Placement
 	// Role is the role of the workers that could take the request. Split means that a prefill worker should compute the
 	// prompt first: the caller decides that by a second request, with Role and Except set, and calls Router.Handed when the
