@@ -6,11 +6,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +32,7 @@ func TestFirstTokens(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	timed := map[string]time.Duration{} // by decision
 	for i := range *firstTokens {
-		words := 100 + rng.IntN(20_000)*i/ *firstTokens
+		words := 20 + rng.IntN(5000) // of four tokens each
 		id, took := g.firstToken(fmt.Sprint(i, strings.Repeat(" harbour", words)))
 		timed[id] = took
 		g.chat([]message{{"user", fmt.Sprint("Tell me about harbour number ", i)}}, 4)
@@ -55,6 +57,11 @@ func TestFirstTokens(t *testing.T) {
 		if text, err := g.read(path); err != nil || !strings.Contains(text, want) {
 			t.Errorf("%s has no %s: %v\n%.300s", path, want, err, text)
 		}
+	}
+	for _, q := range []float64{0.5, 0.99} {
+		low, high, at := g.quantile("stator_request_first_token_seconds", q)
+		t.Logf("quantile %g of first tokens: Prometheus has %.3f s, in the bucket from %g to %g; the client %.3f s", q, at, low, high,
+			clientQuantile(timed, q).Seconds())
 	}
 	g.up.stop()
 	compareFirstTokens(t, file, timed)
@@ -85,6 +92,49 @@ func (g *gateway) firstToken(text string) (decision string, took time.Duration) 
 		g.t.Fatalf("status %d, %v", resp.StatusCode, err)
 	}
 	return resp.Header.Get("x-stator-decision"), took
+}
+
+// quantile returns the bucket of a histogram of all workers in which a quantile lies, and the quantile as Prometheus estimates it.
+func (g *gateway) quantile(name string, q float64) (low, high, at float64) {
+	g.t.Helper()
+	text, err := g.read("/metrics")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	bounds, counts := []float64{}, map[float64]float64{}
+	for line := range strings.Lines(text) {
+		_, rest, found := strings.Cut(line, `le="`)
+		if !found || !strings.HasPrefix(line, name+"_bucket{") {
+			continue
+		}
+		text, value, _ := strings.Cut(rest, `"}`)
+		bound, _ := strconv.ParseFloat(text, 64)
+		n, _ := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if counts[bound] == 0 && !slices.Contains(bounds, bound) {
+			bounds = append(bounds, bound)
+		}
+		counts[bound] += n
+	}
+	slices.Sort(bounds)
+	if len(bounds) == 0 {
+		g.t.Fatalf("there is no histogram %s", name)
+	}
+
+	rank, below := q*counts[bounds[len(bounds)-1]], 0.0
+	for _, bound := range bounds {
+		if counts[bound] >= rank {
+			return low, bound, low + (bound-low)*(rank-below)/max(1, counts[bound]-below)
+		}
+		low = bound
+		below = counts[bound]
+	}
+	return low, low, low
+}
+
+// clientQuantile returns a quantile of the client's times.
+func clientQuantile(timed map[string]time.Duration, q float64) time.Duration {
+	list := slices.Sorted(maps.Values(timed))
+	return list[min(len(list)-1, int(q*float64(len(list))))]
 }
 
 // compareFirstTokens compares the times in the decision log with the client's, by decision.
