@@ -118,7 +118,7 @@ var allowed = map[string][]string{
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},
 	// It counts bookings that have ended, with the facts of both.
-	"extproc/answers": {"extproc/messages", "internal/fleet", "internal/metric", "internal/route/decision", "internal/route/pick"},
+	"extproc/answers":   {"extproc/messages", "internal/fleet", "internal/metric", "internal/route/decision", "internal/route/pick"},
 	"extproc/messages":  {"internal/envoynames"},
 	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/metric"},
 	"extproc/sockets":   {"internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
@@ -156,7 +156,8 @@ var allowed = map[string][]string{
 	"nixl/transfer": {"internal/child", "internal/kv/block", "nixl/wire"},
 	"kvbm/stream":   {"internal/kv/block", "internal/backoff"},
 	// Engines take the names of models on a hub without the prefix.
-	"workeragent/engine": {"internal/config", "internal/engines", "internal/fleet", "internal/hub"},
+	// Its interpreter runs with the variables of a child.
+	"workeragent/engine": {"internal/child", "internal/config", "internal/engines", "internal/fleet", "internal/hub"},
 	"enginesim":          {"internal/perfmodel", "internal/kv/block", "kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login. It compares an Envoy with the names and versions of the configurations that xds writes.

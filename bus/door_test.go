@@ -37,6 +37,7 @@ const usersFile = `
 
 // lockedBus is a server with users and TLS.
 type lockedBus struct {
+	log    *testkit.Log
 	t      *testing.T
 	ca     *testkit.Authority
 	server *bus.Embedded
@@ -47,10 +48,10 @@ func newLockedBus(t *testing.T) *lockedBus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lockedBus{t: t, ca: testkit.NewAuthority(t)}
+	l := &lockedBus{t: t, ca: testkit.NewAuthority(t), log: &testkit.Log{}}
 	cert, key := l.ca.Issue("server", "127.0.0.1")
 	l.server, err = bus.Embed(bus.EmbedConfig{
-		Host: "127.0.0.1", Port: -1, Dir: t.TempDir(), Users: users, Cluster: "test", TLSCert: cert, TLSKey: key,
+		Host: "127.0.0.1", Port: -1, Dir: t.TempDir(), Users: users, Cluster: "test", TLSCert: cert, TLSKey: key, Log: l.log.Logger(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -166,6 +167,10 @@ func TestStrangerCannotConnect(t *testing.T) {
 			nc.Close()
 			t.Errorf("%s: connected", name)
 		}
+	}
+	testkit.Eventually(t, "the log names the user of a refused login", func() bool { return l.log.Contains(`authentication error - User \"admin\"`) })
+	if l.log.Contains("password-of-x") {
+		t.Error("the log has a password")
 	}
 }
 

@@ -97,7 +97,7 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	opts := &server.Options{
 		ServerName: "stator", Host: cfg.Host, Port: cfg.Port, DontListen: cfg.Host == "",
 		JetStream: true, StoreDir: cfg.Dir, JetStreamMaxMemory: cfg.MaxMemory, JetStreamMaxStore: 1 << 20,
-		NoSigs: true, NoLog: true,
+		NoSigs: true,
 	}
 	e := &Embedded{}
 	if len(cfg.Users) > 0 {
@@ -114,6 +114,7 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 		return nil, fmt.Errorf("start bus: %w", err)
 	}
 
+	e.srv.SetLogger(&serverLog{log: cfg.Log}, false, false)
 	e.srv.Start()
 	if !e.srv.ReadyForConnections(startTime) {
 		e.srv.Shutdown()

@@ -27,8 +27,7 @@ var usualProbing = probing{starting: 50 * time.Millisecond, load: 500 * time.Mil
 // probeEngine probes the engine until ctx ends: its health becomes the worker's state, and its load is
 // published. It closes ready when the first probe passes.
 func (s *supervisor) probeEngine(ctx context.Context, probe *engineprobe.Probe, epoch uint64, ready chan<- struct{}) {
-	every := s.agent.probing
-
+	every, began := s.agent.probing, time.Now()
 	if !s.awaitHealthy(ctx, probe) {
 		return
 	}
@@ -37,6 +36,7 @@ func (s *supervisor) probeEngine(ctx context.Context, probe *engineprobe.Probe, 
 	// The limits come before the state: the first prompt that a router sends here needs them.
 	s.setLimits(ctx, probe)
 	s.setState(fleet.Ready)
+	s.agent.cfg.Log.Info("engine is ready", "worker", s.launch.Name, "after", time.Since(began).Round(time.Millisecond))
 
 	// From here on the worker's state follows the probes, and its load is published while they pass.
 	failures, native := 0, nativeTiers{}

@@ -123,6 +123,7 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 
 	w := a.worker
 	s.started(proc.PID())
+	s.agent.cfg.Log.Info("engine started", "worker", w.Name, "engine", w.Engine, "pid", proc.PID(), "address", w.Address)
 	if _, err := s.agent.mirror.fleet.Put(w); err != nil {
 		s.agent.cfg.Log.Warn("worker rejected by the local fleet; its KV events will not be relayed", "worker", w.Name, "err", err)
 	}

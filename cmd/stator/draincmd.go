@@ -33,7 +33,7 @@ type oneDrain struct {
 	Workers []drainedWorker `json:"workers"`
 }
 
-// drainedWorker is a worker that is drained, and what is left there.
+// drainedWorker is a worker that is drained, with the requests that are left there.
 type drainedWorker struct {
 	Worker  string   `json:"worker"`
 	Idle    bool     `json:"idle"`
@@ -126,7 +126,7 @@ func orderDrain(ctx context.Context, client *adminclient.Client, name string, un
 	return now, json.Unmarshal(text, &now)
 }
 
-// awaitDrain prints what is left until it is nothing, or ctx ends.
+// awaitDrain prints the requests that are left until there are none, or ctx ends.
 func awaitDrain(ctx context.Context, out io.Writer, name string, now drained, look func() (drained, error)) error {
 	said := ""
 	for {
@@ -160,7 +160,7 @@ func awaitDrain(ctx context.Context, out io.Writer, name string, now drained, lo
 	}
 }
 
-// leftAt describes what workers still have; empty if it is nothing.
+// leftAt describes the requests that workers still have; empty if there are none.
 func leftAt(workers []drainedWorker) string {
 	var list []string
 	for i := range workers {

@@ -130,6 +130,9 @@ func (u *up) prepare(ctx context.Context) error {
 	}
 
 	u.console.title(u.cfg)
+	if err := u.checkInstalled(ctx); err != nil {
+		return err
+	}
 	if u.cfg.Splits() {
 		u.relayLn, err = listenRelay("127.0.0.1:0")
 		if err != nil {
@@ -343,6 +346,25 @@ func (u *up) configStatus() func() configfile.Status {
 		return nil
 	}
 	return u.followed.Status
+}
+
+// checkInstalled asks each interpreter once for the package of its engines: an engine without one would be started again for ever.
+func (u *up) checkInstalled(ctx context.Context) error {
+	list, err := engine.Configured(u.cfg, "")
+	if err != nil {
+		return err
+	}
+	asked := map[string]bool{}
+	for i := range list {
+		l := &list[i]
+		if key := l.Kind + " " + l.Python; !asked[key] {
+			asked[key] = true
+			if err := l.Installed(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // launches returns the engines of a configuration. All of them end with this process.

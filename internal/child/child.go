@@ -100,7 +100,7 @@ func start(cfg Config) (*Process, error) {
 		}
 	}
 	p.cmd.SysProcAttr = attr(p.holder != nil)
-	p.cmd.Env = environment(os.Environ(), cfg.Env)
+	p.cmd.Env = Environment(os.Environ(), cfg.Env)
 	p.cmd.Dir = cfg.Dir
 	p.cmd.Stdout, p.cmd.Stderr = in, in
 

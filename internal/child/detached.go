@@ -60,7 +60,7 @@ func StartDetached(cfg Config, output string) (*Detached, error) {
 func startDetached(cfg Config, output string) (*Detached, error) {
 	line := slices.Concat(cfg.Holder, []string{detachedFlag, output, cfg.Path}, cfg.Args)
 	cmd := exec.Command(line[0], line[1:]...)
-	cmd.Env = environment(os.Environ(), cfg.Env)
+	cmd.Env = Environment(os.Environ(), cfg.Env)
 	cmd.Dir = cfg.Dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 

@@ -26,9 +26,9 @@ var inheritedPrefixes = []string{
 	"TOKENIZERS_", "TRANSFORMERS_", "TRTLLM_", "VLLM_",
 }
 
-// environment returns the variables of a program: this process's variables that programs get, and added, which come last and
+// Environment returns the variables of a program: this process's variables that programs get, and added, which come last and
 // count.
-func environment(own, added []string) []string {
+func Environment(own, added []string) []string {
 	list := make([]string, 0, len(own)+len(added))
 	for _, variable := range own {
 		name, _, _ := strings.Cut(variable, "=")

@@ -18,7 +18,7 @@ func TestEnvironment(t *testing.T) {
 		"PATH=/bin", "HOME=/root", "LC_ALL=C", "CUDA_VISIBLE_DEVICES=1", "HF_TOKEN=a", "VLLM_USE_V1=1", "https_proxy=b", "HOME",
 		"PATH=/opt", "AWS_REGION=eu",
 	}
-	if got := environment(own, []string{"PATH=/opt", "AWS_REGION=eu"}); !slices.Equal(got, want) {
+	if got := Environment(own, []string{"PATH=/opt", "AWS_REGION=eu"}); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }

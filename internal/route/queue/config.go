@@ -3,6 +3,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -67,10 +68,24 @@ type Class struct {
 // Config sets how waiting requests are ordered. The zero Config is one class without a name, first come
 // first served.
 type Config struct {
-	// Classes are the classes. Requests that name none, or an unknown one, go to the first.
+	// Classes are the classes. Requests that name none go to the first.
 	Classes []Class
 	// Limit bounds the whole queue. Default: DefaultRequests requests.
 	Limit Limit
+}
+
+// Has reports whether there is a class of that name.
+func (c *Config) Has(class string) bool {
+	return slices.ContainsFunc(c.Classes, func(x Class) bool { return x.Name == class })
+}
+
+// Names returns the names of the classes.
+func (c *Config) Names() []string {
+	names := make([]string, len(c.Classes))
+	for i := range c.Classes {
+		names[i] = c.Classes[i].Name
+	}
+	return names
 }
 
 // DefaultRequests is the number of requests that may wait if no limit is set. DefaultQuantum is the

@@ -1,6 +1,7 @@
 package request
 
 import (
+	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -52,6 +53,11 @@ func (q *Prepared) RefusalOf(req *Request) *decision.Refusal {
 	}
 	if q.PolicyName == pick.Direct && q.Worker == "" {
 		return decision.Refuse(decision.ReasonWorkerRequired, 0, 0)
+	}
+	if queue := q.Model.Queue; queue != nil && len(queue.Classes) > 0 && q.Class != "" && !queue.Has(q.Class) {
+		return decision.RefuseError(openai.Invalid("nvext.router.class", "unknown_class",
+			"The queue of the model `%s` has no class `%s`. Leave it out, or name one of: %s.", q.Model.Name, decision.Clip(q.Class),
+			strings.Join(queue.Names(), ", ")))
 	}
 	return nil
 }
