@@ -243,6 +243,33 @@ $(CURDIR)/.tools/kubernetes-$(KUBERNETES)/kube-apiserver: test/kubernetes/go.sum
 test-kubernetes: $(HELM) $(KUBEBUILDER_ASSETS)/kube-apiserver ## have a real API server accept, refuse and delete what deploy/ installs (a minute; the first time 12 min of CPU)
 	cd test/kubernetes && KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) STATOR_TEST_HELM=$(CURDIR)/$(HELM) go test -count 1 -v . $(ARGS)
 
+CONFORMANCE := .tools/conformance
+SUITE_ENGINE := gcr.io/k8s-staging-gateway-api/echo-basic:v20251106-v1.3.0-263-g47c3435c
+SUITE_PICKER := registry.k8s.io/gateway-api-inference-extension/lwepp:v1.6.0
+
+# The names of the images are those of the suite's manifests. Nothing is fetched from there.
+.PHONY: test-conformance
+test-conformance: bin/stator $(ENVOY_STAMP) $(KUBEBUILDER_ASSETS)/kube-apiserver ## the conformance suite for InferencePools behind real istiod, and what clients see when pickers fail (a minute, as root; the first time 30 min of CPU)
+	@unshare --net --mount --pid --fork true || { echo "this needs namespaces of its own: run it as root, with unshare of util-linux"; exit 1; }
+	@mkdir -p $(CONFORMANCE)
+	cd test/conformance && CGO_ENABLED=0 go build -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/ ./engine ./runtime
+	cd test/conformance && CGO_ENABLED=1 go build -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/ tool
+	cd test/istio && go build -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/ tool
+	cd test/kubernetes && CGO_ENABLED=0 go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o $(CURDIR)/$(CONFORMANCE)/node ./node
+	for name in kubelet kube-scheduler kube-controller-manager; do ln -sf node $(CONFORMANCE)/$$name; done
+	for name in etcd kube-apiserver kubectl; do ln -sf $(KUBEBUILDER_ASSETS)/$$name $(CONFORMANCE)/$$name; done
+	cd deploy/tools && CGO_ENABLED=0 go run ./image --out $(CURDIR)/$(CONFORMANCE)/engine.tar --name $(SUITE_ENGINE) --created 2026-01-01T00:00:00Z \
+	  $$(go env GOARCH)=$(CURDIR)/$(CONFORMANCE)/engine
+	cd deploy/tools && CGO_ENABLED=0 go run ./image --out $(CURDIR)/$(CONFORMANCE)/picker.tar --name $(SUITE_PICKER) --created 2026-01-01T00:00:00Z \
+	  $$(go env GOARCH)=$(CURDIR)/bin/stator
+	cd test/conformance && CGO_ENABLED=0 go test -c -vet=off -o $(CURDIR)/$(CONFORMANCE)/conformance.test .
+	failed=0; cd test/conformance; \
+	  STATOR_TEST_NODE=$(CURDIR)/$(CONFORMANCE) STATOR_TEST_ENVOY=$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages/envoy/_bin/envoy) \
+	  unshare --net --mount --pid --fork --kill-child --mount-proc $(CURDIR)/$(CONFORMANCE)/conformance.test -test.v -test.timeout 15m $(ARGS) \
+	  | tee $(CURDIR)/$(CONFORMANCE)/log | grep -- '^ \{0,8\}--- \|suite took' || failed=1; \
+	  find /sys/fs/cgroup -depth -type d -path '*/kubepods*' -exec rmdir {} + ; \
+	  test $$failed = 0 || { echo "it failed, and the whole log is $(CONFORMANCE)/log"; exit 1; }
+
 .PHONY: bench-discovery
 bench-discovery: $(HELM) $(KUBEBUILDER_ASSETS)/kube-apiserver ## memory and CPU time of following 1,000 and 5,000 pods of a real API server (6 min)
 	go build -ldflags='-s -w' -o bin/benchdiscovery ./test/benchdiscovery
