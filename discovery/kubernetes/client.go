@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -11,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -24,9 +24,8 @@ const accountFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 // Client reads objects from an API server. It tries nothing again: followers do, because they know what they have already. It is safe for
 // concurrent use.
 type Client struct {
-	base string
-	// tokenFile is empty for an API server that asks for no token. The token in it is valid for an hour or so.
-	tokenFile string
+	base      string
+	tokenFile string // of a token that is valid for an hour or so; empty for an API server that asks for none
 	namespace string // of the pod; empty outside of a cluster
 	http      *http.Client
 }
@@ -41,25 +40,22 @@ func NewClient(api string) (*Client, error) {
 		}
 		return &Client{base: strings.TrimSuffix(api, "/"), http: newHTTP(nil)}, nil
 	}
-	return inCluster(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"), accountFolder)
-}
 
-// inCluster returns the client of a pod whose service account is mounted in a folder.
-func inCluster(host, port, folder string) (*Client, error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
 		return nil, errors.New("this process runs in no pod: name the API server with --kubernetes-api, such as http://127.0.0.1:8001 " +
 			"of `kubectl proxy`")
 	}
-	roots, err := listen.ReadCA(filepath.Join(folder, "ca.crt"))
+	roots, err := listen.ReadCA(accountFolder + "/ca.crt")
 	if err != nil {
 		return nil, fmt.Errorf("read the CA of the API server: %w (is automountServiceAccountToken false?)", err)
 	}
-	namespace, err := os.ReadFile(filepath.Join(folder, "namespace"))
+	namespace, err := os.ReadFile(accountFolder + "/namespace")
 	if err != nil {
 		return nil, fmt.Errorf("read the namespace of this pod: %w", err)
 	}
 	return &Client{
-		base: "https://" + net.JoinHostPort(host, port), tokenFile: filepath.Join(folder, "token"),
+		base: "https://" + net.JoinHostPort(host, port), tokenFile: accountFolder + "/token",
 		namespace: strings.TrimSpace(string(namespace)), http: newHTTP(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}),
 	}, nil
 }
@@ -89,14 +85,11 @@ func (s *Status) Error() string {
 	return fmt.Sprintf("the API server answers %d: %s", s.Code, s.Message)
 }
 
-// maxStatus bounds the bytes of a refusal, and maxMessage the characters of it that are repeated.
-const (
-	maxStatus  = 64 << 10
-	maxMessage = 512
-)
+// maxStatus bounds the bytes of a refusal that are read. Their message may be in a line of the log.
+const maxStatus = 4 << 10
 
-// get sends a GET request. The caller closes the body.
-func (c *Client) get(ctx context.Context, path string, query url.Values) (*http.Response, error) {
+// get sends a GET request, and returns the body of the answer. A refusal is a *Status.
+func (c *Client) get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path+"?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
@@ -115,18 +108,12 @@ func (c *Client) get(ctx context.Context, path string, query url.Values) (*http.
 		return nil, err
 	}
 	if resp.StatusCode == http.StatusOK {
-		return resp, nil
+		return resp.Body, nil
 	}
-
-	// Refusals are objects, too. A proxy in between may answer anything.
 	defer func() { _ = resp.Body.Close() }()
-
 	status := &Status{}
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
-	if json.Unmarshal(text, status) != nil || status.Message == "" {
-		status.Message = http.StatusText(resp.StatusCode)
-	}
+	_ = json.NewDecoder(io.LimitReader(resp.Body, maxStatus)).Decode(status) // a proxy in between may answer anything
 	status.Code = resp.StatusCode
-	status.Message = status.Message[:min(len(status.Message), maxMessage)]
+	status.Message = cmp.Or(status.Message, http.StatusText(resp.StatusCode))
 	return nil, status
 }

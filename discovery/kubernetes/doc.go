@@ -27,7 +27,7 @@
 //	Source.Workers          -> endpoints with an identity, for package config
 //
 // The first three run beside each other and write into the groups of a Source; the last one reads them. Only endpoints and targets
-// decide, and they are pure: see endpoint.go and objects.go.
+// decide, and they are pure: see pod.go and pool.go.
 //
 // # When the API server is away
 //

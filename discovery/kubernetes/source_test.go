@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/stator-project/stator/discovery/kubernetes"
 	"github.com/stator-project/stator/test/kubeapi"
 	"github.com/stator-project/stator/test/testkit"
@@ -43,7 +45,9 @@ func follow(t *testing.T, selections ...kubernetes.Selection) (c *cluster, port 
 			selections[i].Ports = []int{port}
 		}
 	}
-	c.source = kubernetes.New(kubernetes.Config{Client: client, Selections: selections, Log: c.log.Logger()})
+	c.source = kubernetes.New(kubernetes.Config{
+		Client: client, Selections: selections, Log: c.log.Logger(), Metrics: prometheus.NewRegistry(),
+	})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -149,6 +153,17 @@ func TestPodsBecomeWorkers(t *testing.T) {
 	b.Ready = true
 	c.PutPod(b)
 	c.await("a@127.0.0.2 b@127.0.0.3 c@127.0.0.4")
+
+	// A pod that is not ready for a moment is not asked again.
+	b.Ready = false
+	c.PutPod(b)
+	c.await("a@127.0.0.2 c@127.0.0.4")
+	b.Ready = true
+	c.PutPod(b)
+	c.await("a@127.0.0.2 b@127.0.0.3 c@127.0.0.4")
+	if asked, _ := c.engines.Load("127.0.0.3"); asked != 1 {
+		t.Errorf("asked %v times", asked)
+	}
 
 	b.Terminating = true // and still ready
 	c.PutPod(b)

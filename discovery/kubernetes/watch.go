@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,15 +54,17 @@ type follower[T object] struct {
 	// path is the path of the list, and query has its selectors.
 	path  string
 	query url.Values
-	// apply is called for an object that was added or changed, and remove with the name of one that is gone.
-	apply  func(T)
-	remove func(name string)
+	// known has the names of the objects that were applied and not removed. A list removes those that it lacks.
+	known map[string]bool
+	// change is called for an object that was added or changed, and with nil for one that is gone.
+	change func(name string, now *T)
 	// synced is called after each list, when what it lacks has been removed.
 	synced func()
 	// trouble is called with the reason why nothing arrives, and with nil when it does again.
 	trouble func(error)
 
-	known map[string]bool // the names that were applied
+	version string // of the last answer; empty if the next step is a list
+	retry   backoff.Backoff
 }
 
 const (
@@ -80,152 +83,138 @@ const (
 
 // run lists and watches until ctx ends.
 func (f *follower[T]) run(ctx context.Context) {
-	f.known = map[string]bool{}
-	retry := backoff.Backoff{Min: retryMin, Max: retryMax}
-	version := ""
+	f.retry = backoff.Backoff{Min: retryMin, Max: retryMax}
 	for ctx.Err() == nil {
 		var err error
-		if version == "" {
-			version, err = f.list(ctx)
+		if f.version == "" {
+			err = f.list(ctx)
 		}
 		if err == nil {
-			var seen bool
-			version, seen, err = f.watch(ctx, version)
-			if seen {
-				retry.Reset()
-			}
+			err = f.watch(ctx)
 		}
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
 
-		pause := retry.Next()
+		pause := f.retry.Next()
 		var status *Status
-		if errors.As(err, &status) {
-			switch {
-			case status.Code == http.StatusGone: // it has forgotten the version, which is no trouble
-				version = ""
-				_ = backoff.Sleep(ctx, retryMin)
-				continue
-			case status.Code < 500 && status.Code != http.StatusTooManyRequests:
-				version = "" // rights may be back after hours, when the version is too old
-				pause = retryMax
+		if errors.As(err, &status) && status.Code < 500 && status.Code != http.StatusTooManyRequests {
+			f.version = ""
+			pause = retryMax // rights may be back after hours
+			if status.Code == http.StatusGone {
+				pause = retryMin
+				err = nil // it has forgotten the version, which is no trouble
 			}
 		}
-		f.trouble(err)
+		if err != nil {
+			f.trouble(err)
+		}
 		_ = backoff.Sleep(ctx, pause)
 	}
 }
 
-// list applies all objects, and removes the known ones that are gone. It returns the version of the list.
-func (f *follower[T]) list(ctx context.Context) (version string, err error) {
+// list applies all objects, and removes the known ones that are gone.
+func (f *follower[T]) list(ctx context.Context) error {
 	seen := map[string]bool{}
-	query := maps.Clone(f.query)
-	query.Set("limit", strconv.Itoa(pageSize))
-	for {
-		page, err := f.page(ctx, query)
-		if err != nil {
-			return "", err
-		}
-		for _, item := range page.Items {
-			name := item.meta().Name
-			if name == "" {
-				return "", fmt.Errorf("list %s: an object without a name", f.path)
-			}
-			seen[name] = true
-			f.known[name] = true
-			f.apply(item)
-		}
-		if len(seen) > maxObjects {
-			return "", fmt.Errorf("list %s: more than %d objects: narrow the labels", f.path, maxObjects)
-		}
-		version = page.Metadata.ResourceVersion
-		if page.Metadata.Continue == "" {
-			break
-		}
-		query.Set("continue", page.Metadata.Continue)
+	version, err := readAll(ctx, f.client, f.path, f.query, func(item T) {
+		seen[item.meta().Name] = true
+		f.known[item.meta().Name] = true
+		f.change(item.meta().Name, &item)
+	})
+	if err != nil {
+		return err
 	}
-
 	for name := range f.known {
 		if !seen[name] {
 			delete(f.known, name)
-			f.remove(name)
+			f.change(name, nil)
 		}
 	}
+	f.version = version
 	f.synced()
-	return version, nil
+	return nil
 }
 
-// listPage is an answer to a list.
-type listPage[T object] struct {
-	Metadata struct {
-		ResourceVersion string `json:"resourceVersion"`
-		Continue        string `json:"continue"`
-	} `json:"metadata"`
-	Items []T `json:"items"`
-}
+// readAll calls each with all objects of a list, page by page, and returns the version of the list.
+func readAll[T object](ctx context.Context, c *Client, path string, query url.Values, each func(T)) (version string, err error) {
+	query = maps.Clone(query)
+	query.Set("limit", strconv.Itoa(pageSize))
+	for n := 0; n <= maxObjects; {
+		var page struct {
+			Metadata struct {
+				ResourceVersion string `json:"resourceVersion"`
+				Continue        string `json:"continue"`
+			} `json:"metadata"`
+			Items []T `json:"items"`
+		}
+		body, err := c.get(ctx, path, query)
+		if err == nil {
+			err = json.NewDecoder(io.LimitReader(body, maxPage)).Decode(&page)
+			_ = body.Close()
+		}
+		if err != nil {
+			return "", fmt.Errorf("list %s: %w", path, err)
+		}
 
-// page reads one answer of a list.
-func (f *follower[T]) page(ctx context.Context, query url.Values) (page listPage[T], err error) {
-	resp, err := f.client.get(ctx, f.path, query)
-	if err != nil {
-		return page, fmt.Errorf("list %s: %w", f.path, err)
+		n += max(len(page.Items), 1) // pages without objects have an end, too
+		for _, item := range page.Items {
+			if item.meta().Name == "" {
+				return "", fmt.Errorf("list %s: an object without a name", path)
+			}
+			each(item)
+		}
+		if page.Metadata.Continue == "" {
+			return page.Metadata.ResourceVersion, nil
+		}
+		query.Set("continue", page.Metadata.Continue)
 	}
-	defer func() { _ = resp.Body.Close() }()
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxPage)).Decode(&page); err != nil {
-		return page, fmt.Errorf("list %s: %w", f.path, err)
-	}
-	return page, nil
+	return "", fmt.Errorf("list %s: more than %d objects: narrow the labels", path, maxObjects)
 }
 
-// watch applies changes after a version until the answer ends. It returns the last version, and whether there was a change.
-func (f *follower[T]) watch(ctx context.Context, version string) (last string, seen bool, err error) {
+// watch applies the changes after the version until the answer ends, as API servers bound the time of a watch.
+func (f *follower[T]) watch(ctx context.Context) error {
 	query := maps.Clone(f.query)
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
-	query.Set("resourceVersion", version)
-	resp, err := f.client.get(ctx, f.path, query)
+	query.Set("resourceVersion", f.version)
+	body, err := f.client.get(ctx, f.path, query)
 	if err != nil {
-		return version, false, fmt.Errorf("watch %s: %w", f.path, err)
+		return fmt.Errorf("watch %s: %w", f.path, err)
 	}
-	defer func() { _ = resp.Body.Close() }()
+	defer func() { _ = body.Close() }()
 	f.trouble(nil)
 
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(body)
 	lines.Buffer(make([]byte, 16<<10), maxLine)
+	// Without a pause, a server that ends each watch at once would be asked all the time.
+	err = errors.New("the API server has ended it without an event")
 	for lines.Scan() {
-		next, err := f.event(lines.Bytes())
+		err = f.event(lines.Bytes())
 		if err != nil {
-			return version, seen, fmt.Errorf("watch %s: %w", f.path, err)
+			break
 		}
-		version = next
-		seen = true
+		f.retry.Reset()
 	}
-	if err := lines.Err(); err != nil {
-		return version, seen, fmt.Errorf("watch %s: %w", f.path, err)
+	if err = cmp.Or(lines.Err(), err); err != nil {
+		return fmt.Errorf("watch %s: %w", f.path, err)
 	}
-	// An end after events, or bookmarks, is how API servers bound the time of a watch.
-	if !seen {
-		// Without a pause, a server that ends each watch at once would be asked all the time.
-		return version, false, fmt.Errorf("watch %s: the API server has ended it without an event", f.path)
-	}
-	return version, true, nil
+	return nil
 }
 
 // errorEvent begins an event whose object is a Status, as API servers write it. All others are decoded in one pass, because a pod has 8 KB
 // of JSON: to find the type first took a third more time.
 var errorEvent = []byte(`{"type":"ERROR"`)
 
-// event applies one event, and returns its version.
-func (f *follower[T]) event(line []byte) (version string, err error) {
+// event applies one event, and takes its version.
+func (f *follower[T]) event(line []byte) error {
 	if bytes.HasPrefix(line, errorEvent) {
 		var e struct {
 			Object Status `json:"object"`
 		}
 		if err := json.Unmarshal(line, &e); err != nil {
-			return "", err
+			return err
 		}
-		return "", &e.Object
+		return &e.Object
 	}
 
 	var e struct {
@@ -233,19 +222,20 @@ func (f *follower[T]) event(line []byte) (version string, err error) {
 		Object T      `json:"object"`
 	}
 	if err := json.Unmarshal(line, &e); err != nil {
-		return "", err
+		return err
 	}
 	m := e.Object.meta()
 	if m.ResourceVersion == "" {
-		return "", errors.New("an event without a version")
+		return errors.New("an event without a version")
 	}
 	switch e.Type {
 	case "ADDED", "MODIFIED":
 		f.known[m.Name] = true
-		f.apply(e.Object)
+		f.change(m.Name, &e.Object)
 	case "DELETED":
 		delete(f.known, m.Name)
-		f.remove(m.Name)
+		f.change(m.Name, nil)
 	}
-	return m.ResourceVersion, nil
+	f.version = m.ResourceVersion
+	return nil
 }

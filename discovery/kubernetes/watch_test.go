@@ -13,20 +13,24 @@ func FuzzEvent(f *testing.F) {
 	f.Add(`{"type":"DELETED","object":null}`)
 	f.Add(`{"type":"MODIFIED"}`)
 	f.Fuzz(func(t *testing.T, line string) {
-		pods := &follower[pod]{known: map[string]bool{}, apply: func(p pod) {
-			if n := len(endpoints(&p, []int{1, 2}, "n")); n != 0 && n != 2 {
+		pods := &follower[pod]{known: map[string]bool{}, change: func(_ string, p *pod) {
+			if n := len(endpoints(p, []int{1, 2}, "n")); n != 0 && n != 2 {
 				t.Errorf("%d endpoints", n)
 			}
-		}, remove: func(string) {}}
-		pools := &follower[inferencePool]{known: map[string]bool{}, apply: func(p inferencePool) { targetOf(&p) }, remove: func(string) {}}
+		}}
+		pools := &follower[inferencePool]{known: map[string]bool{}, change: func(_ string, p *inferencePool) {
+			if p != nil && (p.labels() == "") != (len(p.Spec.Selector.MatchLabels) == 0) {
+				t.Errorf("labels %q", p.labels())
+			}
+		}}
 
-		version, err := pods.event([]byte(line))
-		if (version == "") != (err != nil) {
-			t.Errorf("%q: version %q, error %v", line, version, err)
+		err := pods.event([]byte(line))
+		if (pods.version == "") != (err != nil) {
+			t.Errorf("%q: version %q, error %v", line, pods.version, err)
 		}
 		if err == nil && !json.Valid([]byte(line)) {
 			t.Errorf("%q is no JSON", line)
 		}
-		_, _ = pools.event([]byte(line))
+		_ = pools.event([]byte(line))
 	})
 }

@@ -21,6 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/stator-project/stator/discovery/kubernetes"
 	"github.com/stator-project/stator/test/process"
 )
@@ -67,7 +69,7 @@ func (o *options) followPods(ctx context.Context) error {
 		return err
 	}
 	source := kubernetes.New(kubernetes.Config{
-		Client: client, Log: slog.New(slog.DiscardHandler),
+		Client: client, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Selections: []kubernetes.Selection{{Namespace: "default", Labels: "app=bench", Ports: []int{o.port}}},
 	})
 	go source.Run(ctx)

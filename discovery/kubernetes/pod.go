@@ -1,8 +1,14 @@
 package kubernetes
 
 import (
+	"cmp"
+	"encoding/hex"
 	"fmt"
 	"hash/fnv"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
 
 	"github.com/stator-project/stator/internal/fleet"
 )
@@ -20,6 +26,44 @@ type pod struct {
 			RestartCount int `json:"restartCount"`
 		} `json:"containerStatuses"`
 	} `json:"status"`
+}
+
+// podsPath returns the path of the pods of a namespace.
+func podsPath(namespace string) string {
+	return "/api/v1/namespaces/" + url.PathEscape(namespace) + "/pods"
+}
+
+// Endpoint is one engine: a port of a pod.
+type Endpoint struct {
+	// Name is unique among the endpoints of a source, and a name of a worker.
+	Name string
+	// Address is ip:port.
+	Address string
+	// Role and Revision are what the pod's labels name. An empty revision is none.
+	Role     fleet.Role
+	Revision string
+	// Epoch is another one after a restart of the engine, and the same in every replica. It is not 0.
+	Epoch uint64
+}
+
+// endpoints returns the engines of a pod, one for each port; none if it is nil or not ready. home is the namespace whose pods have short
+// names. It reads nothing but its arguments, so that all replicas have the same endpoints.
+func endpoints(p *pod, ports []int, home string) []Endpoint {
+	if p == nil || !p.isReady() {
+		return nil
+	}
+	all := make([]Endpoint, 0, len(ports))
+	for _, port := range ports {
+		at := net.JoinHostPort(p.Status.PodIP, strconv.Itoa(port))
+		suffix := ""
+		if len(ports) > 1 {
+			suffix = "-" + strconv.Itoa(port)
+		}
+		all = append(all, Endpoint{
+			Name: p.workerName(suffix, home), Address: at, Role: p.role(), Revision: p.revision(), Epoch: p.epoch(at),
+		})
+	}
+	return all
 }
 
 // isReady reports whether requests may go to the pod. A pod that is being deleted may be ready for all of its grace period, because its
@@ -40,8 +84,22 @@ func (p *pod) isReady() bool {
 	return false
 }
 
-// epoch identifies the engine of a pod at an address, so that a router forgets a cache that has ended: names and addresses of pods are used
-// again, of a StatefulSet at once, and containers restart in place. It is the same in all replicas, which exchange bookings by it.
+// workerName returns the name of the pod as a worker's. Names of pods may have dots and be longer, and pods of two namespaces may have one
+// name: then a hash of namespace and name makes it unique.
+func (p *pod) workerName(suffix, home string) string {
+	m := &p.Metadata
+	plain := strings.ReplaceAll(m.Name, ".", "-")
+	if plain == m.Name && m.Namespace == home && len(plain)+len(suffix) <= fleet.MaxName {
+		return plain + suffix
+	}
+	h := fnv.New64a()
+	fmt.Fprint(h, m.Namespace, "/", m.Name)
+	suffix = "-" + hex.EncodeToString(h.Sum(nil))[:8] + suffix
+	return plain[:min(len(plain), fleet.MaxName-len(suffix))] + suffix
+}
+
+// epoch identifies the engine of the pod at an address, so that a router forgets a cache that has ended: names and addresses of pods are
+// used again, of a StatefulSet at once, and containers restart in place. Replicas exchange bookings by it.
 func (p *pod) epoch(address string) uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, p.Metadata.UID, " ", address)
@@ -49,11 +107,6 @@ func (p *pod) epoch(address string) uint64 {
 		fmt.Fprint(h, " ", c.RestartCount)
 	}
 	return h.Sum64() | 1 // 0 means that starts cannot be distinguished
-}
-
-// roles are the values of the labels by which pods name their role. llm-d's decode workers may be called "both".
-var roles = map[string]fleet.Role{
-	"prefill": fleet.Prefill, "decode": fleet.Decode, "both": fleet.Aggregated, "prefill-decode": fleet.Aggregated,
 }
 
 // The labels of roles, in the order in which they count, and the labels of revisions:
@@ -69,7 +122,10 @@ var (
 	roleLabels = []string{
 		"llm-d.ai/role", "disaggregatedset.x-k8s.io/role", "nvidia.com/dynamo-sub-component-type", "nvidia.com/dynamo-component-type",
 	}
-	revisionLabels = []string{"disaggregatedset.x-k8s.io/revision", "nvidia.com/dynamo-worker-hash"}
+	// roles are the values of the labels of roles. llm-d's decode workers may be called "both".
+	roles = map[string]fleet.Role{
+		"prefill": fleet.Prefill, "decode": fleet.Decode, "both": fleet.Aggregated, "prefill-decode": fleet.Aggregated,
+	}
 )
 
 // role returns the role that the pod's labels name; aggregated if they name none.
@@ -84,51 +140,5 @@ func (p *pod) role() fleet.Role {
 
 // revision returns the revision that the pod's labels name; empty if they name none.
 func (p *pod) revision() string {
-	for _, label := range revisionLabels {
-		if value := p.Metadata.Labels[label]; value != "" {
-			return value
-		}
-	}
-	return ""
-}
-
-// inferencePool has the fields of an InferencePool that are read.
-type inferencePool struct {
-	named
-	Spec struct {
-		Selector struct {
-			MatchLabels map[string]string `json:"matchLabels"`
-		} `json:"selector"`
-		TargetPorts []struct {
-			Number int `json:"number"`
-		} `json:"targetPorts"`
-		EndpointPickerRef struct {
-			Name string `json:"name"`
-			Port struct {
-				Number int `json:"number"`
-			} `json:"port"`
-			FailureMode string `json:"failureMode"`
-		} `json:"endpointPickerRef"`
-	} `json:"spec"`
-}
-
-// service has the fields of a Service that are read. Routers read none: they need no rights on Services.
-type service struct {
-	named
-	Spec struct {
-		Ports []struct {
-			Port int `json:"port"`
-		} `json:"ports"`
-	} `json:"spec"`
-}
-
-// endpointSlice has the fields of an EndpointSlice that are read. Its endpoints have no labels, so workers are found by pods.
-type endpointSlice struct {
-	named
-	Endpoints []struct {
-		Addresses  []string `json:"addresses"`
-		Conditions struct {
-			Ready *bool `json:"ready"`
-		} `json:"conditions"`
-	} `json:"endpoints"`
+	return cmp.Or(p.Metadata.Labels["disaggregatedset.x-k8s.io/revision"], p.Metadata.Labels["nvidia.com/dynamo-worker-hash"])
 }
