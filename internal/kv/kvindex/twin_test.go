@@ -264,11 +264,14 @@ func (w *world) step() {
 	case dice < 915: // a request did not reach its rank
 		until := w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
 		n := w.x.Withdraw(id, blockhash.Chain(nil, chain), from, until)
+		end := (until.UnixNano() + tick - 1) / tick * tick
 		for i := from; i < len(chain); i++ {
 			p := path(chain[:i+1])
-			if at, ok := r.until[p]; ok && at <= (until.UnixNano()+tick-1)/tick*tick {
+			if at, ok := r.until[p]; ok && at <= end {
 				delete(r.until, p)
 				n--
+			} else if r.promised[p] > 0 && w.x.Stats().Evicted > 0 {
+				n-- // the index may have evicted the block, or an earlier prediction of it, which the twin does not know
 			}
 		}
 		if n > 0 { // an index that is full may have dropped some
