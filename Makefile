@@ -42,6 +42,10 @@ help-all: ## list all targets
 .PHONY: build
 build: bin/stator $(ENVOY_STAMP) ## put bin/stator and Envoy in place
 
+.PHONY: install
+install: bin/stator ## copy bin/stator to PREFIX/bin (PREFIX=/usr/local)
+	install -D -m 755 bin/stator $(DESTDIR)$(or $(PREFIX),/usr/local)/bin/stator
+
 .PHONY: bin/stator
 bin/stator:
 	@mkdir -p bin

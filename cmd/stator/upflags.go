@@ -37,7 +37,7 @@ type upFlags struct {
 
 func readUpFlags(env environment, args []string) (*upFlags, error) {
 	o := &upFlags{set: map[string]bool{}}
-	f := cli.New(env.out, env.err, "up", upAbout)
+	f := cli.New(env.out, env.err, "up [FILE]", upAbout)
 	f.StringVar(&o.file, "config", "", "configuration `file`; see docs/configuration.md")
 	f.StringVar(&o.engine, "engine", engines.Sim.Name, "engine to launch for the first model: "+strings.Join(engine.Kinds(), ", "))
 	f.IntVar(&o.workers, "workers", 2, "number of these engines")
@@ -55,7 +55,7 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	o.doors.AddFlags(f.FlagSet, "the admin port")
 	o.log = cli.AddLogFlags(f)
 
-	if err := f.Read(args); err != nil {
+	if err := f.ReadWithFile(args, &o.file); err != nil {
 		return nil, err
 	}
 	f.Visit(func(g *flag.Flag) { o.set[g.Name] = true })

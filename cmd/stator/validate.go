@@ -25,17 +25,17 @@ prints everything that is wrong. With --running it also asks a running part whet
 force, and which changes wait for its restart.`
 
 func runValidate(ctx context.Context, env environment, args []string) error {
-	f := cli.New(env.out, env.err, "validate", validateAbout)
+	f := cli.New(env.out, env.err, "validate [FILE]", validateAbout)
 	file := f.String("config", "", "configuration `file`")
 	var running adminclient.Config
 	f.StringVar(&running.Address, "running", "", "`address` of the admin port of a running part: ip:port, https://name:port or unix:///path")
 	f.StringVar(&running.TokenFile, "admin-token-file", "", "`file` with the token of the admin port")
 	f.StringVar(&running.CAFile, "admin-ca", "", "`file` with the CA of an https:// admin port in PEM (default: those of the system)")
-	if err := f.Read(args); err != nil {
+	if err := f.ReadWithFile(args, file); err != nil {
 		return err
 	}
 	if *file == "" {
-		return f.UsageError("name the configuration file with --config")
+		return f.UsageError("name the configuration file")
 	}
 	cfg, err := configfile.Read(*file)
 	if err != nil {

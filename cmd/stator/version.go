@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/stator-project/stator/internal/cli"
@@ -27,8 +29,13 @@ func revision() string {
 }
 
 func runVersion(_ context.Context, env environment, args []string) error {
-	if err := cli.New(env.out, env.err, "version", "Prints the version of this program.").Read(args); err != nil {
+	f := cli.New(env.out, env.err, "version", "Prints the version of this program.")
+	asJSON := f.Bool("json", false, "print JSON")
+	if err := f.Read(args); err != nil {
 		return err
+	}
+	if *asJSON {
+		return json.NewEncoder(env.out).Encode(map[string]string{"version": version(), "revision": revision(), "go": runtime.Version()})
 	}
 	fmt.Fprintf(env.out, "stator %s (revision %s)\n", version(), revision())
 	return nil

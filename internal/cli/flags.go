@@ -182,3 +182,19 @@ func (f *Flags) ReadMixed(args []string) (others []string, err error) {
 		args = f.Args()[1:]
 	}
 }
+
+// ReadWithFile reads flags, and one further argument at most: a file, which the flag of *file names too.
+func (f *Flags) ReadWithFile(args []string, file *string) error {
+	others, err := f.ReadMixed(args)
+	switch {
+	case err != nil:
+		return err
+	case len(others) > 0 && *file != "":
+		return f.Refuse(others)
+	case len(others) > 1:
+		return f.Refuse(others[1:])
+	case len(others) == 1:
+		*file = others[0]
+	}
+	return nil
+}
