@@ -5,7 +5,8 @@
 // passes take the time of its timing. It reports cached tokens and publishes the changes of its cache. Answers
 // are words of the model's vocabulary without meaning, the same ones for the same seed, prompt and position.
 // Nothing that needs a model is simulated: tools, structured output, log probabilities, stop strings. Such
-// fields are accepted and ignored, as vLLM ignores unknown fields.
+// fields are accepted and ignored, as vLLM ignores unknown fields. Embeddings have the form that the request asks for: numbers,
+// or their bytes in base64, of any length. There are no Responses and no Messages: these paths are answered with 404.
 //
 // An answer has exactly the tokens that the request allows (max_tokens), and ends with the reason "length".
 // Without max_tokens its length depends on the prompt, and it ends with the reason "stop". So a test chooses

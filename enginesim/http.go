@@ -36,7 +36,7 @@ func (s *Sim) handler() http.Handler {
 		mux.HandleFunc("POST /v1/unload_lora_adapter", s.unloadAdapter)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
+		s.writeError(w, &openai.Error{Status: http.StatusNotFound, Message: "The simulated engine has no such path."})
 	})
 
 	// While it loads, an engine answers 503 on every path.
@@ -145,6 +145,12 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 	c, err := s.prepare(req, prefix+id, time.Now())
 	if err != nil {
 		return nil, err
+	}
+	if ep == openai.Embeddings {
+		c.vectors, err = readVectors(body)
+		if err != nil {
+			return nil, err
+		}
 	}
 	// The transfer is read last, because some transfers change the prompt, or the bound of the answer.
 	return c, s.readTransfer(c, body)

@@ -1,7 +1,6 @@
 package enginesim
 
 import (
-	"math"
 	"strconv"
 
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -128,36 +127,5 @@ func (c *completion) appendWhole(b []byte) []byte {
 	}
 
 	b = append(b, "],"...)
-	return append(c.appendUsage(b), '}')
-}
-
-// dimensions is the length of the simulated embeddings.
-const dimensions = 32
-
-// appendEmbeddings appends the answer to an embedding request. Embeddings have about unit length and depend on
-// the prompt alone.
-func (c *completion) appendEmbeddings(b []byte) []byte {
-	b = append(b, `{"object":"list","data":[`...)
-	for i := range c.choices {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, `{"object":"embedding","index":`...)
-		b = strconv.AppendInt(b, int64(i), 10)
-		b = append(b, `,"embedding":[`...)
-		for d := range dimensions {
-			if d > 0 {
-				b = append(b, ',')
-			}
-			// Uniform values in [-1, 1] have a variance of 1/3, so this sum of squares is about 1.
-			v := float64(int64(mix(c.choices[i].answer.seed+uint64(d)))) / math.MaxInt64
-			b = strconv.AppendFloat(b, v/math.Sqrt(dimensions/3.0), 'g', 6, 64)
-		}
-		b = append(b, "]}"...)
-	}
-
-	b = append(b, `],"model":`...)
-	b = openai.AppendString(b, c.req.Model)
-	b = append(b, ',')
 	return append(c.appendUsage(b), '}')
 }

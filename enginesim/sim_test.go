@@ -3,9 +3,11 @@ package enginesim_test
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"regexp"
@@ -315,6 +317,31 @@ func TestCompletionsAndEmbeddings(t *testing.T) {
 	}
 }
 
+// TestEmbeddingsInBase64: the bytes are the float32 of the same embedding, of the length that the request asks for.
+func TestEmbeddingsInBase64(t *testing.T) {
+	r := start(t, func(*enginesim.Config) {})
+	var floats struct {
+		Data []struct{ Embedding []float32 }
+	}
+	var bytes struct{ Data []struct{ Embedding []byte } }
+	for format, into := range map[string]any{"float": &floats, "base64": &bytes} {
+		status, body := r.post("/v1/embeddings", fmt.Sprintf(`{"model":"tiny","input":"AB","dimensions":7,"encoding_format":%q}`, format))
+		if err := json.Unmarshal([]byte(body), into); err != nil || status != 200 {
+			t.Fatalf("%d %v %s", status, err, body)
+		}
+	}
+	want := floats.Data[0].Embedding
+	if len(want) != 7 || len(bytes.Data[0].Embedding) != 4*7 {
+		t.Fatalf("%d values, %d bytes", len(want), len(bytes.Data[0].Embedding))
+	}
+	for i, v := range want {
+		got := math.Float32frombits(binary.LittleEndian.Uint32(bytes.Data[0].Embedding[4*i:]))
+		if math.Abs(float64(got-v)) > 1e-5 {
+			t.Errorf("value %d is %g, want %g", i, got, v)
+		}
+	}
+}
+
 // TestEcho: completions with echo begin with their prompt. With max_tokens 0 they are the prompt alone, with vLLM's
 // count of one token and its reason "length". Without echo vLLM refuses max_tokens 0.
 func TestEcho(t *testing.T) {
@@ -398,7 +425,9 @@ func TestRefusedRequestsGetVLLMsErrors(t *testing.T) {
 		{"empty prompt", "/v1/completions", `{"model":"tiny","prompt":""}`, 400, "prompt"},
 		{"text that is no request", "/tokenize", `{"messages":7}`, 400, `"type":"BadRequestError"`},
 		{"text that is too large", "/tokenize", strings.Repeat("x", 3000), 413, "larger than 2000 bytes"},
-		{"unknown path", "/v1/rerank", `{}`, 404, `{"detail":"Not Found"}`},
+		{"unknown path", "/v1/rerank", `{}`, 404, `"type":"NotFoundError"`},
+		{"unknown form of embeddings", "/v1/embeddings", `{"model":"tiny","input":"A","encoding_format":"text"}`, 400, "float or base64"},
+		{"long embeddings", "/v1/embeddings", `{"model":"tiny","input":"A","dimensions":9999}`, 400, "between 1 and 8192"},
 	}
 	for _, tt := range tests {
 		status, body := r.post(tt.path, tt.body)
