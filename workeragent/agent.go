@@ -173,7 +173,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	all.Go(func() { a.forgetObsolete(ctx) })
 	all.Go(func() {
 		for backoff.Sleep(ctx, expireEvery) == nil {
-			a.mirror.expire(time.Now())
+			a.mirror.snapshots.Expire(time.Now())
 		}
 	})
 
@@ -239,11 +239,11 @@ func newMetrics(reg prometheus.Registerer, m *cacheMirror) *metrics {
 		"Gaps in engines' events that no replay filled; snapshots stay incomplete until the engine's cache was empty once.",
 		func() float64 { return float64(m.feed.Stats().UnrecoveredGaps) })
 	part.CounterFunc("snapshots_total", "Snapshots of a rank's cache made for a router.",
-		func() float64 { return float64(m.made.Load()) })
+		func() float64 { return float64(m.snapshots.Made.Load()) })
 	part.CounterFunc("snapshots_shared_total", "Requests for a snapshot answered with one that was made for another router.",
-		func() float64 { return float64(m.shared.Load()) })
+		func() float64 { return float64(m.snapshots.Shared.Load()) })
 	part.GaugeFunc("snapshot_bytes", "Memory of the snapshots that routers pull.",
-		func() float64 { return float64(m.storedBytes()) })
+		func() float64 { return float64(m.snapshots.Bytes()) })
 
 	drains := part.Counters("drains_total", "Engines that the plan did not want any more, by how that ended: idle (all requests had "+
 		"ended), deadline (planner.drainTimeout was over), blind (whether requests were left is not known), not_ready (there were none "+

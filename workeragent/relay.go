@@ -213,7 +213,7 @@ func (r *relay) replay(from uint64, room int) (batches [][]byte, end feed.Positi
 }
 
 func (r *relay) snapshot(id uint64) *feed.Snapshot {
-	return r.mirror.snapshot(rankKey{r.worker.Name, r.worker.Epoch, r.rank}, id, r.replayable, r.now())
+	return r.mirror.snapshots.Get(r.worker.Name, r.worker.Epoch, r.rank, id, r.replayable, r.now())
 }
 
 // replayable reports whether every batch from number next on is remembered.

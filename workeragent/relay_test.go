@@ -285,7 +285,7 @@ func TestSnapshotsAreShared(t *testing.T) {
 	if first == nil || first.Next != 1 || !first.Complete || len(first.Dump) == 0 || r.snapshot(0) != first || r.snapshot(first.ID) != first {
 		t.Fatalf("the first is %+v", first)
 	}
-	now = now.Add(shareFor + 1)
+	now = now.Add(feed.ShareFor + 1)
 	second := r.snapshot(0)
 	if second == first || second.Next != 2 || r.snapshot(first.ID) != first {
 		t.Errorf("after a while it is %+v", second)
@@ -301,24 +301,25 @@ func TestSnapshotsAreShared(t *testing.T) {
 			t.Errorf("an unknown rank or ID has %+v", unknown)
 		}
 	}
-	if r.mirror.storedBytes() == 0 {
+	if r.mirror.snapshots.Bytes() == 0 {
 		t.Error("no snapshot is stored")
 	}
-	r.mirror.expire(now.Add(storeFor + 1))
-	if n := r.mirror.storedBytes(); n != 0 || r.snapshot(second.ID) != nil {
+	r.mirror.snapshots.Expire(now.Add(feed.StoreFor + 1))
+	if n := r.mirror.snapshots.Bytes(); n != 0 || r.snapshot(second.ID) != nil {
 		t.Errorf("%d bytes are stored although no router pulls", n)
 	}
-	r.mirror.bytes = int64(len(second.Dump)) * 2
+	most := int64(len(second.Dump)) * 2
+	r.mirror.snapshots = feed.NewSnapshots(r.mirror.feed, most, now)
 	for seq := range uint64(20) {
 		apply(r, 3+seq)
-		now = now.Add(shareFor + 1)
+		now = now.Add(feed.ShareFor + 1)
 		r.snapshot(0)
-		if n := r.mirror.storedBytes(); n > r.mirror.bytes {
-			t.Fatalf("%d bytes are stored, of at most %d", n, r.mirror.bytes)
+		if n := r.mirror.snapshots.Bytes(); n > most {
+			t.Fatalf("%d bytes are stored, of at most %d", n, most)
 		}
 	}
 	r.mirror.forget("a")
-	if n := r.mirror.storedBytes(); n != 0 || r.snapshot(0) != nil {
+	if n := r.mirror.snapshots.Bytes(); n != 0 || r.snapshot(0) != nil {
 		t.Errorf("%d bytes are stored of a worker that is gone", n)
 	}
 }
