@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -298,6 +299,35 @@ func TestSnapshots(t *testing.T) {
 	}
 	if _, err := to.Snapshot(t.Context(), "nobody", 5, 0, anySize); !errors.Is(err, feed.ErrNoSnapshot) {
 		t.Error(err)
+	}
+}
+
+// TestReplicaSnapshots: a replica answers for all workers, by the names and epochs in the subjects. Nobody answers for another replica.
+func TestReplicaSnapshots(t *testing.T) {
+	e := embed(t, -1)
+	defer e.Close()
+	from, to := connect(t, e.URL()), connect(t, e.URL())
+	anySize := func(context.Context, int) error { return nil }
+	running(t, func(ctx context.Context) error {
+		return from.ServeReplicas(ctx, "a", func(worker string, epoch uint64, rank int, id uint64) *feed.Snapshot {
+			if worker == "none" {
+				return nil
+			}
+			return &feed.Snapshot{ID: cmp.Or(id, 1), Epoch: epoch, Next: uint64(rank + 1), Dump: bytes.Repeat([]byte(worker), 1<<18)}
+		})
+	})
+
+	for _, worker := range []string{"w", "node.local"} {
+		testkit.Eventually(t, "the index of "+worker+" comes", func() bool {
+			s, err := to.ReplicaSnapshot(t.Context(), "a", worker, 7, 2, anySize)
+			return err == nil && s.Worker == worker && s.Epoch == 7 && s.Rank == 2 && s.Next == 3 &&
+				bytes.Equal(s.Dump, bytes.Repeat([]byte(worker), 1<<18))
+		})
+	}
+	for _, of := range [][2]string{{"a", "none"}, {"b", "w"}} {
+		if _, err := to.ReplicaSnapshot(t.Context(), of[0], of[1], 7, 0, anySize); !errors.Is(err, feed.ErrNoSnapshot) {
+			t.Errorf("%s: %v", of, err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package bus
 import (
 	"bytes"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,6 +98,26 @@ func FuzzMessages(f *testing.F) {
 		checkKVStores(t, data)
 		checkDrains(t, data)
 		checkEvents(t, data)
+	})
+}
+
+// FuzzReplicaSubject: the end of any subject is a worker and an epoch, or an error. What is read is what was written.
+func FuzzReplicaSubject(f *testing.F) {
+	b := &Bus{cfg: Config{Cluster: "c"}}
+	prefix := b.subject("index", "r") + "."
+	for _, text := range []string{"w.7", "node.local.18446744073709551615", "w.", ".7", "7", "w.-1", ""} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		worker, epoch, err := readReplicaSubject(text)
+		if err != nil {
+			return
+		}
+		written := strings.TrimPrefix(b.replicaSubject("r", worker, epoch), prefix)
+		again, sameEpoch, err := readReplicaSubject(written)
+		if worker == "" || again != worker || sameEpoch != epoch || err != nil {
+			t.Fatalf("%q has %q and %d, and then %q and %d: %v", text, worker, epoch, again, sameEpoch, err)
+		}
 	})
 }
 

@@ -26,6 +26,7 @@
 //	stator.v1.<cluster>.drains                    operators' orders to drain workers and nodes
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.replay    requests for past batches
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.snapshot  requests for a snapshot, page by page
+//	stator.v1.<cluster>.index.<replica>.<worker>.<epoch>  requests to another replica of the router for a snapshot
 //	stator.v1.<cluster>.answer.<node>.<random>    answers to these requests, for the router that has made the subject
 //
 // A worker's name is "local" or "node.local". So the node is a separate token of these subjects, and NATS

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -35,19 +36,52 @@ func (b *Bus) snapshotSubject(worker string, epoch uint64) string {
 // returns a snapshot of the rank for id 0, and for any other id the snapshot that has it; nil if there is none.
 // Several requests may share a snapshot: its Dump is only read.
 func (b *Bus) ServeSnapshots(ctx context.Context, worker string, epoch uint64, get func(rank int, id uint64) *feed.Snapshot) error {
-	return b.control.subscribe(ctx, b.snapshotSubject(worker, epoch), func(m *nats.Msg) {
-		var request busv1.SnapshotRequest
-		if err := b.decodeRequest(&request, worker, m); err != nil {
+	return b.control.subscribe(ctx, b.snapshotSubject(worker, epoch), func(m *nats.Msg) { b.answerSnapshot(m, worker, get) })
+}
+
+// answerSnapshot answers one request for a snapshot of a worker's ranks.
+func (b *Bus) answerSnapshot(m *nats.Msg, worker string, get func(rank int, id uint64) *feed.Snapshot) {
+	var request busv1.SnapshotRequest
+	if err := b.decodeRequest(&request, worker, m); err != nil {
+		b.reader.refuse(kindSnapshot, m.Subject, err)
+		return
+	}
+	b.reader.observe(kindSnapshot, m.Subject, &request)
+
+	// The answer to an unknown snapshot is an empty reply, so that the router need not wait for a
+	// time-out.
+	s := get(int(request.Rank), request.Id)
+	_ = b.control.nc.Publish(m.Reply, encode(snapshotReply(s, &request)))
+}
+
+// replicaSubject returns the subject of requests to a replica of the router for snapshots of a worker's ranks in one epoch.
+func (b *Bus) replicaSubject(replica, worker string, epoch uint64) string {
+	return b.subject("index", replica, worker, strconv.FormatUint(epoch, 10))
+}
+
+// ServeReplicas is ServeSnapshots for the other replicas of a router, and the ranks of all workers that it follows.
+func (b *Bus) ServeReplicas(
+	ctx context.Context, replica string, get func(worker string, epoch uint64, rank int, id uint64) *feed.Snapshot,
+) error {
+	prefix := b.subject("index", replica) + "."
+	return b.control.subscribe(ctx, prefix+">", func(m *nats.Msg) {
+		worker, epoch, err := readReplicaSubject(strings.TrimPrefix(m.Subject, prefix))
+		if err != nil {
 			b.reader.refuse(kindSnapshot, m.Subject, err)
 			return
 		}
-		b.reader.observe(kindSnapshot, m.Subject, &request)
-
-		// The answer to an unknown snapshot is an empty reply, so that the router need not wait for a
-		// time-out.
-		s := get(int(request.Rank), request.Id)
-		_ = b.control.nc.Publish(m.Reply, encode(snapshotReply(s, &request)))
+		b.answerSnapshot(m, worker, func(rank int, id uint64) *feed.Snapshot { return get(worker, epoch, rank, id) })
 	})
+}
+
+// readReplicaSubject reads the end of a subject that replicaSubject has made.
+func readReplicaSubject(text string) (worker string, epoch uint64, err error) {
+	at := strings.LastIndexByte(text, '.')
+	if at < 1 {
+		return "", 0, errors.New("a request to a replica must name a worker and its epoch")
+	}
+	epoch, err = strconv.ParseUint(text[at+1:], 10, 64)
+	return text[:at], epoch, err
 }
 
 // snapshotReply returns the answer to a request: empty without a snapshot, its description and first
@@ -76,19 +110,25 @@ func snapshotReply(s *feed.Snapshot, request *busv1.SnapshotRequest) *busv1.Snap
 func (b *Bus) Snapshot(
 	ctx context.Context, worker string, epoch uint64, rank int, admit func(ctx context.Context, size int) error,
 ) (*feed.Snapshot, error) {
-	s, err := b.pullSnapshot(ctx, worker, epoch, rank, admit)
-	if err != nil {
-		return nil, fmt.Errorf("pull a snapshot of %s/%d: %w", worker, rank, err)
-	}
-	return s, nil
+	return b.pullSnapshot(ctx, b.snapshotSubject(worker, epoch), worker, rank, admit)
 }
 
-// pullSnapshot is Snapshot without the context of its errors. A small dump comes whole with the first
-// answer; a larger one is pulled page by page.
-func (b *Bus) pullSnapshot(
-	ctx context.Context, worker string, epoch uint64, rank int, admit func(ctx context.Context, size int) error,
+// ReplicaSnapshot is Snapshot of another replica of the router, which follows the rank itself.
+func (b *Bus) ReplicaSnapshot(
+	ctx context.Context, replica, worker string, epoch uint64, rank int, admit func(ctx context.Context, size int) error,
 ) (*feed.Snapshot, error) {
-	subject := b.snapshotSubject(worker, epoch)
+	return b.pullSnapshot(ctx, b.replicaSubject(replica, worker, epoch), worker, rank, admit)
+}
+
+// pullSnapshot is Snapshot at a subject. A small dump comes whole with the first answer; a larger one is pulled page by page.
+func (b *Bus) pullSnapshot(
+	ctx context.Context, subject, worker string, rank int, admit func(ctx context.Context, size int) error,
+) (s *feed.Snapshot, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("pull a snapshot of %s/%d: %w", worker, rank, err)
+		}
+	}()
 	reply, err := b.requestSnapshot(ctx, worker, subject, rank)
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func (r *Router) addListedWorkers(cfg Config) error {
 
 	r.sockets, err = sockets.New(sockets.Config{
 		Fleet: r.fleet, Feed: r.feed, Log: r.log, Sources: sources.Register(cfg.Metrics, "sockets"),
-		Load: r.applyListedLoad, Restarted: r.forgetCache,
+		Load: r.applyListedLoad, Restarted: r.forgetCache, Take: r.takeIndex,
 	}, r.members.Workers())
 	return err
 }

@@ -69,6 +69,7 @@ type Router struct {
 	caches    *cachesync.Syncer
 	loads     *adapterLoads
 	demand    *demand // the requests of clients to this replica
+	indexes   indexes
 	expected  atomic.Pointer[expectations]
 	lines     *answers.Lines // nil for none
 	// answers are the metrics by model, worker and tenant.
@@ -86,7 +87,7 @@ func New(cfg Config) (*Router, error) {
 	settings := cfg.Settings
 	r := &Router{
 		state: &state{log: cfg.Log}, replica: newReplica(), lists: make(chan []fleet.Worker, 1), demand: newDemand(),
-		answers: answers.New(cfg.Metrics),
+		answers: answers.New(cfg.Metrics), indexes: indexes{slots: make(chan struct{}, takenAtOnce)},
 	}
 	if cfg.LogRequests {
 		r.lines = &answers.Lines{Log: cfg.Log}
@@ -292,8 +293,10 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	case cfg.Bus != nil:
 		followers.Go(func() { r.followBus(ctx, cfg.Bus) })
 	case cfg.Peers != nil:
+		r.indexes.link.Store(cfg.Peers)
 		followers.Go(func() { r.followReplicas(ctx, cfg.Peers) })
 		followers.Go(func() { r.members.Drains().Run(ctx, cfg.Peers) })
+		followers.Go(func() { r.serveIndexes(ctx, cfg.Peers) })
 		fallthrough
 	default:
 		followers.Go(func() { _ = r.members.FollowBus(ctx, nil) })
@@ -307,6 +310,10 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 		case <-ctx.Done():
 			return nil
 		}
+	}
+
+	if cfg.Peers != nil {
+		r.takeIndexes(ctx)
 	}
 
 	// Envoy serves by itself while it cannot connect. Listening ends that, so it comes last.

@@ -8,6 +8,9 @@
 // asks the engine for its sockets, and asks again regularly: after a restart they may have moved. Of an engine that has no page of them,
 // the default ports of vLLM are read: 5557 and up.
 //
+// Batches that are missing, and that the engine cannot replay, are taken from another reader of the same sockets, if there is one: as a
+// snapshot of the whole rank.
+//
 // It also asks the engine of each ready worker for its context length (max_model_len), the capacity of its cache and its load,
 // as an agent would. The worker keeps its bookings and its cache.
 //

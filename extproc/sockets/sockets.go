@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
@@ -29,6 +30,9 @@ type Config struct {
 	// process than before. Both may be nil.
 	Load      func(w *fleet.Worker, l engineprobe.Load)
 	Restarted func(w *fleet.Worker)
+	// Take returns what another reader of the same sockets has of a rank, for batches that are missing and that the engine cannot
+	// replay. Nil if there is no other.
+	Take func(ctx context.Context, worker string, epoch uint64, rank int) (*feed.Snapshot, error)
 	// Feed receives the events. Its fleet is Fleet.
 	Feed *feed.Feed
 	Log  *slog.Logger
@@ -209,15 +213,17 @@ type source struct {
 	*kvsource.Source
 	// stream is the source's consumer. Its epoch is 0: without an agent epochs are unknown, and
 	// restarts are found by the engine's answers.
-	stream  stream
-	log     *slog.Logger
-	running *sources.Set
+	stream    stream
+	canReplay bool
+	cfg       *Config
 }
 
 // stream applies a rank's events. They are evidence of its worker's health, too.
 type stream struct {
 	feed.Stream
 	fleet *fleet.Fleet
+	// fill fills a gap before a batch with what another reader has, and reports whether it did; nil for an engine that can replay.
+	fill func(seq uint64) bool
 }
 
 // Batch applies one batch: the worker makes progress.
@@ -225,7 +231,11 @@ func (s *stream) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	if rank, ok := s.fleet.Snapshot().Rank(s.Worker, s.Rank); ok {
 		rank.Load.Health().ObserveProgress(time.Now())
 	}
-	return s.Stream.Batch(seq, b)
+	resume, gap = s.Stream.Batch(seq, b)
+	if gap && s.fill != nil && s.fill(seq) { // live batches wait in the socket meanwhile
+		return s.Stream.Batch(seq, b)
+	}
+	return resume, gap
 }
 
 // Connected reports whether the engine's socket is connected. The process that published there may have ended.
@@ -247,13 +257,41 @@ func (c Config) source(w fleet.Worker, at kvsource.Socket) (*source, error) {
 		return nil, err
 	}
 	into := feed.Stream{Feed: c.Feed, Worker: w.Name, Epoch: w.Epoch, Rank: at.Rank, Now: time.Now}
-	return &source{src, stream{into, c.Fleet}, c.Log, c.Sources}, nil
+	return &source{Source: src, stream: stream{Stream: into, fleet: c.Fleet}, canReplay: at.Replay != "", cfg: &c}, nil
 }
 
 // readSocket reads the socket until ctx ends.
 func (s *source) readSocket(ctx context.Context) {
-	defer s.running.Add(s.stream.Worker, s.stream.Rank, s.Source)()
-	if err := s.Run(ctx, &s.stream); err != nil {
-		s.log.Error("event socket closed", "worker", s.stream.Worker, "rank", s.stream.Rank, "err", err)
+	defer s.cfg.Sources.Add(s.stream.Worker, s.stream.Rank, s.Source)()
+	if s.cfg.Take != nil && !s.canReplay {
+		s.stream.fill = func(seq uint64) bool { return s.takeOver(ctx, seq) }
 	}
+	if err := s.Run(ctx, &s.stream); err != nil {
+		s.cfg.Log.Error("event socket closed", "worker", s.stream.Worker, "rank", s.stream.Rank, "err", err)
+	}
+}
+
+const (
+	// takeTime bounds the questions to other readers for one missing batch. It is below the patience of a feed with a gap.
+	takeTime = time.Second
+	// takeTries is how often another reader is asked that is behind this one, and takePause the pause before it is asked again.
+	takeTries = 3
+	takePause = 50 * time.Millisecond
+)
+
+// takeOver replaces the rank's cache by what another reader has, if that reaches up to batch seq. It reports whether it did.
+func (s *source) takeOver(ctx context.Context, seq uint64) bool {
+	ctx, stop := context.WithTimeout(ctx, takeTime)
+	defer stop()
+	for range takeTries {
+		snapshot, err := s.cfg.Take(ctx, s.stream.Worker, s.stream.Epoch, s.stream.Rank)
+		if err != nil {
+			return false
+		}
+		if snapshot.Next >= seq {
+			return s.stream.Feed.Restore(snapshot, time.Now()) == nil
+		}
+		_ = backoff.Sleep(ctx, takePause)
+	}
+	return false
 }

@@ -150,7 +150,10 @@ type reader struct {
 	queries         atomic.Uint64
 }
 
-func read(t *testing.T, w fleet.Worker) *reader {
+func read(t *testing.T, w fleet.Worker) *reader { return readBeside(t, w, nil) }
+
+// readBeside reads a worker beside another reader, which is asked for missing batches; nil for none.
+func readBeside(t *testing.T, w fleet.Worker, other *reader) *reader {
 	t.Helper()
 	r := &reader{t: t, index: kvindex.New(kvindex.Config{}), sources: sources.Register(prometheus.NewRegistry(), "sockets")}
 	r.log.PrintOnFailure(t)
@@ -168,6 +171,13 @@ func read(t *testing.T, w fleet.Worker) *reader {
 			r.queries.Store(l.PrefixQueries)
 		},
 		Restarted: func(*fleet.Worker) { r.restarts.Add(1) },
+		Take: func(_ context.Context, worker string, epoch uint64, rank int) (*feed.Snapshot, error) {
+			if other == nil {
+				return nil, feed.ErrNoSnapshot
+			}
+			s, _ := other.feed.Snapshot(worker, epoch, rank)
+			return &s, nil
+		},
 	}, []fleet.Worker{w})
 	if err != nil {
 		t.Fatal(err)
@@ -222,6 +232,37 @@ func TestSocketsRecover(t *testing.T) {
 	all := r.sources.All()
 	if len(all) != 1 || all[0].Worker != "w0" || !all[0].Connected || all[0].Connects < 3 || all[0].Restarts != 1 {
 		t.Errorf("sources: %+v", all)
+	}
+}
+
+// TestMissingBatchesAreTaken: a reader that comes late to an engine without a replay socket takes what another reader has. So does one whose
+// connection broke.
+func TestMissingBatchesAreTaken(t *testing.T) {
+	at := freePorts(t)
+	e, _ := startEngine(t, at)
+	events := newNetwork(t, at.events)
+	first := read(t, fleet.Worker{Address: at.http, KVEvents: "tcp://" + at.events, KVReplay: "tcp://" + at.replay})
+	ask(t, at, "a prompt of several blocks")
+	first.exact(e, "the first reader has a replay socket")
+
+	second := readBeside(t, fleet.Worker{Address: at.http, KVEvents: "tcp://" + events.ln.Addr().String()}, first)
+	// Each batch of a further prompt shows what is missing. The first may be lost: the engine learns of a subscription after the connection.
+	hasAll := func(when string) {
+		t.Helper()
+		testkit.Eventually(t, when, func() bool {
+			if n := second.feed.States()[0].Blocks; n > 0 && n == e.CachedBlocks() {
+				return true
+			}
+			ask(t, at, "a prompt of several blocks, at "+time.Now().String())
+			return false
+		})
+	}
+	hasAll("the second reader has the blocks of the time before it, too")
+	events.cut()
+	ask(t, at, "a prompt that comes while the connection is away")
+	hasAll("the second reader has those of the time without a connection")
+	if s := second.feed.States()[0]; s.UnrecoveredGaps != 0 || s.Snapshots == 0 {
+		t.Errorf("%+v", s)
 	}
 }
 

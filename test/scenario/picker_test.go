@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -431,6 +432,71 @@ func TestTwoPickers(t *testing.T) {
 	converse()
 	p.assertNothingBooked()
 	second.assertNothingBooked()
+}
+
+// TestNewPickerKnowsCaches: a router that starts late finds what engines have cached before, at its first decision for each prompt. Its
+// engines have no replay socket, so it has the caches from the other router. One start is in idle times, the other is in traffic.
+func TestNewPickerKnowsCaches(t *testing.T) {
+	t.Parallel()
+	for _, busy := range []bool{false, true} {
+		t.Run(fmt.Sprintf("traffic %t", busy), func(t *testing.T) {
+			t.Parallel()
+			port := strings.TrimPrefix(freeAddress(t), "127.0.0.1")
+			network := networks.Add(1)
+			at := func(i int) string { return fmt.Sprintf("127.66.%d.%d%s", network, i, port) }
+			s := shapes["istiod's pool with an access log"]
+			s.flags = []string{"--peers", at(2), "--peers-address", at(1)}
+			p := startPicker(t, s, 4)
+			const subjects = 24
+			ask := func(g *gateway, subject int) reply {
+				return g.chat([]message{{"user", strings.Repeat(fmt.Sprintf("Everything about subject %d, please. ", subject), 20)}}, 4)
+			}
+			for subject := range subjects {
+				ask(p.gateway, subject)
+			}
+
+			ctx, stop := context.WithCancel(t.Context())
+			var traffic sync.WaitGroup
+			defer traffic.Wait()
+			defer stop()
+			for client := range 8 {
+				traffic.Go(func() {
+					for turn := 0; busy && ctx.Err() == nil; turn++ {
+						_, _ = p.tryChat(ctx, []message{{"user", strings.Repeat(fmt.Sprintf("Turn %d of client %d. ", turn, client), 20)}}, 4)
+					}
+				})
+			}
+			listen, envoyAt := freeAddress(t), freeAddress(t)
+			second := &gateway{t: t, url: "http://" + envoyAt, admin: freeAddress(t)}
+			start(t, "extproc", "--config", p.config, "--kubernetes-api", p.api.URL, "--inference-pool", "llm/sim", "--listen-address", listen,
+				"--admin-address", second.admin, "--peers", at(1), "--peers-address", at(2))
+			eventually(t, "the second router is ready", func() error {
+				_, err := get("http://" + second.admin + "/readyz")
+				return err
+			})
+			p.routerAt = listen
+			p.startEnvoy(s, envoyAt)
+			eventually(t, "the Envoy answers", func() error {
+				_, err := get(second.url + "/live")
+				return err
+			})
+
+			stop() // otherwise load would count, too
+			traffic.Wait()
+			second.assertNothingBooked()
+			for subject := range subjects {
+				if r := ask(second, subject); r.usage.Details.CachedTokens == 0 {
+					t.Errorf("subject %d was computed again", subject)
+				}
+			}
+			if n := second.metric("stator_extproc_requests_total", `outcome="picked"`); n != subjects {
+				t.Errorf("the second router has picked for %g of %d requests", n, subjects)
+			}
+			if n := second.metric("stator_feed_unrecovered_gaps_total"); n != 0 {
+				t.Errorf("%g gaps", n)
+			}
+		})
+	}
 }
 
 // streamWhile starts so many streams, calls event when all of them have begun, and demands that all answers are whole.

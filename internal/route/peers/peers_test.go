@@ -174,7 +174,7 @@ func TestReceiverIsBounded(t *testing.T) {
 	}
 	v.receiver.Apply(&Update{Replica: "a", Seq: 1, Ranks: []RankAmount{{"w0", 1, 0, fleet.Amount{Requests: 5}}}}, now)
 	v.receiver.Apply(&Update{Replica: "0", Seq: 2, Ranks: make([]RankAmount, maxRanks+1)}, now)
-	if s := v.receiver.Stats(); s.Live != maxReplicas || s.Booked != 0 {
+	if s := v.receiver.Stats(); s.Live != maxReplicas || s.Booked != 0 || len(v.receiver.Names()) != maxReplicas {
 		t.Errorf("%+v", s)
 	}
 }

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -73,6 +74,13 @@ type Stats struct {
 // NewReceiver returns a receiver for the replica self, whose own updates it ignores.
 func NewReceiver(self string, f *fleet.Fleet) *Receiver {
 	return &Receiver{self: self, fleet: f, replicas: map[string]*replica{}}
+}
+
+// Names returns the names of the other replicas, sorted.
+func (r *Receiver) Names() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.replicas))
 }
 
 // Apply applies an update. It keeps nothing of u.
