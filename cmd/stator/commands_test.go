@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/test/kubeapi"
 )
 
 // runCommand runs a command line with a text as its standard input, and returns its output.
@@ -191,6 +193,38 @@ func TestConsolePrintsProgress(t *testing.T) {
 	} {
 		if n := strings.Count(out.String(), want); n != times {
 			t.Errorf("%q is printed %d times in\n%s", want, n, &out)
+		}
+	}
+}
+
+// TestDoctorReadsTheConfigurationOfItsPod: without --config the doctor reads the file that the chart names in its pods, which may have no
+// models.
+func TestDoctorReadsTheConfigurationOfItsPod(t *testing.T) {
+	file := func(name, text string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte("apiVersion: stator.dev/v1alpha1\nkind: Stator\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	wrong, right := file("wrong.yaml", "gateway: {lisen: x}\n"), file("right.yaml", "")
+	cluster := []string{"--kubernetes", "-n", "llm", "--kubernetes-api", kubeapi.New(t).URL}
+	for _, c := range []struct {
+		variable string
+		args     []string
+		want     string
+	}{
+		{wrong, cluster, "wrong.yaml"},
+		{wrong, []string{"--admin-address", "127.0.0.1:1"}, "wrong.yaml"},
+		{wrong, append([]string{"--config", right}, cluster...), "1 finding"},
+		{right, cluster, "1 finding"},
+		{right, []string{"--admin-address", "127.0.0.1:1"}, "1 finding"},
+		{"", cluster, "1 finding"},
+	} {
+		t.Setenv(configVariable, c.variable)
+		out, err := runCommand(t, "", append([]string{"doctor"}, c.args...)...)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, %q: %v, want %s; it prints %s", c.variable, c.args, err, c.want, out)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -29,7 +30,8 @@ left after an uninstallation? Run it in a pod, so that it reaches the engines, t
 
 func runDoctor(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "doctor", doctorAbout)
-	file := f.String("config", "", "configuration `file` of the router (default: that of a plain `stator up`)")
+	file := f.String("config", "", "configuration `file` of the router (default: the one that "+configVariable+" names, as in the pods of "+
+		"the chart; without that, the configuration of a plain stator up)")
 	var agents cli.List
 	f.Var(&agents, "agent",
 		"`address` of an agent's admin port, like --admin-address; may be repeated; the agent of stator up need not be named")
@@ -57,7 +59,8 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		return cli.ErrUsage
 	}
 
-	cfg, err := doctorConfig(*file, inCluster)
+	ofPod := os.Getenv(configVariable)
+	cfg, err := doctorConfig(cmp.Or(*file, ofPod), inCluster || ofPod != "")
 	if err != nil {
 		return err
 	}
@@ -119,6 +122,9 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		return fmt.Errorf("%d findings", n)
 	}
 }
+
+// configVariable names the configuration of the router beside which the doctor is started, such as by kubectl exec.
+const configVariable = "STATOR_CONFIG"
 
 // doctorConfig reads the configuration of the router. In a cluster it may name no model, because routers find them.
 func doctorConfig(file string, inCluster bool) (*config.Config, error) {
