@@ -9,6 +9,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -34,6 +35,8 @@ type Settings struct {
 	// Listen is ip:port of the gateway. TrustedListen is ip:port for clients whose hints in headers count; empty
 	// for none.
 	Listen, TrustedListen string
+	// TLS has the certificates of both listeners. No certificate means no TLS. With a CA, clients need certificates of it.
+	TLS PEMFiles
 	// ExtProc lists the addresses of routers, at least one: ip:port, name:port, or unix:///path; see CheckServers.
 	ExtProc []string
 	// ExtProcSecrets is the folder of secrets for connections to routers, as Envoys see it; see SecretFiles. Empty means
@@ -81,6 +84,7 @@ type Settings struct {
 // an Envoy without a node id, and all of it is for the newest version.
 type Resources struct {
 	Listeners []*listenerv3.Listener
+	Secrets   []*tlsv3.Secret
 	Routes    []*routev3.RouteConfiguration
 	Clusters  []*clusterv3.Cluster
 	Endpoints []*endpointv3.ClusterLoadAssignment
@@ -123,6 +127,7 @@ func buildTables(s Settings) (Resources, error) {
 
 	r := Resources{
 		Listeners: listeners,
+		Secrets:   pemSecrets(s.TLS, gatewayCASecret, gatewaySecret),
 		Routes:    []*routev3.RouteConfiguration{buildRoutes(s)},
 		Clusters:  []*clusterv3.Cluster{extproc, emptyCluster()},
 	}
@@ -151,6 +156,11 @@ func (r Resources) validate() error {
 			return err
 		}
 	}
+	for _, x := range r.Secrets {
+		if err := check("secret "+x.Name, x); err != nil {
+			return err
+		}
+	}
 	for _, x := range r.Routes {
 		if err := check("routes "+x.Name, x); err != nil {
 			return err
@@ -169,6 +179,9 @@ func (r Resources) fingerprint() (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, l := range r.Listeners {
 		h.Write(bytesOf(l))
+	}
+	for _, x := range r.Secrets {
+		h.Write(bytesOf(x))
 	}
 	for _, x := range r.Routes {
 		h.Write(bytesOf(x))

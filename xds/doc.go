@@ -1,7 +1,7 @@
 // Package xds builds Envoy's configuration from the fleet, and serves it.
 //
-// [Build] is pure. From a fleet snapshot and the gateway's settings it builds one listener, one route table, the cluster of the
-// routers, and for each model a cluster with its endpoints. [Server] pushes the result of Build over ADS, the endpoints of a
+// [Build] is pure. From a fleet snapshot and the gateway's settings it builds one listener and its secrets, one route table, the cluster
+// of the routers, and for each model a cluster with its endpoints. [Server] pushes the result of Build over ADS, the endpoints of a
 // cluster at most once a second on average. The package makes no decisions about requests. It configures how Envoy asks for them,
 // and how Envoy routes without one: affinity first, weights otherwise.
 //
@@ -18,6 +18,11 @@
 //	a worker leaves                   –                  –                 UNHEALTHY for 2 s, then removed
 //	a model is added or removed       changed            one more or less  one list more or less
 //	a setting of the gateway changes  changed            maybe             nudged if the cluster changed
+//
+// # Secrets
+//
+// The certificates of listeners are secrets of their own, so that a new file changes no listener and drains no connection. They name
+// files on the host of the Envoy: the control plane neither reads nor sends a private key.
 //
 // # Versions of Envoy
 //

@@ -78,7 +78,7 @@ func buildListener(s Settings, a audience) (*listenerv3.Listener, error) {
 		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
 			Name:       "envoy.filters.network.http_connection_manager",
 			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: p.pack(buildConnectionManager(s, a, &p))},
-		}}}},
+		}}, TransportSocket: gatewayTLS(s.TLS, &p)}},
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(connectionBuffer),
 	}
 	return l, p.err

@@ -11,12 +11,15 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Names of the secrets with which Envoys connect to the control plane and to routers.
+// Names of the secrets with which Envoys connect to the control plane and to routers, and of the ones that they show to clients.
 const (
-	caSecret     = "stator-ca"
-	clientSecret = "stator-client"
+	caSecret        = "stator-ca"
+	clientSecret    = "stator-client"
+	gatewayCASecret = "stator-gateway-ca"
+	gatewaySecret   = "stator-gateway"
 )
 
 // The names that certificates of servers have by default. They do not depend on addresses.
@@ -27,7 +30,7 @@ const (
 
 // PEMFiles are the certificates of an Envoy: paths of PEM files, as that Envoy sees them.
 type PEMFiles struct {
-	// CA has the authorities of the control plane and of routers.
+	// CA has the authorities of those at the other end: the control plane and routers, or clients.
 	CA string
 	// Cert and Key are the certificate of the Envoy and its key.
 	Cert, Key string
@@ -37,14 +40,7 @@ type PEMFiles struct {
 // certificates again only if they are such secrets; those in a bootstrap are read once.
 func SecretFiles(p PEMFiles) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for _, secret := range []*tlsv3.Secret{
-		{Name: caSecret, Type: &tlsv3.Secret_ValidationContext{
-			ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inFile(p.CA)},
-		}},
-		{Name: clientSecret, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
-			CertificateChain: inFile(p.Cert), PrivateKey: inFile(p.Key),
-		}}},
-	} {
+	for _, secret := range pemSecrets(p, caSecret, clientSecret) {
 		var pack packer
 		resource := pack.pack(secret)
 		if pack.err != nil {
@@ -58,6 +54,21 @@ func SecretFiles(p PEMFiles) (map[string][]byte, error) {
 		files[secret.Name+".json"] = text
 	}
 	return files, nil
+}
+
+// pemSecrets returns the secrets that refer to the files of p. A file that p does not name has no secret.
+func pemSecrets(p PEMFiles, ca, cert string) (out []*tlsv3.Secret) {
+	if p.CA != "" {
+		out = append(out, &tlsv3.Secret{Name: ca, Type: &tlsv3.Secret_ValidationContext{
+			ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inFile(p.CA)},
+		}})
+	}
+	if p.Cert != "" {
+		out = append(out, &tlsv3.Secret{Name: cert, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+			CertificateChain: inFile(p.Cert), PrivateKey: inFile(p.Key),
+		}}})
+	}
+	return out
 }
 
 func inFile(name string) *corev3.DataSource {
@@ -78,11 +89,38 @@ func secretIn(folder, name string) *tlsv3.SdsSecretConfig {
 	}}
 }
 
+// gatewayTLS returns the transport of the listeners; nil without a certificate. The secrets come from this package's server and name
+// files, so no key leaves the host of the Envoy.
+func gatewayTLS(files PEMFiles, p *packer) *corev3.TransportSocket {
+	if files.Cert == "" {
+		return nil
+	}
+	served := func(name string) *tlsv3.SdsSecretConfig {
+		return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: adsSource()}
+	}
+	c := &tlsv3.DownstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+		AlpnProtocols:                  []string{"h2", "http/1.1"},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{served(gatewaySecret)},
+	}}
+	if files.CA != "" {
+		c.RequireClientCertificate = wrapperspb.Bool(true)
+		c.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContextSdsSecretConfig{
+			ValidationContextSdsSecretConfig: served(gatewayCASecret),
+		}
+	}
+	return &corev3.TransportSocket{
+		Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.pack(c)},
+	}
+}
+
+// tlsSocket is the name of Envoy's transport with TLS.
+const tlsSocket = "envoy.transport_sockets.tls"
+
 // clientTLS returns the transport of a cluster whose servers ask for a certificate. The certificate of a server must be
 // for serverName.
 func clientTLS(folder, serverName string, p *packer) *corev3.TransportSocket {
 	return &corev3.TransportSocket{
-		Name: "envoy.transport_sockets.tls",
+		Name: tlsSocket,
 		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.pack(&tlsv3.UpstreamTlsContext{
 			Sni: serverName,
 			CommonTlsContext: &tlsv3.CommonTlsContext{

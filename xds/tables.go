@@ -13,9 +13,9 @@ import (
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
-// tables holds the listeners, routes and clusters of every connected Envoy. Routes are the same for all, and clusters for all of one
-// version. A listener carries the node id of its Envoy, by which routers know whose request they decide: Envoy has no
-// format for its node id that works in the metadata of a gRPC stream.
+// tables holds the listeners, secrets, routes and clusters of every connected Envoy. Secrets and routes are the same for all, and
+// clusters for all of one version. A listener carries the node id of its Envoy, by which routers know whose request they decide: Envoy
+// has no format for its node id that works in the metadata of a gRPC stream.
 //
 // All methods are safe for concurrent use.
 type tables struct {
@@ -130,6 +130,7 @@ func (t *tables) fill(e edge) error {
 
 	snap, err := cachev3.NewSnapshot(strconv.FormatUint(t.version, 10), map[resourcev3.Type][]types.Resource{
 		resourcev3.ListenerType: resources(listeners),
+		resourcev3.SecretType:   resources(t.last.Secrets),
 		resourcev3.RouteType:    resources(t.last.Routes),
 		resourcev3.ClusterType:  resources(clusters),
 	})

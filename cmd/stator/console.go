@@ -30,7 +30,7 @@ func (t *console) printf(format string, args ...any) {
 }
 
 func (t *console) title(cfg *config.Config) {
-	t.printf("stator up: gateway http://%s\n", cfg.Gateway.Listen)
+	t.printf("stator up: gateway %s%s\n", cfg.Gateway.Scheme(), cfg.Gateway.Listen)
 	for _, m := range cfg.Models {
 		var parts []string
 		for _, l := range m.Launch {
@@ -63,7 +63,7 @@ func (t *console) stopped() { t.printf("stopped\n") }
 
 // invite prints three requests to try.
 func (t *console) invite(cfg *config.Config, admin string) {
-	url, model := "http://"+strings.Replace(cfg.Gateway.Listen, "0.0.0.0", "127.0.0.1", 1), cfg.Models[0].Name
+	url, model := cfg.Gateway.Scheme()+strings.Replace(cfg.Gateway.Listen, "0.0.0.0", "127.0.0.1", 1), cfg.Models[0].Name
 	explain := "bin/stator explain"
 	if admin != "127.0.0.1:8081" {
 		explain += " --admin-address " + admin

@@ -143,6 +143,7 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		HeadersTimeout:     g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
 		ConnectionIdleTimeout: g.ConnectionIdleTimeout.Std(),
 		AffinityHeader:        g.AffinityHeader, TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
+		TLS:         xds.PEMFiles{CA: g.TLS.ClientCAFile, Cert: g.TLS.CertFile, Key: g.TLS.KeyFile},
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
 		Splits:      cfg.Splits(), FailClosed: cfg.FailsClosed(),
 	}

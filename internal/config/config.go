@@ -51,6 +51,8 @@ type Config struct {
 type Gateway struct {
 	// Listen is the IP and port on which Envoy serves clients. Use "0.0.0.0:8080" to serve other machines.
 	Listen string `yaml:"listen"`
+	// TLS encrypts the connections of clients, on trustedListen too. Without it they are not encrypted.
+	TLS GatewayTLS `yaml:"tls"`
 	// MaxBodyBytes bounds a request body, after Envoy has decompressed it. A larger one is answered with 413.
 	MaxBodyBytes int64 `yaml:"maxBodyBytes"`
 	// MaxBodiesBytes bounds the sum of the bodies for which a router is making decisions. A request beyond it is
@@ -127,6 +129,26 @@ type Gateway struct {
 	// then all tenants have new salts, and none of their earlier prompts is found in a cache. Without a file every router
 	// makes another secret at its start, so with several routers caches are found less often.
 	TenantSecretFile string `yaml:"tenantSecretFile" file:"relative" default:"a random secret at every start" reload:"routers"`
+}
+
+// GatewayTLS has the certificates of the gateway. The files are in PEM, as each Envoy sees them. Envoy reads them again when they are
+// moved into their folder, as cert-manager and Kubernetes do; new connections then use them.
+type GatewayTLS struct {
+	// CertFile is a file with the certificate of the gateway, and the ones that lead to its authority. With it, clients need https://,
+	// and may use HTTP/2.
+	CertFile string `yaml:"certFile" file:"relative" default:"no TLS"`
+	// KeyFile is a file with the private key of certFile.
+	KeyFile string `yaml:"keyFile" file:"relative" default:"none"`
+	// ClientCAFile is a file with the authorities of clients. With it, a client needs a certificate that one of them has signed.
+	ClientCAFile string `yaml:"clientCAFile" file:"relative" default:"clients need no certificate"`
+}
+
+// Scheme returns the scheme of the gateway's URL, which TLS decides.
+func (g *Gateway) Scheme() string {
+	if g.TLS.CertFile != "" {
+		return "https://"
+	}
+	return "http://"
 }
 
 // TrustsEveryone reports whether the routing hints of all clients count.

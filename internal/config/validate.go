@@ -154,6 +154,8 @@ func (v *validator) edge(g *Gateway) {
 	v.is(g.BodyTimeout >= 0, "gateway.bodyTimeout", "must not be negative")
 	v.is(g.ConnectionIdleTimeout >= 0, "gateway.connectionIdleTimeout", "must not be negative")
 	v.is(g.MaxConnections >= 1, "gateway.maxConnections", "must be at least 1")
+	v.is((g.TLS.CertFile == "") == (g.TLS.KeyFile == ""), "gateway.tls.keyFile", "and gateway.tls.certFile need each other")
+	v.is(g.TLS.CertFile != "" || g.TLS.ClientCAFile == "", "gateway.tls.clientCAFile", "has no effect until gateway.tls.certFile is set")
 	v.is(g.MaxHeapBytes == 0 || g.MaxHeapBytes >= minHeapBytes, "gateway.maxHeapBytes", "must be 0, or at least %d", minHeapBytes)
 }
 

@@ -51,7 +51,8 @@ func configurationCases() []testCase {
 		"decisionTimeout: forever", "idleTimeout: 1ns", `affinityHeader: "Bad Header"`, `affinityHeader: ":path"`,
 		"affinityHeader: authorization", `affinityHeader: ""`, "hints: everything", "hintsFrom: anyone", "roleHeader: cookie",
 		"roleHeader: x-role", "trustedRoles: [a]", "tenantHeader: Authorization", "passPaths: metrics", `passPaths: ["a"]`,
-		`passPaths: ["/a*b"]`, "unknownKey: 1", "Listen: x", "listen: x, listen: y"} {
+		`passPaths: ["/a*b"]`, "tls: {certFile: a}", "tls: {keyFile: a}",
+		"tls: {clientCAFile: a}", "unknownKey: 1", "Listen: x", "listen: x, listen: y"} {
 		file("gateway: "+v, gateway(v), false)
 	}
 	for _, v := range []string{"blockSize: 0", "blockSize: 16.5", "blockSize: -1", "blockSize: 100000", "aliases: [m]", "aliases: [a, a]",
