@@ -113,6 +113,7 @@ func requestSettings(settings *config.Config) exchange.Settings {
 		RoleHeader:    g.RoleHeader,
 		TrustedRoles:  g.TrustedRoles,
 		TenantHeader:  g.TenantHeader,
+		Authenticated: g.Auth.IsOn(),
 		Sidecars:      g.Sidecars,
 	}
 }

@@ -37,6 +37,8 @@ type Settings struct {
 	Listen, TrustedListen string
 	// TLS has the certificates of both listeners. No certificate means no TLS. With a CA, clients need certificates of it.
 	TLS PEMFiles
+	// Auth admits clients on the gateway's listener, and sets TenantHeader.
+	Auth Auth
 	// ExtProc lists the addresses of routers, at least one: ip:port, name:port, or unix:///path; see CheckServers.
 	ExtProc []string
 	// ExtProcSecrets is the folder of secrets for connections to routers, as Envoys see it; see SecretFiles. Empty means
@@ -132,6 +134,11 @@ func buildTables(s Settings) (Resources, error) {
 		Clusters:  []*clusterv3.Cluster{extproc, emptyCluster()},
 	}
 
+	jwks, err := buildJWKSClusters(s.Auth)
+	if err != nil {
+		return Resources{}, fmt.Errorf("build clusters of issuers: %w", err)
+	}
+	r.Clusters = append(r.Clusters, jwks...)
 	for _, m := range s.Models {
 		pool, err := buildPool(m)
 		if err != nil {

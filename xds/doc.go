@@ -24,6 +24,18 @@
 // The certificates of listeners are secrets of their own, so that a new file changes no listener and drains no connection. They name
 // files on the host of the Envoy: the control plane neither reads nor sends a private key.
 //
+// # Clients
+//
+// With [Auth] a request of the gateway's listener passes these filters, in this order, before any filter that reads its body:
+//
+//	early mutation   removes the header of the tenant, which a client may have set
+//	jwt_authn        verifies a token, removes it, and sets the tenant
+//	stator.keys      finds the tenant of an API key, and removes the key; passes over a request that has a tenant
+//	rbac             refuses a request that has no tenant, whatever the reason
+//
+// The last one holds if a setting of the others has not the effect that it should have. API keys are in the routes. A key set of a file
+// is in the listener.
+//
 // # Versions of Envoy
 //
 // Version has the table of the fields that Envoys from 1.36 to 1.40 may be sent. An Envoy gets the resources of its version, by

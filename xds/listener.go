@@ -124,7 +124,7 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		StreamIdleTimeout:         seconds(s.IdleTimeout),
 		EarlyHeaderMutationExtensions: []*corev3.TypedExtensionConfig{{
 			Name:        "envoy.http.early_header_mutation.header_mutation",
-			TypedConfig: p.pack(&earlyv3.HeaderMutation{Mutations: forgedHeaders(a)}),
+			TypedConfig: p.pack(&earlyv3.HeaderMutation{Mutations: forgedHeaders(s, a)}),
 		}},
 		LocalReplyConfig: buildLocalReplies(s, p),
 		AccessLog:        []*accesslogv3.AccessLog{buildAccessLog(a, p)},
@@ -132,15 +132,18 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 	}
 }
 
-// buildFilters lists the filters of requests. Bodies are decompressed before the decision, because engines do not
-// decompress. The router filter must be the last one. Between it and the decision nothing changes a request that has
-// been decided.
+// authenticated reports whether the gateway authenticates the clients of the listener.
+func (a audience) authenticated(s Settings) bool { return s.Auth.isOn() && !a.trusted && !a.own }
+
+// buildFilters lists the filters of requests. Clients are admitted before anything is read of their bodies. Bodies are decompressed before
+// the decision, because engines do not decompress. The router filter must be the last one. Between it and the decision nothing changes a
+// request that has been decided.
 func buildFilters(s Settings, a audience, p *packer) []*hcmv3.HttpFilter {
-	list := []*hcmv3.HttpFilter{
-		buildDecompressor(p),
-		sizeLimit(s, a.version, p),
-		filter(filterName, p.pack(buildExtProc(s, a))),
+	var list []*hcmv3.HttpFilter
+	if a.authenticated(s) {
+		list = buildAuth(s, p)
 	}
+	list = append(list, buildDecompressor(p), sizeLimit(s, a.version, p), filter(filterName, p.pack(buildExtProc(s, a))))
 	if s.AffinityModule != "" {
 		list = append(list, buildAffinity(s, p))
 	}
@@ -155,8 +158,11 @@ func filter(name string, config *anypb.Any) *hcmv3.HttpFilter {
 // forgedHeaders removes headers that only routers may set from the requests of clients. It comes before ext_proc,
 // because without a running router nothing else would remove them. Clients whose hints count keep all headers that
 // begin with x-stator- except the gateway's own headers.
-func forgedHeaders(a audience) []*mutationv3.HeaderMutation {
+func forgedHeaders(s Settings, a audience) []*mutationv3.HeaderMutation {
 	rules := []*matcherv3.StringMatcher{beginsWith(envoynames.DestinationPrefix)}
+	if a.authenticated(s) { // which sets the header
+		rules = append(rules, exactly(s.TenantHeader)...)
+	}
 	rules = append(rules, exactly(envoynames.HeaderDataRank)...)
 	if a.hints {
 		rules = append(rules, exactly(envoynames.HeaderModel, envoynames.HeaderDecision, envoynames.HeaderAffinity)...)
@@ -190,7 +196,7 @@ func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 	if s.Splits { // both engines of a request get the same id, and the client's credentials
 		forwarded = append(forwarded, "x-request-id", "authorization")
 	}
-	if (a.trusted || a.own) && s.TenantHeader != "" {
+	if (a.trusted || a.own || a.authenticated(s)) && s.TenantHeader != "" {
 		forwarded = append(forwarded, s.TenantHeader)
 	}
 	if a.own && s.RoleHeader != "" {

@@ -35,8 +35,10 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 	routes = append(routes, undecided(s))
 
 	return &routev3.RouteConfiguration{
-		Name:         routesName,
-		VirtualHosts: []*routev3.VirtualHost{{Name: "gateway", Domains: []string{"*"}, Routes: routes}},
+		Name: routesName,
+		VirtualHosts: []*routev3.VirtualHost{{
+			Name: "gateway", Domains: []string{"*"}, Routes: routes, TypedPerFilterConfig: routeKeys(s, &p),
+		}},
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoverygrpc "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -113,6 +112,11 @@ func gatewayTLS(files PEMFiles, p *packer) *corev3.TransportSocket {
 	}
 }
 
+// dnsName matches the certificates for a DNS name.
+func dnsName(name string) *tlsv3.SubjectAltNameMatcher {
+	return &tlsv3.SubjectAltNameMatcher{SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: exactly(name)[0]}
+}
+
 // tlsSocket is the name of Envoy's transport with TLS.
 const tlsSocket = "envoy.transport_sockets.tls"
 
@@ -134,10 +138,7 @@ func clientTLS(folder, serverName string, p *packer) *corev3.TransportSocket {
 					CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 						// Every certificate of the CA would do without this, also another Envoy's certificate.
 						DefaultValidationContext: &tlsv3.CertificateValidationContext{
-							MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
-								SanType: tlsv3.SubjectAltNameMatcher_DNS,
-								Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: serverName}},
-							}},
+							MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{dnsName(serverName)},
 						},
 						ValidationContextSdsSecretConfig: secretIn(folder, caSecret),
 					},

@@ -64,6 +64,10 @@ func (t *console) stopped() { t.printf("stopped\n") }
 // invite prints three requests to try.
 func (t *console) invite(cfg *config.Config, admin string) {
 	url, model := cfg.Gateway.Scheme()+strings.Replace(cfg.Gateway.Listen, "0.0.0.0", "127.0.0.1", 1), cfg.Models[0].Name
+	key := ""
+	if cfg.Gateway.Auth.IsOn() {
+		key = ` -H "authorization: Bearer $KEY"`
+	}
 	explain := "bin/stator explain"
 	if admin != "127.0.0.1:8081" {
 		explain += " --admin-address " + admin
@@ -74,16 +78,16 @@ Ready after %.1f s. Try, from another terminal:
   # 1. A long prompt, three times. From the second time on it goes to the worker with its KV blocks.
   { echo '{"model": "%[3]s", "max_tokens": 1, "messages": [{"role": "user", "content": "'
     printf 'lighthouse %%.0s' $(seq 4000); echo '"}]}'; } | tr -d '\n' > /tmp/long.json
-  for i in 1 2 3; do curl -s %[2]s/v1/chat/completions -H 'content-type: application/json' \
+  for i in 1 2 3; do curl -s%[5]s %[2]s/v1/chat/completions -H 'content-type: application/json' \
     -d @/tmp/long.json -w '\n%%{time_total} s\n' | grep -oE '"(prompt|cached)_tokens":[0-9]+|[0-9.]+ s$' | xargs; done
 
   # 2. The same as a stream.
-  curl -sN %[2]s/v1/chat/completions -H 'content-type: application/json' -d '{
+  curl -sN%[5]s %[2]s/v1/chat/completions -H 'content-type: application/json' -d '{
     "model": "%[3]s", "max_tokens": 24, "stream": true, "messages": [{"role": "user", "content": "Count to five."}]}'
 
   # 3. Why did the last request go where it went?
   %[4]s
 
 Ctrl-C drains and stops everything.
-`, time.Since(t.began).Seconds(), url, model, explain)
+`, time.Since(t.began).Seconds(), url, model, explain, key)
 }

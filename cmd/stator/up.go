@@ -176,7 +176,10 @@ func (u *up) socket(name string) string { return "unix://" + filepath.Join(u.dir
 
 // xdsSettings returns the settings of the control plane.
 func (u *up) xdsSettings(cfg *config.Config) (s xds.Settings, err error) {
-	s = xdsSettings(cfg, []string{u.socket("extproc")})
+	s, err = gatewaySettings(cfg, []string{u.socket("extproc")})
+	if err != nil {
+		return s, err
+	}
 	if u.relayLn != nil {
 		s.Relays = []string{u.relayLn.Addr().String()}
 	}

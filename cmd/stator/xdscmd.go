@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -104,7 +105,10 @@ func (o *xdsFlags) check(f *cli.Flags) error {
 
 // settings returns the settings of the control plane for a configuration.
 func (o *xdsFlags) settings(cfg *config.Config) (xds.Settings, error) {
-	s := xdsSettings(cfg, o.routers)
+	s, err := gatewaySettings(cfg, o.routers)
+	if err != nil {
+		return s, err
+	}
 	s.ExtProcSecrets, s.ExtProcServerName = o.secrets, o.serverName
 	s.Relays = o.relays
 	if !cfg.Gateway.FiltersAffinity() {
@@ -133,6 +137,23 @@ func checkRouters(f *cli.Flags, routers *cli.List, withTLS bool) error {
 	return nil
 }
 
+// gatewaySettings returns the settings with the keys of the gateway's clients, which it reads from files.
+func gatewaySettings(cfg *config.Config, routers []string) (xds.Settings, error) {
+	s := xdsSettings(cfg, routers)
+	keys, sets, err := configfile.Keys(&cfg.Gateway)
+	for _, k := range keys {
+		s.Auth.Keys = append(s.Auth.Keys, xds.APIKey(k))
+	}
+	for i, set := range sets {
+		j := &cfg.Gateway.Auth.JWT[i]
+		s.Auth.Issuers = append(s.Auth.Issuers, xds.Issuer{
+			Name: j.Issuer, Audiences: j.Audiences, JWKS: set, URL: j.JWKSURL, CAFile: j.JWKSCAFile, TenantClaim: j.TenantClaim,
+		})
+	}
+	return s, err
+}
+
+// xdsSettings returns the settings without the keys of clients.
 func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 	g := &cfg.Gateway
 	s := xds.Settings{

@@ -39,6 +39,8 @@ type Settings struct {
 	// TenantHeader is the header with the client's tenant by Envoy's own authentication, in lower case. Empty
 	// means that there are no tenants.
 	TenantHeader string
+	// Authenticated means that the gateway's own listener authenticates clients, and sets TenantHeader.
+	Authenticated bool
 	// Sidecars means that sidecars of decode workers send prompts to the prefill worker that a header names.
 	Sidecars bool
 }

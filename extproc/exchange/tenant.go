@@ -7,9 +7,10 @@ import (
 )
 
 // tenant returns the client's tenant. The header that names it counts only from an Envoy of the operator's
-// own, and on the listener for trusted clients: elsewhere a client may have set it.
+// own, on the listener for trusted clients, and if the gateway authenticates: elsewhere a client may have set it. The gateway sends
+// the header only from listeners that authenticate or trust, so it is not a client's while the two change.
 func (x *Exchange) tenant() string {
-	if x.origin.Configured && !x.origin.TrustedListener {
+	if x.origin.Configured && !x.origin.TrustedListener && !x.svc.Settings().Authenticated {
 		return ""
 	}
 	return x.head.Tenant

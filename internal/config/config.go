@@ -53,6 +53,9 @@ type Gateway struct {
 	Listen string `yaml:"listen"`
 	// TLS encrypts the connections of clients, on trustedListen too. Without it they are not encrypted.
 	TLS GatewayTLS `yaml:"tls"`
+	// Auth has Envoy admit only clients of listen that have an API key or a token, and name the client's tenant in tenantHeader.
+	// Engines do not get the credentials. Without it every client is admitted.
+	Auth Auth `yaml:"auth"`
 	// MaxBodyBytes bounds a request body, after Envoy has decompressed it. A larger one is answered with 413.
 	MaxBodyBytes int64 `yaml:"maxBodyBytes"`
 	// MaxBodiesBytes bounds the sum of the bodies for which a router is making decisions. A request beyond it is
@@ -121,9 +124,9 @@ type Gateway struct {
 	Sidecars bool `yaml:"sidecars"`
 	// TenantHeader is a request header with the client's tenant, which Envoy sets from its authentication. Each
 	// tenant then has its private cache_salt, so that no tenant can find out what another has asked, and a
-	// fair queue serves tenants alike. It is ignored on Stator's own listener for all clients. Paths on which engines
-	// take no cache_salt, such as /v1/messages, leave the default of passPaths.
-	TenantHeader string `yaml:"tenantHeader" default:"none"`
+	// fair queue serves tenants alike. Without auth it is ignored on Stator's own listener for all clients. Paths on which
+	// engines take no cache_salt, such as /v1/messages, leave the default of passPaths.
+	TenantHeader string `yaml:"tenantHeader" default:"none; x-tenant with auth"`
 	// TenantSecretFile is a file with a secret of 16 or more characters, from which the cache_salt of every tenant
 	// follows: without it no client can compute one. All routers need the same. The file is read again when it changes:
 	// then all tenants have new salts, and none of their earlier prompts is found in a cache. Without a file every router
@@ -142,6 +145,36 @@ type GatewayTLS struct {
 	// ClientCAFile is a file with the authorities of clients. With it, a client needs a certificate that one of them has signed.
 	ClientCAFile string `yaml:"clientCAFile" file:"relative" default:"clients need no certificate"`
 }
+
+// Auth names the clients that Envoy admits. With keys and issuers, one of both suffices.
+type Auth struct {
+	// KeysFile is a file with API keys: a list of {tenant: NAME, key: KEY}. Control planes read it, again when it changes, and send the
+	// keys to Envoys. A tenant may have several keys. Clients send a key as OpenAI's, Anthropic's and Azure's do: in authorization,
+	// x-api-key or api-key.
+	KeysFile string `yaml:"keysFile" file:"watched" default:"no API keys"`
+	// JWT lists the issuers of JSON Web Tokens, which clients send in authorization. A token must name one of them in iss, and the
+	// time at which it expires in exp.
+	JWT []Issuer `yaml:"jwt"`
+}
+
+// Issuer is an issuer of tokens.
+type Issuer struct {
+	// Issuer is the value of iss in its tokens.
+	Issuer string `yaml:"issuer" default:"required"`
+	// Audiences are the values of aud, of which a token needs one. Without it an issuer's tokens for other services are accepted.
+	Audiences []string `yaml:"audiences" default:"required"`
+	// JWKSFile is a file with the public keys of the issuer, as a JSON Web Key Set. Control planes read it, again when it changes.
+	JWKSFile string `yaml:"jwksFile" file:"watched" default:"jwksURL"`
+	// JWKSURL is the https:// URL of such a set in place of a file. Each Envoy fetches it at its start, and again every 5 minutes.
+	JWKSURL string `yaml:"jwksURL" default:"jwksFile"`
+	// JWKSCAFile is a file with the authorities that may have signed the certificate of jwksURL's server, as each Envoy sees it.
+	JWKSCAFile string `yaml:"jwksCAFile" file:"relative"`
+	// TenantClaim is the claim that is the tenant. A dot leads into a claim that is an object: org.id. A token without it is refused.
+	TenantClaim string `yaml:"tenantClaim"`
+}
+
+// IsOn reports whether clients are authenticated.
+func (a *Auth) IsOn() bool { return a.KeysFile != "" || len(a.JWT) > 0 }
 
 // Scheme returns the scheme of the gateway's URL, which TLS decides.
 func (g *Gateway) Scheme() string {

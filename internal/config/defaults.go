@@ -61,6 +61,14 @@ func (g *Gateway) setDefaults() {
 	}
 }
 
+func (i *Issuer) setDefaults() {
+	i.JWKSCAFile = "/etc/ssl/certs/ca-certificates.crt"
+	i.TenantClaim = "sub"
+}
+
+// authHeader is the default of gateway.tenantHeader with gateway.auth.
+const authHeader = "x-tenant"
+
 // The paths that pass by default are those by which clients have an engine compute something. They change no state that another
 // client could notice.
 var (
@@ -188,6 +196,9 @@ func (b *Bus) setDefaults() {
 
 // inherit fills fields that depend on other values of the file, after decoding.
 func (g *Gateway) inherit() {
+	if g.Auth.IsOn() {
+		g.TenantHeader = cmp.Or(g.TenantHeader, authHeader)
+	}
 	if g.PassPaths == nil {
 		g.PassPaths = slices.Clone(saltedPaths)
 		if g.TenantHeader == "" {

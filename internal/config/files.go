@@ -5,7 +5,8 @@ import (
 	"reflect"
 )
 
-// ResolveFiles has relative paths of files start at a folder. Their fields have the tag file:"relative".
+// ResolveFiles has relative paths of files start at a folder. Their fields have the tag file:"relative", or file:"watched" if a change of
+// the file is one of the configuration: see Watched.
 func (c *Config) ResolveFiles(folder string) { resolveFiles(reflect.ValueOf(c).Elem(), folder) }
 
 func resolveFiles(v reflect.Value, folder string) {

@@ -139,6 +139,7 @@ func (v *validator) gateway(g *Gateway) {
 	}
 
 	v.edge(g)
+	v.auth(&g.Auth)
 	v.header(g.AffinityHeader, "gateway.affinityHeader")
 	v.oneOf(g.AffinityFilter, []string{affinityOff, affinityWasm}, "gateway.affinityFilter")
 	v.trust(g)

@@ -10,6 +10,10 @@
 //	is refused by a part     keeps its configuration              an error, with the reason
 //	has changed live keys    uses them at once                    the keys
 //	has changed other keys   uses them after its next start       the keys, and the parts that must be restarted
+//	is the same, and a file  reads that file again                that files were read
+//	of API keys has changed
+//
+// The files of keys are those of [config.Gateway.Watched]. They are not in the configuration, so that no page and no message shows them.
 //
 // Keys that wait stay in [Status] until the process has been started again, or the file has the old values again. A key that other
 // parts read is no concern of this process: it is in the log alone.
@@ -46,4 +50,34 @@ func read(path string, parse func([]byte) (*config.Config, error)) (*config.Conf
 		cfg.Models[i].Path = modelfile.Resolve(cfg.Models[i].Path, folder)
 	}
 	return cfg, nil
+}
+
+// Keys reads the files with which the gateway admits clients. It returns the API keys, and the key set of each issuer in the order of the
+// configuration; an issuer without a file has an empty one. An error names the key of the configuration, the file and the mistake, and has
+// no API key in it. The control plane calls it: other parts need no access to these files.
+func Keys(g *config.Gateway) (keys []config.APIKey, sets []string, err error) {
+	if g.Auth.KeysFile != "" {
+		data, err := os.ReadFile(g.Auth.KeysFile)
+		if err == nil {
+			keys, err = config.ParseKeys(data)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("gateway.auth.keysFile %s: %w", g.Auth.KeysFile, err)
+		}
+	}
+
+	for i := range g.Auth.JWT {
+		file, data := g.Auth.JWT[i].JWKSFile, []byte(nil)
+		if file != "" {
+			data, err = os.ReadFile(file)
+			if err == nil {
+				err = config.CheckJWKS(data)
+			}
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("gateway.auth.jwt[%d].jwksFile %s: %w", i, file, err)
+		}
+		sets = append(sets, string(data))
+	}
+	return keys, sets, nil
 }

@@ -42,6 +42,7 @@ type Follower struct {
 
 	started *config.Config // as the file had it when the process began
 	last    []byte         // the content that Follow has read last
+	watched string         // the state of the files that are read with it
 
 	mu     sync.Mutex
 	status Status         // guarded by mu
@@ -84,7 +85,7 @@ func NewFollower(cfg FollowerConfig) (*Follower, *config.Config, error) {
 	}
 
 	f := &Follower{
-		cfg: cfg, started: started, now: started, last: content,
+		cfg: cfg, started: started, now: started, last: content, watched: stamps(started),
 		status: Status{Path: cfg.Path, Digest: Digest(content), Applied: time.Now()},
 	}
 
@@ -120,8 +121,9 @@ func (f *Follower) Degraded() error {
 	return errors.Join(s.Err, pending)
 }
 
-// Follow calls apply with every new valid content of the file until ctx ends. Content that is not valid, or that apply refuses, is logged,
-// and the last configuration stays in force. It may be called once.
+// Follow calls apply with every new valid content of the file until ctx ends. A change of a file of keys counts as one, because apply
+// reads these files. Content that is not valid, or that apply refuses, is logged, and the last configuration stays in force. It may be
+// called once.
 func (f *Follower) Follow(ctx context.Context, apply func(*config.Config) error) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -133,16 +135,18 @@ func (f *Follower) Follow(ctx context.Context, apply func(*config.Config) error)
 		}
 
 		content, err := os.ReadFile(f.cfg.Path)
-		if err != nil || bytes.Equal(content, f.last) {
+		watched := stamps(f.now)
+		if err != nil || bytes.Equal(content, f.last) && watched == f.watched {
 			continue // a file that is being replaced may be missing for a moment
 		}
-		f.last = content
+		f.last, f.watched = content, watched
 		kept, err := f.cfg.Read(f.cfg.Path)
 		if err != nil {
 			f.refused(err)
 			continue
 		}
 		used, err := f.cfg.Read(f.cfg.Path)
+		f.watched = stamps(kept) // before apply reads the files, so that a change in between is one at the next look
 		if err == nil {
 			err = apply(used)
 		}
@@ -152,6 +156,19 @@ func (f *Follower) Follow(ctx context.Context, apply func(*config.Config) error)
 		}
 		f.applied(kept, Digest(content))
 	}
+}
+
+// stamps returns the state of the files that are read with a configuration, as far as the file system shows it: the time and the size of
+// each. A file that is missing for a moment, while it is replaced, has none, so that its return is a change too.
+func stamps(cfg *config.Config) string {
+	var b strings.Builder
+	for _, path := range cfg.Gateway.Watched() {
+		if info, err := os.Stat(path); err == nil {
+			fmt.Fprint(&b, info.ModTime().UnixNano(), " ", info.Size())
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
 }
 
 // refused records content that is not in force.
@@ -186,7 +203,11 @@ func (f *Follower) applied(cfg *config.Config, digest string) {
 			restarts[c.Restart] = append(restarts[c.Restart], c.Key)
 		}
 	}
-	f.cfg.Log.Info("configuration changed", "changed", strings.Join(live, ", "))
+	if len(changes) == 0 {
+		f.cfg.Log.Info("files of keys read again")
+	} else {
+		f.cfg.Log.Info("configuration changed", "changed", strings.Join(live, ", "))
+	}
 	for parts, keys := range restarts {
 		f.cfg.Log.Warn("changed keys of the configuration have no effect before a restart", "of", parts, "keys", strings.Join(keys, ", "))
 	}

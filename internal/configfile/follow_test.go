@@ -69,6 +69,14 @@ func TestFollow(t *testing.T) {
 		t.Errorf("%+v after content that is refused", f.Status())
 	}
 
+	keys := filepath.Join(filepath.Dir(path), "keys")
+	write("gateway: {auth: {keysFile: keys}}\nmodels: [{name: a, path: m}]\n")
+	testkit.Eventually(t, "keys are configured", func() bool { return log.Contains("gateway.auth.keysFile") })
+	if err := os.WriteFile(keys, []byte("other keys"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the file of keys is read", func() bool { return log.Contains("files of keys read again") })
+
 	write("models: [{name: a, path: m}]\n")
 	testkit.Eventually(t, "nothing waits any more", func() bool { return f.Degraded() == nil })
 	if f.Status().Digest != first {

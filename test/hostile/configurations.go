@@ -52,7 +52,8 @@ func configurationCases() []testCase {
 		"affinityHeader: authorization", `affinityHeader: ""`, "hints: everything", "hintsFrom: anyone", "roleHeader: cookie",
 		"roleHeader: x-role", "trustedRoles: [a]", "tenantHeader: Authorization", "passPaths: metrics", `passPaths: ["a"]`,
 		`passPaths: ["/a*b"]`, "tls: {certFile: a}", "tls: {keyFile: a}",
-		"tls: {clientCAFile: a}", "unknownKey: 1", "Listen: x", "listen: x, listen: y"} {
+		"tls: {clientCAFile: a}", "auth: {jwt: [{issuer: a}]}", "auth: {keysFile: [a]}",
+		"unknownKey: 1", "Listen: x", "listen: x, listen: y"} {
 		file("gateway: "+v, gateway(v), false)
 	}
 	for _, v := range []string{"blockSize: 0", "blockSize: 16.5", "blockSize: -1", "blockSize: 100000", "aliases: [m]", "aliases: [a, a]",

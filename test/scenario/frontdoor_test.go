@@ -112,3 +112,13 @@ func TestClientsConnectWithTLS(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// serverTLS returns the settings of a server with a certificate for a name.
+func serverTLS(t *testing.T, ca *testkit.Authority, name string) *tls.Config {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(ca.Issue(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+}
