@@ -97,7 +97,10 @@ func TestFind(t *testing.T) {
 func TestRelay(t *testing.T) {
 	log, out := logger()
 	var p Process
+	var access strings.Builder
+	cfg := &Config{Log: log, Out: &access}
 	for _, line := range []string{
+		`{"a line": "of the access log"}`,
 		"warning\tconfig\tgRPC config stream closed: 14, connection refused",
 		"error\tmain\terror initializing configuration",
 		"critical\tbacktrace\tCaught Segmentation fault",
@@ -108,10 +111,13 @@ func TestRelay(t *testing.T) {
 		"half\ta line",
 		"",
 	} {
-		p.relay(log, line)
+		p.relay(cfg, line)
+	}
+	if access.String() != "{\"a line\": \"of the access log\"}\n" {
+		t.Errorf("the access log is %q", access.String())
 	}
 	p.stopping.Store(true)
-	p.relay(log, "error\tconfig\tstream closed: it complains of its own end")
+	p.relay(cfg, "error\tconfig\tstream closed: it complains of its own end")
 	want := `level=WARN msg="envoy log" logger=config line="gRPC config stream closed: 14, connection refused"
 level=ERROR msg="envoy log" logger=main line="error initializing configuration"
 level=ERROR msg="envoy log" logger=backtrace line="Caught Segmentation fault"

@@ -114,6 +114,7 @@ func requestSettings(settings *config.Config) exchange.Settings {
 		TrustedRoles:  g.TrustedRoles,
 		TenantHeader:  g.TenantHeader,
 		Authenticated: g.Auth.IsOn(),
+		AccessLog:     g.AccessLog != "",
 		Sidecars:      g.Sidecars,
 	}
 }

@@ -16,12 +16,15 @@ import (
 	matchingv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/matching/v3"
 	skipv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/matcher/action/v3"
 	keysv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/api_key_auth/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 	rbacfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/stator-project/stator/internal/envoynames"
 )
 
 // Auth names the clients that Envoys admit on the listener for all. Nothing of it means every client.
@@ -166,11 +169,42 @@ func keySources() []*keysv3.KeySource {
 	return []*keysv3.KeySource{{Header: "authorization"}, {Header: "x-api-key"}, {Header: "api-key"}}
 }
 
-// routeKeys returns the settings of the routes with the keys of all clients; nil without keys.
-func routeKeys(s Settings, p *packer) map[string]*anypb.Any {
-	if len(s.Auth.Keys) == 0 {
-		return nil
+// filterSettings returns the settings of filters in the routes: the keys of all clients, and the pages that may call.
+func filterSettings(s Settings, p *packer) map[string]*anypb.Any {
+	all := map[string]*anypb.Any{}
+	if len(s.Auth.Keys) > 0 {
+		all[keysFilter] = p.pack(routeKeys(s))
 	}
+	if len(s.CORSOrigins) > 0 {
+		all[corsFilter] = p.pack(routeCORS(s.CORSOrigins))
+	}
+	return all
+}
+
+// corsFilter is the name of the filter that answers browsers which ask whether a page may call.
+const corsFilter = "envoy.filters.http.cors"
+
+// routeCORS returns the pages that may call the gateway with any header of theirs. Their scripts may read the ids of requests.
+func routeCORS(origins []string) *corsv3.CorsPolicy {
+	c := &corsv3.CorsPolicy{
+		AllowMethods: "GET, POST, OPTIONS",
+		// A browser takes * for all headers but this one.
+		AllowHeaders:  "*, authorization",
+		ExposeHeaders: "x-request-id, retry-after, " + envoynames.HeaderDecision,
+		MaxAge:        "600",
+	}
+	for _, o := range origins {
+		if o == "*" {
+			c.AllowOriginStringMatch = append(c.AllowOriginStringMatch, beginsWith("http"))
+		} else {
+			c.AllowOriginStringMatch = append(c.AllowOriginStringMatch, exactly(o)...)
+		}
+	}
+	return c
+}
+
+// routeKeys returns the keys of all clients.
+func routeKeys(s Settings) *keysv3.ApiKeyAuthPerRoute {
 	c := &keysv3.ApiKeyAuthPerRoute{
 		// Envoy ignores these two of the filter if its route has settings.
 		KeySources: keySources(), Forwarding: &keysv3.Forwarding{Header: s.TenantHeader, HideCredentials: true},
@@ -178,7 +212,7 @@ func routeKeys(s Settings, p *packer) map[string]*anypb.Any {
 	for _, k := range s.Auth.Keys {
 		c.Credentials = append(c.Credentials, &keysv3.Credential{Key: k.Key, Client: k.Tenant})
 	}
-	return map[string]*anypb.Any{keysFilter: p.pack(c)}
+	return c
 }
 
 // jwksCluster returns the name of the cluster of an issuer's server.

@@ -63,3 +63,16 @@ func TestServersOfKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestLinesOfVersions: an Envoy without the operator for the time of the first token has lines without it, and only gateways with tenants
+// name them.
+func TestLinesOfVersions(t *testing.T) {
+	for v := oldestVersion; v <= newestVersion; v++ {
+		for _, header := range []string{"", "x-tenant"} {
+			line := lineOf(Settings{TenantHeader: header}, v).Fields
+			if line["first_token_ms"] != nil != (v >= 37) || line["tenant"] != nil != (header != "") || line["decision"] == nil {
+				t.Errorf("%s, %q: %v", v, header, line)
+			}
+		}
+	}
+}

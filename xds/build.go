@@ -39,6 +39,10 @@ type Settings struct {
 	TLS PEMFiles
 	// Auth admits clients on the gateway's listener, and sets TenantHeader.
 	Auth Auth
+	// CORSOrigins are the origins whose pages may call the gateway. "*" is every origin.
+	CORSOrigins []string
+	// AccessLog is the file to which Envoys write lines of JSON, as they see it: empty for none, and StdoutLog for their output.
+	AccessLog string
 	// ExtProc lists the addresses of routers, at least one: ip:port, name:port, or unix:///path; see CheckServers.
 	ExtProc []string
 	// ExtProcSecrets is the folder of secrets for connections to routers, as Envoys see it; see SecretFiles. Empty means
@@ -81,6 +85,9 @@ type Settings struct {
 
 	ownEnvoy bool // the Envoy is its operator's own: see Snippet
 }
+
+// StdoutLog is an access log on the standard output.
+const StdoutLog = "stdout"
 
 // Resources is one consistent configuration: every name that it refers to is part of it. The listeners are made for
 // an Envoy without a node id, and all of it is for the newest version.

@@ -10,6 +10,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -121,13 +122,15 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		// Engines use the client's id in theirs (cmpl-<id>), so it must reach them. Decisions and access-log
 		// entries are joined by another id.
 		PreserveExternalRequestId: true,
-		StreamIdleTimeout:         seconds(s.IdleTimeout),
+		// A client without an id of its own gets the one by which logs know its request.
+		AlwaysSetRequestIdInResponse: true,
+		StreamIdleTimeout:            seconds(s.IdleTimeout),
 		EarlyHeaderMutationExtensions: []*corev3.TypedExtensionConfig{{
 			Name:        "envoy.http.early_header_mutation.header_mutation",
 			TypedConfig: p.pack(&earlyv3.HeaderMutation{Mutations: forgedHeaders(s, a)}),
 		}},
 		LocalReplyConfig: buildLocalReplies(s, p),
-		AccessLog:        []*accesslogv3.AccessLog{buildAccessLog(a, p)},
+		AccessLog:        buildAccessLogs(s, a, p),
 		HttpFilters:      buildFilters(s, a, p),
 	}
 }
@@ -140,8 +143,11 @@ func (a audience) authenticated(s Settings) bool { return s.Auth.isOn() && !a.tr
 // request that has been decided.
 func buildFilters(s Settings, a audience, p *packer) []*hcmv3.HttpFilter {
 	var list []*hcmv3.HttpFilter
+	if len(s.CORSOrigins) > 0 && !a.trusted && !a.own { // a browser asks without credentials whether it may call
+		list = append(list, filter(corsFilter, p.pack(&corsv3.Cors{})))
+	}
 	if a.authenticated(s) {
-		list = buildAuth(s, p)
+		list = append(list, buildAuth(s, p)...)
 	}
 	list = append(list, buildDecompressor(p), sizeLimit(s, a.version, p), filter(filterName, p.pack(buildExtProc(s, a))))
 	if s.AffinityModule != "" {

@@ -37,7 +37,7 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
 		Name: routesName,
 		VirtualHosts: []*routev3.VirtualHost{{
-			Name: "gateway", Domains: []string{"*"}, Routes: routes, TypedPerFilterConfig: routeKeys(s, &p),
+			Name: "gateway", Domains: []string{"*"}, Routes: routes, TypedPerFilterConfig: filterSettings(s, &p),
 		}},
 	}
 }

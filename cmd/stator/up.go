@@ -164,7 +164,7 @@ func (u *up) prepare(ctx context.Context) error {
 	}
 	u.envoy = envoy.NewSupervisor(envoy.SupervisorConfig{
 		Config: envoy.Config{Path: path, Bootstrap: boot, Dir: u.dir, Concurrency: u.flags.concurrency,
-			MaxConnections: u.cfg.Gateway.MaxConnections, Log: u.log},
+			MaxConnections: u.cfg.Gateway.MaxConnections, Log: u.log, Out: u.env.out},
 		DrainTime: u.flags.drain, Hard: u.env.hard,
 		// An Envoy that has ended sends no more access-log entries, so its bookings end here.
 		Ended: func() { u.router.Routes().EndBefore(nodeID, time.Now()) },

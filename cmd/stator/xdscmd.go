@@ -165,6 +165,7 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		ConnectionIdleTimeout: g.ConnectionIdleTimeout.Std(),
 		AffinityHeader:        g.AffinityHeader, TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
 		TLS:         xds.PEMFiles{CA: g.TLS.ClientCAFile, Cert: g.TLS.CertFile, Key: g.TLS.KeyFile},
+		CORSOrigins: g.CORSOrigins, AccessLog: g.AccessLog,
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
 		Splits:      cfg.Splits(), FailClosed: cfg.FailsClosed(),
 	}

@@ -26,6 +26,8 @@ type Reply struct {
 	Destinations string
 	// Cached is the number of tokens of the prompt that the prefill worker of a pick had in its cache; -1 if it is not known.
 	Cached int
+	// Logged means that Envoy writes facts of the pick into its access log.
+	Logged bool
 	// Set are headers to set on the request or to replace. ClearRoute makes Envoy choose the route again by them.
 	Set        []envoynames.Header
 	ClearRoute bool
@@ -68,7 +70,7 @@ const headerRetryOn = "x-envoy-retriable-status-codes"
 
 // pick returns the reply with a decision: the address, and the changes of the request's headers.
 func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
-	r := Reply{Pick: d, Destinations: x.destinations(d), Body: body, Cached: x.cached, Last: true}
+	r := Reply{Pick: d, Destinations: x.destinations(d), Body: body, Cached: x.cached, Logged: x.svc.Settings().AccessLog, Last: true}
 	set := func(key, value string) { r.Set = append(r.Set, envoynames.Header{Key: key, Value: value}) }
 
 	// The endpoint picker protocol requires the pick as a header too. An Envoy that reads the metadata would have to

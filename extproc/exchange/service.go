@@ -41,6 +41,8 @@ type Settings struct {
 	TenantHeader string
 	// Authenticated means that the gateway's own listener authenticates clients, and sets TenantHeader.
 	Authenticated bool
+	// AccessLog means that Envoys write an access log, which has facts of picks.
+	AccessLog bool
 	// Sidecars means that sidecars of decode workers send prompts to the prefill worker that a header names.
 	Sidecars bool
 }

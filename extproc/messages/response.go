@@ -27,8 +27,9 @@ type Response struct {
 	Booking, Decision, Picked string
 	// InLB repeats Booking and Decision in the namespace of Picked, for an Envoy that may drop Stator's own.
 	InLB bool
-	// Cached is dynamic metadata, too.
-	Cached string
+	// Cached is dynamic metadata, too, and so are the facts for the lines of an access log.
+	Cached                               string
+	Model, Worker, PromptTokens, Overlap string
 	// Set are headers to set or replace, Remove the names of headers to remove.
 	Set    []envoynames.Header
 	Remove []string
@@ -171,6 +172,10 @@ func (r *Response) appendMetadata(dst []byte) []byte {
 	ours := appendText(buf[0][:0], envoynames.Booking, r.Booking)
 	ours = appendText(ours, envoynames.Decision, r.Decision)
 	ours = appendText(ours, envoynames.CachedTokens, r.Cached)
+	ours = appendText(ours, envoynames.Model, r.Model)
+	ours = appendText(ours, envoynames.Worker, r.Worker)
+	ours = appendText(ours, envoynames.PromptTokens, r.PromptTokens)
+	ours = appendText(ours, envoynames.Overlap, r.Overlap)
 	dst = appendNamespace(dst, envoynames.Namespace, ours)
 
 	lb := appendText(buf[1][:0], envoynames.HeaderDestination, r.Picked)

@@ -49,6 +49,10 @@ func toMessage(r exchange.Reply, answered exchange.Phase, inLB bool) any {
 		if r.Cached >= 0 {
 			m.Cached = strconv.Itoa(r.Cached)
 		}
+		if r.Logged {
+			m.Model, m.Worker = r.Pick.Model, r.Pick.Worker
+			m.PromptTokens, m.Overlap = strconv.Itoa(r.Pick.PromptTokens), strconv.Itoa(r.Pick.Cached)
+		}
 	}
 	if r.Body != nil {
 		m.Set = append(m.Set, envoynames.Header{Key: "content-length", Value: strconv.Itoa(len(r.Body))})

@@ -56,6 +56,12 @@ type Gateway struct {
 	// Auth has Envoy admit only clients of listen that have an API key or a token, and name the client's tenant in tenantHeader.
 	// Engines do not get the credentials. Without it every client is admitted.
 	Auth Auth `yaml:"auth"`
+	// CORSOrigins are the origins of web pages whose scripts may call the gateway, such as "https://chat.example.com"; "*" is every page.
+	// Without it browsers refuse to.
+	CORSOrigins []string `yaml:"corsOrigins"`
+	// AccessLog is where each Envoy writes a line of JSON for every request: "stdout", or the absolute path of a file on its host. A line
+	// has no prompt and no credentials: see docs/front-door.md. Nothing bounds the file.
+	AccessLog string `yaml:"accessLog" default:"none"`
 	// MaxBodyBytes bounds a request body, after Envoy has decompressed it. A larger one is answered with 413.
 	MaxBodyBytes int64 `yaml:"maxBodyBytes"`
 	// MaxBodiesBytes bounds the sum of the bodies for which a router is making decisions. A request beyond it is
@@ -172,6 +178,9 @@ type Issuer struct {
 	// TenantClaim is the claim that is the tenant. A dot leads into a claim that is an object: org.id. A token without it is refused.
 	TenantClaim string `yaml:"tenantClaim"`
 }
+
+// StdoutLog is the value of gateway.accessLog for the standard output of Envoy.
+const StdoutLog = "stdout"
 
 // IsOn reports whether clients are authenticated.
 func (a *Auth) IsOn() bool { return a.KeysFile != "" || len(a.JWT) > 0 }

@@ -140,6 +140,14 @@ func (v *validator) gateway(g *Gateway) {
 
 	v.edge(g)
 	v.auth(&g.Auth)
+	v.is(g.AccessLog == "" || g.AccessLog == StdoutLog || strings.HasPrefix(g.AccessLog, "/"), "gateway.accessLog",
+		"is %q: use stdout, or the absolute path of a file", g.AccessLog)
+	for i, origin := range g.CORSOrigins {
+		u, err := url.Parse(origin)
+		ok := err == nil && u.Host != "" && origin == u.Scheme+"://"+u.Host
+		v.is(origin == "*" || ok, fmt.Sprintf("gateway.corsOrigins[%d]", i), "is %q: use a scheme and a host, such as https://chat.example.com, or *",
+			origin)
+	}
 	v.header(g.AffinityHeader, "gateway.affinityHeader")
 	v.oneOf(g.AffinityFilter, []string{affinityOff, affinityWasm}, "gateway.affinityFilter")
 	v.trust(g)

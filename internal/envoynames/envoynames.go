@@ -23,6 +23,13 @@ const (
 	Decision     = "decision"
 	CachedTokens = "cached_tokens"
 
+	// Model, Worker, PromptTokens and Overlap are set with the pick if Envoys write an access log: facts for its lines. Overlap is how
+	// many tokens of the prompt the router found in the worker's cache.
+	Model        = "model"
+	Worker       = "worker"
+	PromptTokens = "prompt_tokens"
+	Overlap      = "overlap_tokens"
+
 	// BookingLB and DecisionLB are Booking and Decision as keys of NamespaceLB, for an Envoy whose filter takes that namespace alone: those
 	// of Istio's InferencePools.
 	BookingLB  = "stator.booking"

@@ -285,7 +285,7 @@ func TestTokensAdmitTenants(t *testing.T) {
 	g.assertAdmissions([]admission{{"a token by the key that is gone", token(byFile, nil), 401}})
 }
 
-// TestEnginesGetNoCredentials: a key or token ends at the gateway, and the id of the request goes on to the engine and back to the client.
+// TestEnginesGetNoCredentials: a key or token ends at the gateway. The id of a request goes on to the engine and back to the client.
 func TestEnginesGetNoCredentials(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -308,16 +308,126 @@ models: [{name: sim, path: "builtin:sim", workers: [{name: w, address: %q, healt
 `, writeKeys(t, "- {tenant: red, key: "+redKey+"}\n"), set, engine.Listener.Addr())))
 
 	for _, headers := range [][]string{{"authorization", "Bearer " + redKey}, {"x-api-key", redKey}, {"authorization", issuer.bearer(nil)}} {
-		r := g.ask("hello", append(headers, "x-request-id", "id-of-the-client")...)
-		if r.status != http.StatusOK {
-			t.Fatalf("%s: status %d: %s", headers, r.status, r.body)
+		for _, id := range []string{"id-of-the-client", ""} {
+			if id != "" {
+				headers = append(headers, "x-request-id", id)
+			}
+			r := g.ask("hello", headers...)
+			if r.status != http.StatusOK {
+				t.Fatalf("%s: status %d: %s", headers, r.status, r.body)
+			}
+			mu.Lock()
+			for _, name := range []string{"authorization", "x-api-key", "api-key"} {
+				if got.Get(name) != "" {
+					t.Errorf("the engine gets %s", name)
+				}
+			}
+			if back := r.header.Get("x-request-id"); back == "" || back != got.Get("x-request-id") || id != "" && back != id {
+				t.Errorf("the client has the id %q, the engine %q, and the client sent %q", back, got.Get("x-request-id"), id)
+			}
+			mu.Unlock()
 		}
-		mu.Lock()
-		for _, name := range []string{"authorization", "x-api-key", "api-key"} {
-			if got.Get(name) != "" {
-				t.Errorf("the engine gets %s", name)
+	}
+	if r := g.ask("hello"); r.status != http.StatusUnauthorized || r.header.Get("x-request-id") == "" {
+		t.Errorf("an answer of %d has no id", r.status)
+	}
+}
+
+// TestAccessLogOfPeople: every request has a line, refused ones too, and no line has a prompt, a query or a key.
+func TestAccessLogOfPeople(t *testing.T) {
+	t.Parallel()
+	for _, to := range []string{filepath.Join(t.TempDir(), "access.log"), "stdout"} {
+		g := up(t, "--config", configFile(t, fmt.Sprintf("gateway: {accessLog: %q, auth: {keysFile: %q}}\n", to,
+			writeKeys(t, "- {tenant: red, key: "+redKey+"}\n"))+oneSim))
+		prompt := strings.Repeat("a secret of several blocks ", 20)
+		body := fmt.Appendf(nil, `{"model":"sim","max_tokens":4,"stream":true,"prompt":%q}`, prompt)
+		for range 2 {
+			r, err := g.send(t.Context(), http.MethodPost, "/v1/completions?api_key="+blueKey, body, "x-api-key", redKey, "x-request-id", "mine")
+			if err != nil || r.status != http.StatusOK {
+				t.Fatal(r, err)
 			}
 		}
-		mu.Unlock()
+		g.ask(prompt, "x-api-key", nobodyKey)
+
+		var lines []map[string]any
+		var text string
+		eventually(t, "three lines are there", func() error {
+			text = g.up.out.String()
+			if to != "stdout" {
+				data, _ := os.ReadFile(to) // it is not there before the first line
+				text = string(data)
+			}
+			lines = nil
+			for line := range strings.Lines(text) {
+				var v map[string]any
+				if json.Unmarshal([]byte(line), &v) == nil {
+					lines = append(lines, v)
+				}
+			}
+			if len(lines) != 3 {
+				return fmt.Errorf("%d of 3", len(lines))
+			}
+			return nil
+		})
+		second, refused := lines[1], lines[2]
+		for key, want := range map[string]any{"request_id": "mine", "tenant": "red", "model": "sim", "worker": "sim-0", "status": 200.0,
+			"path": "/v1/completions", "method": "POST"} {
+			if second[key] != want {
+				t.Errorf("%s: %s is %v, want %v", to, key, second[key], want)
+			}
+		}
+		for _, key := range []string{"decision", "first_token_ms", "duration_ms", "upstream", "cached_tokens", "prompt_tokens", "time"} {
+			_, has := second[key]
+			if key == "first_token_ms" && !has {
+				continue // before Envoy 1.37
+			}
+			if second[key] == nil || second[key] == "0" {
+				t.Errorf("%s: %s is %v", to, key, second[key])
+			}
+		}
+		if refused["status"] != 401.0 || refused["decision"] != nil || refused["tenant"] != nil {
+			t.Errorf("%s: the refused request is %v", to, refused)
+		}
+		for _, secret := range []string{redKey, blueKey, nobodyKey, "secret of"} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s has %q:\n%s", to, secret, text)
+			}
+		}
+	}
+}
+
+// TestBrowsersMayCall: a browser learns without a key which pages may call, and scripts of these pages read the answers.
+func TestBrowsersMayCall(t *testing.T) {
+	t.Parallel()
+	const page = "https://chat.example.com"
+	g := up(t, "--config", configFile(t, fmt.Sprintf("gateway: {corsOrigins: [%q], auth: {keysFile: %q}}\n", page,
+		writeKeys(t, "- {tenant: red, key: "+redKey+"}\n"))+oneSim))
+	for _, c := range []struct {
+		origin, key string
+		preflight   bool
+		status      int
+		allowed     bool
+	}{
+		{page, "", true, 200, true},
+		{"https://evil.example", "", true, 401, false},
+		{page, redKey, false, 200, true},
+		{page, "", false, 401, true},
+		{"https://evil.example", redKey, false, 200, false},
+	} {
+		method, headers := http.MethodPost, []string{"origin", c.origin, "x-api-key", c.key}
+		if c.preflight {
+			method = http.MethodOptions
+			headers = append(headers, "access-control-request-method", "POST", "access-control-request-headers", "authorization")
+		}
+		r, err := g.send(t.Context(), method, "/v1/completions", []byte(`{"model":"sim","max_tokens":1,"prompt":"hello"}`), headers...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.status != c.status || r.header.Get("access-control-allow-origin") == page != c.allowed {
+			t.Errorf("%+v: status %d, headers %v", c, r.status, r.header)
+		}
+		if c.preflight && c.allowed && !strings.Contains(r.header.Get("access-control-allow-headers"), "authorization") {
+			t.Errorf("%+v: headers %v", c, r.header)
+		}
 	}
 }
