@@ -58,6 +58,8 @@
 //	a node's stores are not
 //	    published for a lifetime   other nodes fetch no KV blocks from it any more
 //	two agents claim one worker    the second one stands by and logs an error
+//	all routers, control planes    drains of operators are forgotten: they are in no storage
+//	    and planners have ended
 //	a node has 512 leases          further ones are refused and counted, until some of them have gone
 //	a term is an hour ahead of
 //	    the reader's clock         the plan or assignment is refused, and the next leader may replace it

@@ -43,6 +43,7 @@ func (b *Bus) drainsSubject() string { return b.subject("drains") }
 func (b *Bus) ExchangeDrains(ctx context.Context, current func() []Drain, apply func([]Drain), changed <-chan struct{}) error {
 	var all sync.WaitGroup
 	defer all.Wait()
+	// Whoever starts asks all others, so each answer would be sent many times without this.
 	asked := make(chan struct{}, 1) // has one place: a question that finds it full is answered with the one before it
 	all.Go(func() { b.holdDrains(ctx, current, changed, asked) })
 
@@ -125,9 +126,11 @@ func decodeDrains(m *busv1.Drains, data []byte, now time.Time) ([]Drain, error) 
 	}
 	list := make([]Drain, 0, len(m.Drains))
 	for _, d := range m.Drains {
+		// A node's name has the form of a worker's without a node.
 		if !fleet.ValidWorkerName(d.Name) {
 			return nil, fmt.Errorf("%.80q is the name of no worker and of no node", d.Name)
 		}
+		// An order from the future would beat all that operators give until then.
 		at := time.UnixMilli(d.AtMilliseconds)
 		if at.After(now.Add(maxTermAhead)) {
 			return nil, fmt.Errorf("the order for %s is more than %s ahead of this machine's clock", d.Name, maxTermAhead)

@@ -30,7 +30,7 @@ const aboutManager = "the HTTP connection manager of your listener (typed_config
 func (s SnippetSettings) commentsOfManager() []comment {
 	const filter, log = "http_filters/0/typed_config/", "access_log/0/typed_config/common_config/"
 
-	return []comment{
+	list := []comment{
 		{"early_header_mutation_extensions", "Removes headers that only routers may set from the requests of clients. " +
 			"Without it a client can choose a data-parallel rank of vLLM, or the pool of another model, and workers " +
 			"see these headers."},
@@ -40,8 +40,6 @@ func (s SnippetSettings) commentsOfManager() []comment {
 			"requests without a decision (outcome \"unpicked\")."},
 		{log + "buffer_size_bytes", "Each entry is sent at once. Without this line an entry waits up to a second, and " +
 			"the next request of a conversation avoids its worker, because the last one is still booked there."},
-		{log + "custom_tags", "The time of the first token. Without it the metric stator_request_first_token_seconds has no " +
-			"streams of this Envoy."},
 		{"http_filters", "Put the filter directly before envoy.filters.http.router, after your authentication. Clients " +
 			"that compress their requests need envoy.filters.http.decompressor before it: routers refuse compressed " +
 			"bodies with 415."},
@@ -61,6 +59,11 @@ func (s SnippetSettings) commentsOfManager() []comment {
 			"picks have no effect. Without %s no entry of the access log carries the id of its booking: all requests "+
 			"count as \"unpicked\", and stay booked for ever.", envoynames.NamespaceLB, envoynames.Namespace)},
 	}
+	if s.Version.has(customTagsField) {
+		list = append(list, comment{log + "custom_tags", "The time of the first token. Without it the metric " +
+			"stator_request_first_token_seconds has no streams of this Envoy."})
+	}
+	return list
 }
 
 // commentOnFailure explains the fate of requests while no router answers.
