@@ -40,7 +40,7 @@ const metricsFile = "../../docs/metrics.md"
 // to update the file.
 func TestMetricsDocs(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Metrics\n\nEvery process serves these on its admin port under `/metrics`; `stator up` serves all of them. Go's own (`go_*`) and\nthe process's (`process_*`) are there too. `make golden` makes this page from the metrics that the parts register.\n")
+	b.WriteString("# Metrics\n\nEvery process serves these on its admin port under `/metrics`; `stator up` serves all of them. Go's own (`go_*`) and\nthe process's (`process_*`) are there too. `--metrics-address` opens a further port for Prometheus, which serves `/metrics` alone\nand asks for no token. Labels name models, workers and Envoys, and never have the text of a request.\n`make golden` makes this page from the metrics that the parts register.\n")
 	for _, p := range metricParts(t) {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n", p.title, p.about)
 		for _, f := range p.families {

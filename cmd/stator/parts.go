@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
 
 	"github.com/stator-project/stator/admin"
@@ -67,18 +68,44 @@ func openAdmin(address string, doors *listen.Doors, log *slog.Logger, metrics pr
 
 	a := &adminPort{ln: ln, scheme: doors.AdminScheme(ln), token: token, done: make(chan struct{})}
 	a.show(admin.Sources{Metrics: metrics, Ready: func() error { return errors.New("the part is starting") }})
-	a.srv = &http.Server{
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*a.handler.Load()).ServeHTTP(w, r) }),
-		// Every client that reaches the port can cause errors of TLS.
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
+	a.srv = newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*a.handler.Load()).ServeHTTP(w, r) }), log)
 
 	go func() {
 		defer close(a.done)
 		a.err = a.srv.Serve(netutil.LimitListener(ln, adminConnections))
 	}()
 	return a, nil
+}
+
+func newServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, Handler: h,
+		// Every client that reaches the port can cause errors of TLS.
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// scrapesAtOnce bounds the answers of the port for metrics that are made at the same time. Further ones are refused with 503.
+const scrapesAtOnce = 4
+
+// openMetrics serves /metrics, and nothing else, until closed is called. The port has no token and no TLS.
+func openMetrics(address string, log *slog.Logger, metrics prometheus.Gatherer) (closed func(), err error) {
+	ln, err := listen.On(address, "--metrics-address")
+	if err != nil {
+		return nil, err
+	}
+	pages := http.NewServeMux()
+	pages.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
+	srv := newServer(pages, log)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(netutil.LimitListener(ln, adminConnections)) // it ends when it is closed
+	}()
+	return func() {
+		_ = srv.Close()
+		<-done
+	}, nil
 }
 
 // show replaces the content of the pages.

@@ -1,15 +1,18 @@
 package main
 
 import (
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/listen"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // TestAdminConnectionsAreBounded has as many idle connections as an admin port takes: a request waits until one of them ends.
@@ -45,5 +48,32 @@ func TestAdminConnectionsAreBounded(t *testing.T) {
 	_ = idle[0].Close()
 	if err := <-answered; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMetricsAlone: the port for Prometheus serves /metrics to everyone, and no other page of the admin port.
+func TestMetricsAlone(t *testing.T) {
+	at := testkit.Address(t)
+	closed, err := openMetrics(at, slog.New(slog.DiscardHandler), newRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed()
+	for path, want := range map[string]int{
+		"/metrics": 200, "/": 404, "/readyz": 404, "/debug/fleet": 404, "/debug/pprof/heap": 404, "/debug/decisions/latest": 404, "/v1/kv": 404,
+	} {
+		answer, err := http.Get("http://" + at + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if answer.StatusCode != want || want == 200 && !strings.Contains(string(body), "stator_build_info") {
+			t.Errorf("%s: %s: %s", path, answer.Status, body)
+		}
+	}
+
+	if _, err := openMetrics(at, slog.New(slog.DiscardHandler), newRegistry()); err == nil || !strings.Contains(err.Error(), "--metrics-address") {
+		t.Errorf("an address that is taken: %v", err)
 	}
 }

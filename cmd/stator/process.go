@@ -26,11 +26,14 @@ type process struct {
 	file     string
 	busURL   string
 	adminAt  string
+	scrapeAt string
 	doors    listen.Doors
 	logFlags *cli.LogFlags
 
 	pools     pools  // without flags for them there are none
 	stopPools func() // nil before they run
+
+	closeMetrics func() // nil without a port for metrics
 
 	cfg *config.Config
 	// followed follows the file; nil without one.
@@ -48,6 +51,9 @@ func newProcess(env environment, f *cli.Flags, name, adminAt string) *process {
 	f.StringVar(&p.file, "config", "", "configuration `file`; see docs/configuration.md")
 	f.StringVar(&p.busURL, "bus", "", "NATS `url`, instead of bus.url of the file")
 	f.StringVar(&p.adminAt, "admin-address", adminAt, "`address` of the admin port")
+	f.StringVar(&p.scrapeAt, "metrics-address", "",
+		"`ip:port` of a further port that serves /metrics alone, without token and TLS: for Prometheus (default none; the admin port has "+
+			"/metrics, too)")
 	p.doors.AddFlags(f.FlagSet, "its listeners")
 	p.logFlags = cli.AddLogFlags(f)
 	return p
@@ -68,7 +74,11 @@ func (p *process) open() (err error) {
 			p.log.Warn("every user of this machine can read the login in --bus: use bus.user and bus.passwordFile")
 		}
 	}
+
 	p.admin, err = openAdmin(p.adminAt, &p.doors, p.log, p.reg)
+	if err == nil && p.scrapeAt != "" {
+		p.closeMetrics, err = openMetrics(p.scrapeAt, p.log, p.reg)
+	}
 	return err
 }
 
@@ -98,6 +108,9 @@ func (p *process) read() (err error) {
 func (p *process) close() {
 	if p.stopPools != nil {
 		p.stopPools()
+	}
+	if p.closeMetrics != nil {
+		p.closeMetrics()
 	}
 	if p.admin != nil {
 		p.admin.close()

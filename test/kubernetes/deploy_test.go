@@ -25,6 +25,7 @@ var accepted = map[string]string{
 		modelVolume: {persistentVolumeClaim: {claimName: models}}, config: {models: [{name: qwen, path: /models/qwen}]}}`,
 	"TLS on Istio":  `{inferencePool: qwen, tls: {selfSigned: true}, provider: {name: istio}}`,
 	"Envoy Gateway": `{selector: app=qwen, provider: {name: envoy-gateway, httpRoute: llm, gateway: eg}}`,
+	"metrics without a token": `{inferencePool: qwen, serviceMonitor: {enabled: true}}`,
 	"certificates and metrics": `{inferencePool: qwen, tls: {secretName: picker-tls, verifyClient: true},
 		admin: {tokenSecretName: picker-admin}, serviceMonitor: {enabled: true}, networkPolicy: {from: [{namespaceSelector: {matchLabels: {gateway: "true"}}}]},
 		imagePullSecrets: [{name: registry}]}`,
@@ -81,7 +82,6 @@ func TestKubernetes(t *testing.T) {
 			`{pool: {create: true}, selector: a=b, inferencePools: [b]}`: "pool.create makes one pool",
 			`{tls: {secretName: a, selfSigned: true}}`:                   "set tls.secretName or tls.selfSigned",
 			`{tls: {verifyClient: true}}`:                                "tls.verifyClient needs tls.secretName",
-			`{serviceMonitor: {enabled: true}}`:                          "serviceMonitor.enabled needs admin.tokenSecretName",
 			`{standalone: {enabled: true}, tls: {selfSigned: true}}`:     "standalone.enabled has an Envoy of its own",
 			`{provider: {name: envoy-gateway}}`:                          "needs provider.httpRoute and provider.gateway",
 		} {

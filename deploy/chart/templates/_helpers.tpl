@@ -34,6 +34,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and (gt (int .Values.replicas) 1) (not $bus.url) }}true{{ end -}}
 {{- end -}}
 
+{{- define "metrics" -}}
+{{- if or .Values.metrics.enabled .Values.serviceMonitor.enabled }}true{{ end -}}
+{{- end -}}
+
 {{- /* The flags that select the engines, for the picker and the control plane. */ -}}
 {{- define "engineFlags" -}}
 {{- if include "readsPool" . }}
@@ -64,7 +68,6 @@ readOnlyRootFilesystem: true
 {{- if and .standalone.enabled (or .pool.create .tls.secretName .tls.selfSigned (ne .provider.name "none")) }}
 {{- fail "standalone.enabled has an Envoy of its own: leave out pool.create, tls and provider" }}
 {{- end }}
-{{- if and .serviceMonitor.enabled (not .admin.tokenSecretName) }}{{ fail "serviceMonitor.enabled needs admin.tokenSecretName" }}{{ end }}
 {{- if and (eq .provider.name "envoy-gateway") (not (and .provider.httpRoute .provider.gateway)) }}
 {{- fail "provider.name=envoy-gateway needs provider.httpRoute and provider.gateway" }}
 {{- end }}
