@@ -313,6 +313,8 @@ ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, test
 	$(MAKE) test-hostile
 	$(MAKE) bench-smoke
 
+# This is no part of `make ci`: the first time, it downloads half a gigabyte of modules and compiles Helm for two minutes. A test in deploy,
+# which is a part of it, compares the checksum of the chart with the one in the rendered files, so a chart that was not rendered again fails.
 .PHONY: check-deploy
 check-deploy: golden-deploy ## fail where deploy/base or deploy/demo are not what the chart renders; test the program that packs the image
 	$(HELM) lint --quiet deploy/chart
