@@ -63,8 +63,6 @@ var allowed = map[string][]string{
 	"internal/plan/capacity": {"internal/fleet", "internal/perfmodel"},
 	// A log has the plans and everything that they are made from.
 	"internal/plan/planlog": {"internal/fleet", "internal/perfmodel", "internal/plan"},
-	// The predictors of Dynamo include an autoregression.
-	"internal/plan/dynamo":  {},
 	"internal/plan/propose": {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan/capacity"},
 	"internal/plan":         {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
 	"internal/decisionlog":  {"internal/fleet", "internal/kv/blockhash", "internal/route/decision"},
