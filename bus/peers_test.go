@@ -1,11 +1,13 @@
 package bus_test
 
 import (
+	"log/slog"
 	"strconv"
 	"sync"
 	"testing"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/internal/route/peers"
 	"github.com/stator-project/stator/test/testkit"
 )
@@ -71,4 +73,36 @@ func TestPeersWithoutAServer(t *testing.T) {
 	c.Close()
 	third.Close()
 	testkit.Eventually(t, "a process that stops is gone", func() bool { return first.Peers() < all })
+}
+
+// TestPeersNeedCertificates: servers for each other prove by certificates of one CA that they belong together. One with the certificate of
+// another CA is refused, and one that has renewed its certificate is not.
+func TestPeersNeedCertificates(t *testing.T) {
+	ours, other := testkit.NewAuthority(t), testkit.NewAuthority(t)
+	start := func(of *testkit.Authority, name string, known ...string) *bus.Embedded {
+		cert, key := of.Issue(name, "127.0.0.1")
+		doors := listen.Doors{CertFile: cert, KeyFile: key, ClientCAFile: of.CA()}
+		secure, err := doors.ForPeers("0.0.0.0", slog.New(slog.DiscardHandler)) // beyond loopback, as far as the doors know
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := bus.EmbedPeers(bus.PeersConfig{Host: "127.0.0.1", Port: -1, Peers: known, TLS: secure})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(e.Close)
+		return e
+	}
+
+	first := start(ours, "first")
+	stranger := start(other, "stranger", first.PeersAddress())
+	second := start(ours, "second", first.PeersAddress())
+	testkit.Eventually(t, "the first two know each other", func() bool { return first.Peers() > 0 && second.Peers() > 0 })
+	if stranger.Peers() != 0 {
+		t.Error("a stranger is connected")
+	}
+
+	ours.Issue("first", "127.0.0.1")
+	third := start(ours, "third", first.PeersAddress())
+	testkit.Eventually(t, "a third is admitted after a certificate was renewed", func() bool { return third.Peers() > 0 })
 }

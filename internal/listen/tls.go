@@ -16,20 +16,24 @@ import (
 	"time"
 )
 
-// encrypt returns a listener with TLS on ln, whose files are read again when they change. It closes ln when they cannot be used.
-func (d *Doors) encrypt(ln net.Listener, log *slog.Logger, clientCA, protocol string) (net.Listener, error) {
+// readTLS returns the settings of a listener, whose files are read again when they change.
+func (d *Doors) readTLS(log *slog.Logger, clientCA string, protocols ...string) (*reloaded[*tls.Config], error) {
 	files := []string{d.CertFile, d.KeyFile}
 	if verifies(clientCA) {
 		files = append(files, clientCA)
 	}
-
-	loaded, err := newReloaded(log, func() (*tls.Config, error) {
+	return newReloaded(log, func() (*tls.Config, error) {
 		pair, err := tls.LoadX509KeyPair(d.CertFile, d.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("read --tls-cert and --tls-key: %w", err)
 		}
-		return newTLS(pair, clientCA, protocol)
+		return newTLS(pair, clientCA, protocols...)
 	}, files...)
+}
+
+// encrypt returns a listener with TLS on ln. It closes ln when the files cannot be used.
+func (d *Doors) encrypt(ln net.Listener, log *slog.Logger, clientCA, protocol string) (net.Listener, error) {
+	loaded, err := d.readTLS(log, clientCA, protocol)
 	if err != nil {
 		_ = ln.Close()
 		return nil, err
@@ -74,19 +78,17 @@ func (d *Doors) ForPeers(host string, log *slog.Logger) (*tls.Config, error) {
 			"--tls-client-ca, or --insecure on a network that you trust")
 	}
 
-	// Each process is a client of the others, too, so one certificate is for both sides.
-	pair, err := OpenCertificate(d.CertFile, d.KeyFile, log)
+	loaded, err := d.readTLS(log, d.ClientCAFile)
 	if err != nil {
-		return nil, fmt.Errorf("read --tls-cert and --tls-key: %w", err)
+		return nil, err
 	}
-	pool, err := ReadCA(d.ClientCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("read --tls-client-ca: %w", err)
-	}
+	// Each process is a client of the others, too, so one certificate is for both sides. A client keeps the CA that it has at its start.
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, RootCAs: pool,
-		GetCertificate:       pair.Get,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.Get(nil) },
+		MinVersion: tls.VersionTLS13, RootCAs: loaded.current(time.Now()).ClientCAs,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return loaded.current(time.Now()), nil },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &loaded.current(time.Now()).Certificates[0], nil
+		},
 	}, nil
 }
 
@@ -95,9 +97,9 @@ func verifies(clientCA string) bool { return clientCA != "" && clientCA != NoCli
 
 // newTLS returns the settings of a listener. The least version is TLS 1.3, and 1.2 with NoClientCA: an Envoy stops at 1.2 unless
 // its configuration says otherwise, and who writes the configuration of such Envoys writes no certificates either.
-func newTLS(pair tls.Certificate, clientCA, protocol string) (*tls.Config, error) {
+func newTLS(pair tls.Certificate, clientCA string, protocols ...string) (*tls.Config, error) {
 	cfg := &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: []string{protocol},
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: protocols,
 		// A resumed session would outlive a change of the CA. Connections are few and long.
 		SessionTicketsDisabled: true,
 	}
