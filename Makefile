@@ -298,7 +298,11 @@ bench-idle-pods: bin/stator ## CPU time of a router with 1,000 ready pods and no
 
 .PHONY: test-picker
 test-picker: build ## the Envoys of six kinds of gateways, with an InferencePool whose API server is faked (also a part of make test)
-	go test -count 1 -run 'TestPicker|TestPodsComeAndGo|TestTwoPickers' ./test/scenario $(ARGS)
+	go test -count 1 -run 'TestPicker|TestPodsComeAndGo|TestTwoPickers|PickerCutsNothing' ./test/scenario $(ARGS)
+
+.PHONY: soak-picker
+soak-picker: build ## stop a router 20 times under 40 answers of 10 s, and kill it 20 times; prints how many answers had holes (10 min; ARGS="-picker.ends 5")
+	go test -count 1 -v -run 'PickerCutsNothing' -parallel 1 -timeout 60m ./test/scenario -args -picker.ends 20 -picker.tokens 1200 $(ARGS)
 
 ##@ Checks
 

@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"net"
@@ -144,7 +145,8 @@ type picker struct {
 	net    int // the third number of the addresses of pods
 
 	config, routerAt string
-	endpoints        string // of the engines, for Envoy
+	endpoints        string   // of the engines, for Envoy
+	flags            []string // of the router
 }
 
 // networks has the last network that a test has taken, so that tests beside each other have pods of their own.
@@ -169,9 +171,9 @@ func startPicker(t *testing.T, s shape, pods int) *picker {
 	}
 
 	p.config = configFile(t, `models: [{name: sim, path: "builtin:sim"}]`+"\n")
-	flags := append([]string{"extproc", "--config", p.config, "--kubernetes-api", p.api.URL,
+	p.flags = append([]string{"extproc", "--config", p.config, "--kubernetes-api", p.api.URL,
 		"--inference-pool", "llm/sim", "--listen-address", routerAt, "--admin-address", p.admin}, s.flags...)
-	p.router = start(t, flags...)
+	p.router = start(t, p.flags...)
 	p.routerAt, p.endpoints = routerAt, strings.Join(endpoints, ", ")
 	p.envoy = p.startEnvoy(s, listen)
 	p.awaitWorkers(pods)
@@ -499,44 +501,92 @@ func TestNewPickerKnowsCaches(t *testing.T) {
 	}
 }
 
-// streamWhile starts so many streams, calls event when all of them have begun, and demands that all answers are whole.
-func (p *picker) streamWhile(streams, tokens int, event func()) {
+// The lengths of the tests below. `make soak-picker` plays many ends of routers under long answers.
+var (
+	pickerEnds   = flag.Int("picker.ends", 1, "`times` that a router stops, and that one is killed, while clients stream")
+	pickerTokens = flag.Int("picker.tokens", 300, "length of an answer in `tokens`")
+)
+
+// endRouters ends a router again and again while clients stream, early, in the middle or late in their answers, and demands that all
+// answers are whole. ready is called before the streams begin, and end ends the router.
+func (p *picker) endRouters(streams int, ready, end func()) {
 	p.t.Helper()
-	var begun, all sync.WaitGroup
-	begun.Add(streams)
-	for range streams {
-		all.Go(func() {
-			resp, err := p.stream(p.t.Context(), tokens)
-			begun.Done()
-			if err != nil {
-				p.t.Error(err)
-				return
+	var cut atomic.Int64
+	for trial := range *pickerEnds {
+		ready()
+		var all sync.WaitGroup
+		until := p.generated() + float64(streams**pickerTokens*(1+trial%3)/4)
+		for range streams {
+			all.Go(func() {
+				resp, err := p.stream(p.t.Context(), *pickerTokens)
+				n := 0
+				if err == nil {
+					n, err = countTokens(resp)
+				}
+				if err != nil || n != *pickerTokens {
+					cut.Add(1)
+					p.t.Errorf("%d of %d tokens came: %v", n, *pickerTokens, err)
+				}
+			})
+		}
+		eventually(p.t, "the engines answer", func() error {
+			if n := p.generated(); n < until {
+				return fmt.Errorf("%g of %g tokens", n, until)
 			}
-			if n, err := countTokens(resp); err != nil || n != tokens {
-				p.t.Errorf("%d of %d tokens came: %v", n, tokens, err)
-			}
+			return nil
 		})
+		end()
+		all.Wait()
+		p.router = start(p.t, p.flags...)
+		p.awaitWorkers(3)
 	}
-	begun.Wait()
-	event()
-	all.Wait()
+	p.t.Logf("%d of %d answers had holes or were cut, in %d ends of routers", cut.Load(), streams**pickerEnds, *pickerEnds)
+}
+
+// generated returns the tokens that the engines of three pods have emitted.
+func (p *picker) generated() (tokens float64) {
+	p.t.Helper()
+	for i := range 3 {
+		text, err := get(fmt.Sprintf("http://%s:%d/metrics", p.pod(i).IP, p.port))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		tokens += sample(text, "vllm:generation_tokens_total")
+	}
+	return tokens
+}
+
+// TestStoppedPickerCutsNothing: behind istiod's pool without an access log, all bytes of answers pass the router. So a router that stops
+// goes on until they have ended.
+func TestStoppedPickerCutsNothing(t *testing.T) {
+	t.Parallel()
+	p := startPicker(t, shapes["istiod's pool"], 3)
+	const streams = 40
+	p.endRouters(streams, func() {}, func() {
+		if n := p.metric("stator_accesslog_followed_streams"); n < streams/2 {
+			t.Errorf("%g of %d streams pass the router: the test shows little", n, streams)
+		}
+		p.router.stop()
+	})
 }
 
 // TestKilledPickerCutsNothing: behind istiod's pool with an access log, no byte of an answer passes the router. So an answer stays whole
-// when the router is killed, or stops, and when no router is there.
+// when the router is killed.
 func TestKilledPickerCutsNothing(t *testing.T) {
 	t.Parallel()
 	p := startPicker(t, shapes["istiod's pool with an access log"], 3)
-	for range 20 { // until the router knows that this Envoy has an access log
-		p.chat([]message{{"user", "Hello."}}, 4)
-	}
-	eventually(t, "the access log is known", func() error {
-		if n := p.served("as_picked"); n != 20 {
-			return fmt.Errorf("%d of 20 requests", n)
+	ready := func() {
+		for range 20 { // until the router knows that this Envoy has an access log
+			p.chat([]message{{"user", "Hello."}}, 4)
 		}
-		return nil
-	})
-	p.streamWhile(40, 300, func() {
+		eventually(t, "the access log is known", func() error {
+			if n := p.served("as_picked"); n < 20 { // requests of the router before it may be among them
+				return fmt.Errorf("%d of 20 requests", n)
+			}
+			return nil
+		})
+	}
+	p.endRouters(40, ready, func() {
 		if n := p.metric("stator_accesslog_followed_streams"); n != 0 {
 			t.Errorf("%g streams pass the router", n)
 		}
