@@ -111,7 +111,7 @@ var allowed = map[string][]string{
 	"extproc/prefill": {"internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request"},
 	"extproc/relay":   {"extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
 	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric"},
-	"extproc/exchange": {"extproc/prefill", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
+	"extproc/exchange": {"extproc/prefill", "extproc/quota", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
 		"internal/route/handoff", "internal/route/decision", "internal/route/request"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},

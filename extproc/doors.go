@@ -14,6 +14,7 @@ import (
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/extproc/relay"
 	"github.com/stator-project/stator/extproc/stream"
 	"github.com/stator-project/stator/internal/config"
@@ -59,7 +60,7 @@ func (r *Router) newDoors(cfg Config) {
 	d.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
 		Prefills: prefill.New(prefill.Config{Router: r.routes, Log: cfg.Log, Metrics: cfg.Metrics}),
 		Router:   r.routes, Started: time.Now(), Feedback: feedback, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
-		TenantKey: cfg.TenantKey, Shadow: cfg.Shadow,
+		TenantKey: cfg.TenantKey, Shadow: cfg.Shadow, Routers: func() int { return 1 + r.peers.Live() },
 	})
 	d.relay = relay.New(relay.Config{Requests: d.requests, Log: cfg.Log, Metrics: cfg.Metrics})
 	d.stream = stream.NewServer(d.requests, cfg.Log, cfg.Metrics)
@@ -94,6 +95,8 @@ func (d *doors) serveRelay(ctx context.Context) {
 
 // requestSettings returns the settings that the exchanges of requests need. The first model serves requests that
 // name no model. With one model Envoy needs no pool: its only route leads there.
+//
+// Names of headers, limits and hints are those of the configuration. Nothing here has a default: the configuration has set them.
 func requestSettings(settings *config.Config) exchange.Settings {
 	g := &settings.Gateway
 	// Without a model, because none has been discovered yet, requests that name none are refused as those that name one are: 503.
@@ -101,7 +104,9 @@ func requestSettings(settings *config.Config) exchange.Settings {
 	if len(settings.Models) > 0 {
 		first = settings.Models[0].Name
 	}
+
 	return exchange.Settings{
+		Limits:        limitsOf(&g.Limits),
 		BodyBytes:     g.MaxBodyBytes,
 		BodiesBytes:   g.MaxBodiesBytes,
 		PassPaths:     g.PassPaths,
@@ -117,4 +122,16 @@ func requestSettings(settings *config.Config) exchange.Settings {
 		AccessLog:     g.AccessLog != "",
 		Sidecars:      g.Sidecars,
 	}
+}
+
+// limitsOf returns what tenants may send. A tenant that the configuration names has its own limits alone.
+func limitsOf(l *config.Limits) quota.Settings {
+	s := quota.Settings{
+		All: quota.Limits{RequestsPerMinute: l.RequestsPerMinute, TokensPerMinute: l.PromptTokensPerMinute},
+		Own: map[string]quota.Limits{},
+	}
+	for _, t := range l.Tenants {
+		s.Own[t.Name] = quota.Limits{RequestsPerMinute: t.RequestsPerMinute, TokensPerMinute: t.PromptTokensPerMinute}
+	}
+	return s
 }

@@ -107,6 +107,9 @@ func (x *Exchange) onHeaders(h Head, now time.Time) Reply {
 	if a := x.refuseEarly(); a != nil {
 		return answerWith(a)
 	}
+	if a := x.overLimit(now); a != nil {
+		return answerWith(a)
+	}
 	if h.WithoutBody {
 		return x.decide(nil, now) // its booking would have no id in Envoy's access log
 	}
@@ -294,6 +297,7 @@ func (x *Exchange) conclude(d *decision.Decision, body []byte, now time.Time) Re
 	if d.Outcome != decision.Picked {
 		return answerWith(refused(d))
 	}
+	x.charge(d.PromptTokens, now)
 	if x.booking == "" {
 		x.svc.router.End(d.ID, now) // see "No booking is lost" in the package comment
 	}

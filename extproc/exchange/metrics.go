@@ -24,13 +24,14 @@ const (
 	outcomeCancelled = "cancelled"
 	outcomePanic     = "panic"
 	outcomeUnread    = "unread"
+	outcomeLimited   = "rate_limit_exceeded" // which clients of OpenAI know as the code of the error
 )
 
 // Outcomes are the possible outcomes of a request. The set is closed, because they are label values.
 func Outcomes() []string {
 	list := []string{
 		outcomePicked, outcomeCancelled, "local", "method", "unknown_path", "body_too_large", "content_encoding", "overloaded",
-		"protocol_error", outcomePanic, outcomeUnread,
+		"protocol_error", outcomePanic, outcomeUnread, outcomeLimited,
 	}
 	for _, r := range decision.Reasons() {
 		list = append(list, string(r))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 )
@@ -43,6 +44,8 @@ type Settings struct {
 	Authenticated bool
 	// AccessLog means that Envoys write an access log, which has facts of picks.
 	AccessLog bool
+	// Limits bound what tenants may send.
+	Limits quota.Settings
 	// Sidecars means that sidecars of decode workers send prompts to the prefill worker that a header names.
 	Sidecars bool
 }
@@ -58,6 +61,8 @@ type Service struct {
 	// The budgets of bodies: for decisions, at prefill workers, and at the relay.
 	bodies, prefilling, relayed Budget
 
+	quotas   *quota.Table
+	routers  func() int // that decide, this one included
 	panics   panicLog
 	prefills Prefills
 	clock    Clock
@@ -81,6 +86,8 @@ type Config struct {
 	Clock Clock
 	// Relay is the ip:port of the relay, as Envoys reach it; empty for none.
 	Relay string
+	// Routers returns the number of routers that decide, this one included; nil is this one alone.
+	Routers func() int
 	// Shadow means that the requests are copies, and that no one awaits their decisions: see [route.Config].
 	Shadow bool
 	// TenantKey returns the key of tenants' cache salts, which must be secret, and the same in all routers of a gateway. Nil is a
@@ -95,7 +102,11 @@ type Config struct {
 // New returns a service that decides with cfg.Router.
 func New(set Settings, cfg Config) *Service {
 	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started,
-		relay: cfg.Relay, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, clock: cfg.Clock, shadow: cfg.Shadow}
+		relay: cfg.Relay, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, clock: cfg.Clock, shadow: cfg.Shadow,
+		quotas: quota.New(), routers: cfg.Routers}
+	if s.routers == nil {
+		s.routers = func() int { return 1 }
+	}
 	if s.tenantKey == nil {
 		key := []byte(rand.Text())
 		s.tenantKey = func() []byte { return key }

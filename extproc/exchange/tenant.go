@@ -1,8 +1,11 @@
 package exchange
 
 import (
+	"fmt"
 	"net/http"
+	"time"
 
+	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
@@ -14,6 +17,29 @@ func (x *Exchange) tenant() string {
 		return ""
 	}
 	return x.head.Tenant
+}
+
+// overLimit returns the refusal of a request of a tenant that has sent enough; nil if it has not.
+func (x *Exchange) overLimit(now time.Time) *Answer {
+	if x.svc.shadow || !x.svc.Settings().Limits.IsOn() {
+		return nil
+	}
+	why, wait := x.svc.quotas.Admit(&x.svc.Settings().Limits, x.tenant(), x.svc.routers(), now)
+	if why == quota.Nothing {
+		return nil
+	}
+	seconds := int64((wait + time.Second - 1) / time.Second)
+	a := refusal(&openai.Error{Status: http.StatusTooManyRequests, Type: string(why), Code: outcomeLimited,
+		Message: fmt.Sprintf("Your limit of %s per minute is reached. Try again in %d s.", why, seconds)}, outcomeLimited)
+	a.RetryAfter = time.Duration(seconds) * time.Second
+	return a
+}
+
+// charge counts the tokens of a prompt that goes to a worker.
+func (x *Exchange) charge(tokens int, now time.Time) {
+	if limits := &x.svc.Settings().Limits; limits.IsOn() {
+		x.svc.quotas.Charge(limits, x.tenant(), tokens, x.svc.routers(), now)
+	}
 }
 
 // internalError returns the answer to a request whose handling has failed.

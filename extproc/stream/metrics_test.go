@@ -56,6 +56,7 @@ stator_extproc_requests_total{outcome="pinned_busy"} 0
 stator_extproc_requests_total{outcome="protocol_error"} 0
 stator_extproc_requests_total{outcome="queue_full"} 0
 stator_extproc_requests_total{outcome="rank_not_found"} 0
+stator_extproc_requests_total{outcome="rate_limit_exceeded"} 0
 stator_extproc_requests_total{outcome="unknown_path"} 0
 stator_extproc_requests_total{outcome="unread"} 0
 stator_extproc_requests_total{outcome="waited_too_long"} 0

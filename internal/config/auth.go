@@ -106,6 +106,32 @@ func CheckJWKS(data []byte) error {
 	return nil
 }
 
+// Greatest limits of a tenant a minute, as the routers that count have them.
+const (
+	maxRequests = 100_000
+	maxTokens   = 1_000_000_000
+)
+
+// limits checks what tenants may send.
+func (v *validator) limits(g *Gateway) {
+	all := append([]TenantLimits{{"", g.Limits.RequestsPerMinute, g.Limits.PromptTokensPerMinute}}, g.Limits.Tenants...)
+	seen, path := map[string]bool{}, "gateway.limits"
+	for i, t := range all {
+		if i > 0 {
+			path = fmt.Sprintf("gateway.limits.tenants[%d]", i-1)
+			v.is(t.Name != "", path+".name", "is required: the name of a tenant")
+			v.is(!seen[t.Name], path+".name", "is there twice")
+			seen[t.Name] = true
+		}
+		v.is(t.RequestsPerMinute >= 0 && t.RequestsPerMinute <= maxRequests, path+".requestsPerMinute",
+			"must lie between 0 and %d", maxRequests)
+		v.is(t.PromptTokensPerMinute >= 0 && t.PromptTokensPerMinute <= maxTokens, path+".promptTokensPerMinute",
+			"must lie between 0 and %d", maxTokens)
+	}
+	v.is(g.TenantHeader != "" || len(all) == 1 && all[0] == (TenantLimits{}), "gateway.limits",
+		"has no effect until gateway.auth or gateway.tenantHeader is set")
+}
+
 // auth checks whom the gateway admits.
 func (v *validator) auth(a *Auth) {
 	v.is(len(a.JWT) <= maxIssuers, "gateway.auth.jwt", "must have at most %d issuers", maxIssuers)

@@ -56,6 +56,8 @@ type Gateway struct {
 	// Auth has Envoy admit only clients of listen that have an API key or a token, and name the client's tenant in tenantHeader.
 	// Engines do not get the credentials. Without it every client is admitted.
 	Auth Auth `yaml:"auth"`
+	// Limits bound what each tenant may send. They need tenantHeader or auth.
+	Limits Limits `yaml:"limits"`
 	// CORSOrigins are the origins of web pages whose scripts may call the gateway, such as "https://chat.example.com"; "*" is every page.
 	// Without it browsers refuse to.
 	CORSOrigins []string `yaml:"corsOrigins"`
@@ -177,6 +179,29 @@ type Issuer struct {
 	JWKSCAFile string `yaml:"jwksCAFile" file:"relative"`
 	// TenantClaim is the claim that is the tenant. A dot leads into a claim that is an object: org.id. A token without it is refused.
 	TenantClaim string `yaml:"tenantClaim"`
+}
+
+// Limits bound what each tenant may send a minute. A request beyond them gets 429, and the time to wait in retry-after. Routers count, not
+// Envoys: with several routers each admits its share.
+type Limits struct {
+	// RequestsPerMinute bounds the requests of a tenant, to 100000 at most. 0 is no bound. A tenant that was idle may send all of them at
+	// once.
+	RequestsPerMinute int64 `yaml:"requestsPerMinute"`
+	// PromptTokensPerMinute bounds the tokens in the prompts of a tenant, to 1000000000 at most. 0 is no bound. A tenant that has sent
+	// more is refused until the minute's share of its limit has made up for it. Prompts that routers do not read do not count.
+	PromptTokensPerMinute int64 `yaml:"promptTokensPerMinute"`
+	// Tenants have limits of their own, in place of the two above.
+	Tenants []TenantLimits `yaml:"tenants"`
+}
+
+// TenantLimits are the limits of one tenant.
+type TenantLimits struct {
+	// Name is the tenant.
+	Name string `yaml:"name" default:"required"`
+	// RequestsPerMinute is as in limits; 0 is no bound.
+	RequestsPerMinute int64 `yaml:"requestsPerMinute"`
+	// PromptTokensPerMinute is as in limits; 0 is no bound.
+	PromptTokensPerMinute int64 `yaml:"promptTokensPerMinute"`
 }
 
 // StdoutLog is the value of gateway.accessLog for the standard output of Envoy.

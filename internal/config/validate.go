@@ -140,6 +140,7 @@ func (v *validator) gateway(g *Gateway) {
 
 	v.edge(g)
 	v.auth(&g.Auth)
+	v.limits(g)
 	v.is(g.AccessLog == "" || g.AccessLog == StdoutLog || strings.HasPrefix(g.AccessLog, "/"), "gateway.accessLog",
 		"is %q: use stdout, or the absolute path of a file", g.AccessLog)
 	for i, origin := range g.CORSOrigins {

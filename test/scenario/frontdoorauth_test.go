@@ -431,3 +431,51 @@ func TestBrowsersMayCall(t *testing.T) {
 		}
 	}
 }
+
+// TestLimitsOfTenants: 64 clients of a tenant get as many requests as the limit and the time that has passed allow, and not one more. Another
+// tenant has limits of its own. Refusals have the form and the header that OpenAI's clients wait by.
+func TestLimitsOfTenants(t *testing.T) {
+	t.Parallel()
+	const limit = 30
+	g := up(t, "--config", configFile(t, fmt.Sprintf(
+		"gateway: {limits: {requestsPerMinute: %d, tenants: [{name: blue, promptTokensPerMinute: 50}]}, auth: {keysFile: %q}}\n", limit,
+		writeKeys(t, fmt.Sprintf("- {tenant: red, key: %s}\n- {tenant: blue, key: %s}\n", redKey, blueKey)))+oneSim))
+
+	began := time.Now()
+	var mu sync.Mutex
+	var clients sync.WaitGroup
+	answers := map[int]int{}
+	var refused reply
+	for range 64 {
+		clients.Go(func() {
+			for range 3 {
+				r := g.ask("hello", "x-api-key", redKey)
+				mu.Lock()
+				answers[r.status]++
+				if r.status != http.StatusOK {
+					refused = r
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	clients.Wait()
+	most := limit + int(limit*time.Since(began).Minutes())
+	if n := answers[http.StatusOK]; n < limit || n > most || answers[http.StatusTooManyRequests] != 3*64-n {
+		t.Errorf("the answers are %v; %d to %d requests may be served", answers, limit, most)
+	}
+	if refused.error.Code != "rate_limit_exceeded" || refused.error.Type != "requests" || refused.header.Get("retry-after") == "" {
+		t.Errorf("%s %v", refused.body, refused.header)
+	}
+
+	long := strings.Repeat("a prompt of many tokens ", 100)
+	if r := g.ask(long, "x-api-key", blueKey); r.status != http.StatusOK {
+		t.Errorf("the first prompt of blue: %d: %s", r.status, r.body)
+	}
+	if r := g.ask("hello", "x-api-key", blueKey); r.status != http.StatusTooManyRequests || r.error.Type != "tokens" {
+		t.Errorf("the second prompt of blue: %d: %s", r.status, r.body)
+	}
+	if got := g.metric("stator_extproc_requests_total", "outcome", "rate_limit_exceeded"); int(got) != answers[http.StatusTooManyRequests]+1 {
+		t.Errorf("%v refusals are counted, and %d seen", got, answers[http.StatusTooManyRequests]+1)
+	}
+}

@@ -218,6 +218,13 @@ func (r *Receiver) Stats() Stats {
 	return s
 }
 
+// Live returns the number of other replicas that published an update within Silence.
+func (r *Receiver) Live() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.replicas)
+}
+
 // String prints one line per replica.
 func (r *Receiver) String() string {
 	r.mu.Lock()

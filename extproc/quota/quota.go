@@ -1,0 +1,176 @@
+// Package quota bounds how many requests, and how many tokens of prompts, each tenant may send a minute.
+//
+// A tenant has two buckets, each as large as its limit, and each is filled evenly within a minute. A request takes one from the first at
+// its headers, and is refused if there is none. Its tokens are known after its decision: then they are taken from the second bucket,
+// which may go below zero. A request is refused while the second bucket is empty or below. So both rates are exact over time, no refused
+// request costs a body or a tokenization, and a prompt larger than the limit is served once, and waited for afterwards.
+//
+// # State
+//
+// A bucket is one number: the time at which it is full again. It holds what would be filled until a minute after that time. A tenant whose
+// buckets are full has no entry.
+//
+//	event                          full again at
+//	a request is admitted          a minute / limit later; refused, and unchanged, if that is more than a minute from now
+//	a prompt of n tokens is sent   n minutes / limit later, at most a day from now
+//
+// With several routers each admits its share: what a request takes is multiplied by their number.
+//
+// # Concurrency
+//
+// All methods are safe for concurrent use. One mutex guards all buckets, because a visit takes some 50 ns.
+package quota
+
+import (
+	"strings"
+	"sync"
+	"time"
+)
+
+// Bounds of limits and of memory.
+const (
+	// MaxRequests and MaxTokens are the greatest limits a minute. With more requests, rounding would let one too many pass.
+	MaxRequests = 100_000
+	MaxTokens   = 1_000_000_000
+
+	// maxTenants bounds the tenants whose buckets are not full. Beyond it an arbitrary one gets full buckets.
+	maxTenants = 65_536
+	// maxName bounds the bytes of a name. Tenants whose names begin with the same ones share buckets.
+	maxName = 256
+	// maxDebt bounds how long a tenant waits for the tokens that it has sent.
+	maxDebt = 24 * time.Hour
+)
+
+// Limits are the bounds of a tenant. 0 is no bound.
+type Limits struct {
+	// RequestsPerMinute is at most MaxRequests, and TokensPerMinute, of prompts, at most MaxTokens.
+	RequestsPerMinute, TokensPerMinute int64
+}
+
+// Settings are the limits of all tenants.
+type Settings struct {
+	// All are the limits of a tenant without an entry in Own, by its name.
+	All Limits
+	Own map[string]Limits
+}
+
+// IsOn reports whether a tenant has a limit.
+func (s *Settings) IsOn() bool { return s.All != (Limits{}) || len(s.Own) > 0 }
+
+// of returns the limits of a tenant.
+func (s *Settings) of(tenant string) Limits {
+	if own, has := s.Own[tenant]; has {
+		return own
+	}
+	return s.All
+}
+
+// Exceeded names the limit that refuses a request.
+type Exceeded string
+
+// The limits.
+const (
+	Nothing  Exceeded = ""
+	Requests Exceeded = "requests"
+	Tokens   Exceeded = "tokens"
+)
+
+// Table has the buckets of all tenants. Create it with [New].
+type Table struct {
+	mu      sync.Mutex
+	buckets map[string]*buckets // guarded by mu; at most maxTenants
+	swept   time.Time           // guarded by mu; when full buckets were last removed
+}
+
+// buckets are those of a tenant: the times at which they are full again.
+type buckets struct{ requests, tokens time.Time }
+
+// New returns a table in which all buckets are full.
+func New() *Table { return &Table{buckets: map[string]*buckets{}} }
+
+// Admit takes a request from the bucket of its tenant. It returns Nothing, or the limit that refuses the request, and the time after
+// which it is worth another attempt. routers is the number of routers that decide, at least 1.
+func (t *Table) Admit(s *Settings, tenant string, routers int, now time.Time) (Exceeded, time.Duration) {
+	limits := s.of(tenant)
+	tenant = tenant[:min(len(tenant), maxName)]
+	if limits == (Limits{}) {
+		return Nothing, 0
+	}
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.of(tenant, now)
+	if debt := later(b.tokens, now).Sub(now) - time.Minute; limits.TokensPerMinute > 0 && debt >= 0 {
+		return Tokens, debt + take(limits.TokensPerMinute, routers)
+	}
+	if limits.RequestsPerMinute == 0 {
+		return Nothing, 0
+	}
+
+	full := later(b.requests, now).Add(take(limits.RequestsPerMinute, routers))
+	if wait := full.Sub(now) - time.Minute; wait > 0 {
+		return Requests, wait
+	}
+	b.requests = full
+	return Nothing, 0
+}
+
+// Charge takes the tokens of a prompt from the bucket of its tenant.
+func (t *Table) Charge(s *Settings, tenant string, tokens, routers int, now time.Time) {
+	limit := s.of(tenant).TokensPerMinute
+	tenant = tenant[:min(len(tenant), maxName)]
+	if limit == 0 || tokens <= 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.of(tenant, now)
+	one := float64(time.Minute) / float64(limit) * float64(max(routers, 1)) // a nanosecond is too coarse for one of a billion
+	owed := float64(later(b.tokens, now).Sub(now)) + float64(tokens)*one
+	b.tokens = now.Add(time.Duration(min(owed, float64(maxDebt))))
+}
+
+// take returns how much later a bucket is full after one is taken from it.
+func take(limit int64, routers int) time.Duration {
+	return time.Minute / time.Duration(limit) * time.Duration(max(routers, 1))
+}
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// of returns the buckets of a tenant. mu is held.
+func (t *Table) of(tenant string, now time.Time) *buckets {
+	b := t.buckets[tenant]
+	if b != nil {
+		return b
+	}
+	if len(t.buckets) >= maxTenants {
+		t.makeRoom(now)
+	}
+	b = &buckets{}
+	t.buckets[strings.Clone(tenant)] = b // the name may be a part of a message, which is used again
+	return b
+}
+
+// makeRoom removes the entries of full buckets, at most once a second, and else arbitrary ones. mu is held.
+func (t *Table) makeRoom(now time.Time) {
+	if now.Sub(t.swept) >= time.Second {
+		t.swept = now
+		for tenant, b := range t.buckets {
+			if !b.requests.After(now) && !b.tokens.After(now) {
+				delete(t.buckets, tenant)
+			}
+		}
+	}
+	for tenant := range t.buckets {
+		if len(t.buckets) < maxTenants {
+			return
+		}
+		delete(t.buckets, tenant)
+	}
+}
