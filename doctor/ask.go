@@ -35,7 +35,7 @@ var engineClient = &http.Client{Timeout: Timeout}
 
 // observe asks the router, the bus and all workers. Workers are asked at the same time.
 func observe(ctx context.Context, cfg Config) *observation {
-	o := &observation{busURL: cfg.Fleet.Bus.URL}
+	o := &observation{busURL: cfg.Fleet.Bus.URL, gateway: cfg.Fleet.Gateway}
 	o.router.address, o.router.admin = cfg.AdminAddress, cfg.Admin
 	o.router.askFirst(ctx)
 	for i := range cfg.Fleet.Models {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -24,6 +25,7 @@ var checks = []struct {
 	{"file", checkFile},
 	{"reload", checkReload},
 	{"absent", checkAbsent},
+	{"front-door", checkFrontDoor},
 	{"model", checkModel},
 	{"model-files", checkModelFiles},
 	{"engine-restarts", checkEngineRestarts},
@@ -106,6 +108,29 @@ func checkFile(o *observation) (found []Finding) {
 				Remedy: "restart the router with this configuration, or pass the doctor the file that the router runs with",
 			})
 		}
+	}
+	return found
+}
+
+// checkFrontDoor looks for a gateway that other machines reach and that neither encrypts nor asks who they are. Another proxy may do both.
+func checkFrontDoor(o *observation) (found []Finding) {
+	at, err := netip.ParseAddrPort(o.gateway.Listen)
+	if err != nil || at.Addr().IsLoopback() {
+		return nil
+	}
+	if o.gateway.TLS.CertFile == "" {
+		found = append(found, Finding{
+			Subject: "the gateway", What: "it listens beyond loopback without TLS", Note: true,
+			Why:    "prompts, answers and keys can be read on the way, unless the network or a proxy before the gateway encrypts",
+			Remedy: "set gateway.tls: see docs/front-door.md",
+		})
+	}
+	if !o.gateway.Auth.IsOn() && o.gateway.TLS.ClientCAFile == "" {
+		found = append(found, Finding{
+			Subject: "the gateway", What: "it listens beyond loopback and asks clients for no key", Note: true,
+			Why:    "everyone who reaches the port can use the engines, unless a proxy before the gateway asks",
+			Remedy: "set gateway.auth: see docs/front-door.md",
+		})
 	}
 	return found
 }

@@ -117,6 +117,16 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"reload", func(o *observation) { o.agents[0].config = &configSeen{Path: "f", Error: "nope"} },
 			[]string{"it has refused the present content of f: nope"}},
 		{"", func(o *observation) { o.router.config = &configSeen{Path: "f"} }, nil},
+		{"front-door", func(o *observation) {
+			o.gateway.Listen, o.gateway.Auth.KeysFile = "0.0.0.0:8080", "keys.yaml"
+		}, []string{"without TLS", "set gateway.tls"}},
+		{"front-door", func(o *observation) {
+			o.gateway.Listen, o.gateway.TLS.CertFile = "[::]:8080", "tls.crt"
+		}, []string{"asks clients for no key"}},
+		{"", func(o *observation) {
+			o.gateway.Listen, o.gateway.TLS.CertFile, o.gateway.Auth.KeysFile = "10.0.0.1:8443", "tls.crt", "keys.yaml"
+		}, nil},
+		{"", func(o *observation) { o.gateway.Listen = "127.0.0.1:8080" }, nil},
 		{"model", func(o *observation) { o.models[0].err, o.models[0].tokens, o.models[0].contextLength = broken, nil, 0 }, []string{"model m: broken", "models[].path"}},
 		{"model-files", func(o *observation) { setSample(o, 1, "stator_extproc_model_without_files", "model", "m") },
 			[]string{"model m: the router does not have its files", "/readyz"}},

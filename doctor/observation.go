@@ -22,6 +22,7 @@ type observation struct {
 	agents  []agentSeen // the agents of Config.Agents
 	// ownAgent is the agent in the router's process; nil if there is none.
 	ownAgent *agentSeen
+	gateway  config.Gateway
 	busURL   string // empty if the configuration names no bus
 	busErr   error
 }
