@@ -27,9 +27,9 @@ type Response struct {
 	Booking, Decision, Picked string
 	// InLB repeats Booking and Decision in the namespace of Picked, for an Envoy that may drop Stator's own.
 	InLB bool
-	// Cached is dynamic metadata, too, and so are the facts for the lines of an access log.
-	Cached                               string
-	Model, Worker, PromptTokens, Overlap string
+	// Cached is dynamic metadata, too, and so are Facts, by their keys: those for the lines of an access log.
+	Cached string
+	Facts  []envoynames.Header
 	// Set are headers to set or replace, Remove the names of headers to remove.
 	Set    []envoynames.Header
 	Remove []string
@@ -172,10 +172,9 @@ func (r *Response) appendMetadata(dst []byte) []byte {
 	ours := appendText(buf[0][:0], envoynames.Booking, r.Booking)
 	ours = appendText(ours, envoynames.Decision, r.Decision)
 	ours = appendText(ours, envoynames.CachedTokens, r.Cached)
-	ours = appendText(ours, envoynames.Model, r.Model)
-	ours = appendText(ours, envoynames.Worker, r.Worker)
-	ours = appendText(ours, envoynames.PromptTokens, r.PromptTokens)
-	ours = appendText(ours, envoynames.Overlap, r.Overlap)
+	for _, f := range r.Facts {
+		ours = appendText(ours, f.Key, f.Value)
+	}
 	dst = appendNamespace(dst, envoynames.Namespace, ours)
 
 	lb := appendText(buf[1][:0], envoynames.HeaderDestination, r.Picked)

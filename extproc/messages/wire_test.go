@@ -264,7 +264,7 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 	for _, r := range []Response{
 		{To: Headers, Booking: "0123456789abcdef"},
 		{To: Body, Decision: "d", Picked: long},
-		{To: Body, Decision: "d", Model: long, Worker: long, PromptTokens: "12", Overlap: "3"},
+		{To: Body, Decision: "d", Facts: []envoynames.Header{{Key: envoynames.Model, Value: long}, {Key: envoynames.Overlap, Value: "3"}}},
 		{To: Headers},
 		{To: Headers, Booking: "b", Decision: "d", Picked: "10.0.0.1:8000"},
 		{To: Headers, Booking: "b", Decision: "d", Picked: "10.0.0.1:8000", InLB: true},
@@ -307,10 +307,9 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 		}
 		got := Response{To: r.To, Booking: facts(envoynames.Namespace, envoynames.Booking), Decision: facts(envoynames.Namespace, envoynames.Decision),
 			Picked: facts(envoynames.NamespaceLB, envoynames.HeaderDestination), ClearRoute: common.GetClearRouteCache(), Remove: common.GetHeaderMutation().GetRemoveHeaders()}
-		for key, want := range map[string]string{envoynames.Model: r.Model, envoynames.Worker: r.Worker,
-			envoynames.PromptTokens: r.PromptTokens, envoynames.Overlap: r.Overlap} {
-			if got := facts(envoynames.Namespace, key); got != want {
-				t.Errorf("%+v has %s %q", r, key, got)
+		for _, f := range r.Facts {
+			if got := facts(envoynames.Namespace, f.Key); got != f.Value {
+				t.Errorf("%+v has %s %q", r, f.Key, got)
 			}
 		}
 		for own, key := range map[string]string{envoynames.Booking: envoynames.BookingLB, envoynames.Decision: envoynames.DecisionLB} {

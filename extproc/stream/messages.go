@@ -50,8 +50,11 @@ func toMessage(r exchange.Reply, answered exchange.Phase, inLB bool) any {
 			m.Cached = strconv.Itoa(r.Cached)
 		}
 		if r.Logged {
-			m.Model, m.Worker = r.Pick.Model, r.Pick.Worker
-			m.PromptTokens, m.Overlap = strconv.Itoa(r.Pick.PromptTokens), strconv.Itoa(r.Pick.Cached)
+			m.Facts = []envoynames.Header{
+				{Key: envoynames.Model, Value: r.Pick.Model}, {Key: envoynames.Worker, Value: r.Pick.Worker},
+				{Key: envoynames.PromptTokens, Value: strconv.Itoa(r.Pick.PromptTokens)},
+				{Key: envoynames.Overlap, Value: strconv.Itoa(r.Pick.Cached)},
+			}
 		}
 	}
 	if r.Body != nil {
