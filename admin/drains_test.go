@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// TestDrains: a node is drained and put back by a call, and its page shows what is left at its workers.
+// TestDrains: a node is drained and put back by a call, and its page shows the requests that are left at its workers.
 func TestDrains(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})
 	for _, w := range []fleet.Worker{
@@ -33,7 +33,7 @@ func TestDrains(t *testing.T) {
 		h.ServeHTTP(w, r)
 		return w
 	}
-	for _, body := range []string{`{"name": "Not a name"}`, `{"nmae": "n"}`, `{}`, `nonsense`} {
+	for _, body := range []string{`{"name": "Not a name"}`, `{"title": "n"}`, `{}`, `nonsense`} {
 		if w := call(body); w.Code != http.StatusBadRequest {
 			t.Errorf("%s: status %d, %s", body, w.Code, w.Body)
 		}

@@ -48,7 +48,7 @@
 // [Router.Run] owns every goroutine. [New] and [Router.Reload] must not be called at the same time. All
 // other methods are safe for concurrent use.
 //
-// # What is absent
+// # Absent workers
 //
 // [Router.Expected] compares the fleet with the engines that the configuration has agents launch, by model, role and node. Where
 // launches have room for more or fewer engines the plan has the numbers, without nodes. Workers that the file lists are

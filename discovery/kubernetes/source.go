@@ -83,7 +83,7 @@ type group struct {
 	troubles map[string]error
 }
 
-// podState is what is known of a pod.
+// podState has the known facts of a pod.
 type podState struct {
 	// ready has the endpoints; it is empty while the pod is not ready.
 	ready []Endpoint

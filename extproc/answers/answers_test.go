@@ -144,7 +144,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkEnded is what an ended request costs, of one of 1,000 workers and one of 1,000 tenants.
+// BenchmarkEnded measures the end of a request, of one of 1,000 workers and one of 1,000 tenants.
 func BenchmarkEnded(b *testing.B) {
 	m := New(prometheus.NewRegistry())
 	f := &fleet.Snapshot{Version: 1}

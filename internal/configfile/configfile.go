@@ -2,7 +2,7 @@
 //
 // # A change
 //
-// A [Follower] reads the file every second. What it does with new content:
+// A [Follower] reads the file every second, and handles new content like this:
 //
 //	the content              the process                          the log
 //	-----------------------  -----------------------------------  -------------------------------------------

@@ -179,7 +179,7 @@ func (f *Follower) refused(err error) {
 	f.cfg.Log.Error("configuration not changed; the last one stays in force", "err", err)
 }
 
-// applied records a configuration that is in force, and logs what it changes: at once, and after restarts of which parts.
+// applied records a configuration that is in force, and logs its keys: those in force, and those that wait for restarts.
 func (f *Follower) applied(cfg *config.Config, digest string) {
 	f.mu.Lock()
 	changes := config.Changes(f.now, cfg)

@@ -15,7 +15,7 @@ import (
 	"github.com/stator-project/stator/test/testkit"
 )
 
-// TestFollow applies a change, and says what it changes and what waits for a restart. Content that is not valid or is refused changes nothing.
+// TestFollow applies a change, and logs its keys, and those that wait for a restart. Content that is not valid or is refused changes nothing.
 func TestFollow(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stator.yaml")
 	write := func(text string) {

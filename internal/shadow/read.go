@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/trace"
 )
 
-// Model is what a log shows of one model. Tokens are those of prompts.
+// Model has the figures of one model in a log. Tokens are those of prompts.
 type Model struct {
 	Name string
 	// Requests are those whose prompts were read, and Tokens their tokens.
