@@ -31,12 +31,14 @@ func readVectors(body []byte) (v vectors, err error) {
 		Dimensions int    `json:"dimensions"`
 	}{"float", usualDimensions}
 	if err := json.Unmarshal(body, &asked); err != nil {
-		return v, &openai.Error{Status: http.StatusBadRequest, Message: "encoding_format must be a text, and dimensions a number: " + err.Error()}
+		return v, &openai.Error{Status: http.StatusBadRequest,
+			Message: "encoding_format must be text, and dimensions a number: " + err.Error()}
 	}
 	// vLLM refuses both, too. A client that asks for a form gets it, or an error, but never another form.
 	switch {
 	case asked.Format != "float" && asked.Format != "base64":
-		return v, &openai.Error{Status: http.StatusBadRequest, Param: "encoding_format", Message: "encoding_format must be float or base64."}
+		return v, &openai.Error{Status: http.StatusBadRequest, Param: "encoding_format",
+			Message: "encoding_format must be float or base64."}
 	case asked.Dimensions < 1 || asked.Dimensions > maxDimensions:
 		return v, &openai.Error{Status: http.StatusBadRequest, Param: "dimensions",
 			Message: "dimensions must lie between 1 and " + strconv.Itoa(maxDimensions) + "."}
