@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -36,19 +35,7 @@ const (
 type indexes struct {
 	link  atomic.Pointer[bus.Bus] // to the other replicas; nil without them
 	slots chan struct{}           // has takenAtOnce places: each rank that is taken occupies one
-	taken atomic.Bool             // what there was before this replica has listened
 }
-
-// Warming returns an error while a new replica takes the indexes of others. It does not listen yet, so a gateway that sent requests would
-// get no decision.
-func (r *Router) Warming() error {
-	if r.indexes.link.Load() == nil || r.indexes.taken.Load() {
-		return nil
-	}
-	return errWarming
-}
-
-var errWarming = errors.New("the cache states of other replicas of the router are taken")
 
 // takeIndex returns the index of a rank from another replica that has one. Without such a replica the error is feed.ErrNoSnapshot.
 func (r *Router) takeIndex(ctx context.Context, worker string, epoch uint64, rank int) (*feed.Snapshot, error) {
@@ -116,7 +103,6 @@ func (r *Router) takeIndexes(ctx context.Context) {
 		})
 	}
 	all.Wait()
-	r.indexes.taken.Store(true)
 	r.log.Info("indexes taken from other replicas of the router", "replicas", len(r.peers.Names()), "ranks", taken.Load(),
 		"duration", time.Since(began))
 }
@@ -132,7 +118,7 @@ func (r *Router) serveIndexes(ctx context.Context, b *bus.Bus) {
 		}
 	})
 
-	// A stored dump is not shared: nobody remembers the batches after it.
+	// A stored dump is not shared: the batches after it are remembered by no replica. The next page of a dump is found by its ID.
 	shareable := func(uint64) bool { return false }
 	err := b.ServeReplicas(ctx, r.replica, func(worker string, epoch uint64, rank int, id uint64) *feed.Snapshot {
 		s := dumps.Get(worker, epoch, rank, id, shareable, time.Now())

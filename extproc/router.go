@@ -74,6 +74,7 @@ type Router struct {
 	lines     *answers.Lines // nil for none
 	// answers are the metrics by model, worker and tenant.
 	answers *answers.Metrics
+	listens atomic.Bool // for Envoys
 
 	// bus is nil without a bus, and before Run. Requests can end before Run, and then have nothing to publish.
 	bus atomic.Pointer[bus.Bus]
@@ -207,6 +208,17 @@ func (r *Router) Routes() *route.Router { return r.routes }
 // stay in the index: most of them are still right when the bus is back.
 func (r *Router) BusLost() { r.caches.Disconnected() }
 
+// Listening returns an error before Run listens for Envoys. A gateway that sent requests until then would get no decision: what it does
+// with them depends on its failure mode. The admin port is open before, so its /readyz asks here.
+func (r *Router) Listening() error {
+	if r.listens.Load() {
+		return nil
+	}
+	return errStarts
+}
+
+var errStarts = errors.New("the router waits for the workers on the bus, or takes the cache states of other replicas")
+
 // ReadyModels returns an error unless every model has a ready worker. The error names the workers that are not ready, and
 // why.
 func (r *Router) ReadyModels() error {
@@ -321,6 +333,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	if err != nil {
 		return err
 	}
+	r.listens.Store(true)
 	return grpcserve.Run(ctx, r.doors.grpc, r.doors.accessLog.Listener(ln), func(ctx context.Context) error {
 		return r.runBesideServer(ctx, &cfg)
 	})

@@ -38,7 +38,7 @@ func lineOf(s Settings, v Version) *structpb.Struct {
 	members := map[string]string{
 		"time": "%START_TIME%", "request_id": "%REQ(x-request-id)%", "method": "%REQ(:method)%", "path": "%PATH(NQ)%",
 		"protocol": "%PROTOCOL%",
-		"status": "%RESPONSE_CODE%", "details": "%RESPONSE_CODE_DETAILS%", "flags": "%RESPONSE_FLAGS%",
+		"status":   "%RESPONSE_CODE%", "details": "%RESPONSE_CODE_DETAILS%", "flags": "%RESPONSE_FLAGS%",
 		"client": "%DOWNSTREAM_REMOTE_ADDRESS%", "upstream": "%UPSTREAM_HOST%", "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
 		"duration_ms": "%DURATION%", "request_bytes": "%BYTES_RECEIVED%", "response_bytes": "%BYTES_SENT%",
 

@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -457,14 +456,18 @@ func TestNewPickerKnowsCaches(t *testing.T) {
 				ask(p.gateway, subject)
 			}
 
-			ctx, stop := context.WithCancel(t.Context())
+			var over atomic.Bool
 			var traffic sync.WaitGroup
-			defer traffic.Wait()
+			stop := func() {
+				over.Store(true)
+				traffic.Wait()
+			}
 			defer stop()
-			for client := range 8 {
+			for client := range 4 {
 				traffic.Go(func() {
-					for turn := 0; busy && ctx.Err() == nil; turn++ {
-						_, _ = p.tryChat(ctx, []message{{"user", strings.Repeat(fmt.Sprintf("Turn %d of client %d. ", turn, client), 20)}}, 4)
+					for turn := 0; busy && !over.Load(); turn++ {
+						text := strings.Repeat(fmt.Sprintf("Turn %d of client %d. ", turn, client), 20)
+						_, _ = p.tryChat(t.Context(), []message{{"user", text}}, 4)
 					}
 				})
 			}
@@ -484,8 +487,15 @@ func TestNewPickerKnowsCaches(t *testing.T) {
 			})
 
 			stop() // otherwise load would count, too
-			traffic.Wait()
 			second.assertNothingBooked()
+			eventually(t, "the engines report that they are idle", func() error {
+				for _, r := range second.fleet() {
+					if r.Running+r.Waiting != 0 {
+						return fmt.Errorf("%+v", r)
+					}
+				}
+				return nil
+			})
 			for subject := range subjects {
 				if r := ask(second, subject); r.usage.Details.CachedTokens == 0 {
 					t.Errorf("subject %d was computed again", subject)
