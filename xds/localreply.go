@@ -24,6 +24,8 @@ func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 	ours := when(p, fmt.Sprintf("response.code_details.startsWith(%q)", envoynames.DetailPrefix))
 	undecided := when(p, fmt.Sprintf("response.code == 503 && xds.route_name == %q || response.code_details.startsWith(%q)",
 		undecidedName, failedDetail))
+	// Envoy has other refusals with this status, such as that of an upgrade.
+	notAllowed := when(p, `response.code == 403 && (response.code_details.startsWith("jwt_authn") || response.code_details.startsWith("rbac"))`)
 	retryAfter := []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "retry-after", Value: "1"}}}
 
 	return &hcmv3.LocalReplyConfig{
@@ -37,7 +39,7 @@ func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 					"No router decided about this request. Try again in a moment.")},
 			{Filter: status(401), BodyFormatOverride: openAIError("invalid_request_error", "invalid_api_key",
 				"The API key or token is missing, wrong or expired (%RESPONSE_CODE_DETAILS%). Send one as: authorization: Bearer KEY.")},
-			{Filter: status(403), BodyFormatOverride: openAIError("permission_error", "not_allowed",
+			{Filter: notAllowed, BodyFormatOverride: openAIError("permission_error", "not_allowed",
 				"The token is valid, and not for this gateway, or it names no tenant (%RESPONSE_CODE_DETAILS%).")},
 			{Filter: status(408), BodyFormatOverride: openAIError("invalid_request_error", "request_timeout",
 				"The request did not arrive in time (%RESPONSE_CODE_DETAILS%). Send it faster.")},
