@@ -25,7 +25,8 @@ func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 	undecided := when(p, fmt.Sprintf("response.code == 503 && xds.route_name == %q || response.code_details.startsWith(%q)",
 		undecidedName, failedDetail))
 	// Envoy has other refusals with this status, such as that of an upgrade.
-	notAllowed := when(p, `response.code == 403 && (response.code_details.startsWith("jwt_authn") || response.code_details.startsWith("rbac"))`)
+	notAllowed := when(p, `response.code == 403 && `+
+		`(response.code_details.startsWith("jwt_authn") || response.code_details.startsWith("rbac"))`)
 	retryAfter := []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "retry-after", Value: "1"}}}
 
 	return &hcmv3.LocalReplyConfig{
