@@ -7,8 +7,8 @@ import (
 	"github.com/stator-project/stator/internal/configfile"
 )
 
-// configView is /debug/config.
-type configView struct {
+// Config is /debug/config.
+type Config struct {
 	Path string `json:"path"`
 	// Digest is the first 16 hexadecimal digits of the SHA-256 of the content in force.
 	Digest  string    `json:"digest"`
@@ -19,8 +19,8 @@ type configView struct {
 	Pending []string `json:"pending_restart"`
 }
 
-func viewConfig(s configfile.Status) configView {
-	v := configView{Path: s.Path, Digest: s.Digest, Applied: s.Applied.UTC(), Pending: s.Pending}
+func viewConfig(s configfile.Status) Config {
+	v := Config{Path: s.Path, Digest: s.Digest, Applied: s.Applied.UTC(), Pending: s.Pending}
 	if v.Pending == nil {
 		v.Pending = []string{}
 	}
@@ -31,7 +31,7 @@ func viewConfig(s configfile.Status) configView {
 }
 
 // String is the page for people.
-func (v configView) String() string {
+func (v Config) String() string {
 	text := table("FILE\tDIGEST\tIN FORCE SINCE", func(row func(...any)) { row(v.Path, v.Digest, v.Applied.Format(time.RFC3339)) })
 	if v.Error != "" {
 		text += "\nthe present content is not in force: " + v.Error + "\n"

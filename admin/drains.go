@@ -13,22 +13,22 @@ const settle = 3 * time.Second
 // kvIdle is the use of a KV cache, as a share, that counts as none.
 const kvIdle = 1e-6
 
-// drainsView is /debug/drains.
-type drainsView struct {
+// Drains is /debug/drains.
+type Drains struct {
 	// Shared means that the other routers and control planes of the cluster have the same drains, by the bus.
-	Shared bool        `json:"shared"`
-	Drains []drainView `json:"drains"`
+	Shared bool    `json:"shared"`
+	Drains []Drain `json:"drains"`
 }
 
-// drainView is one drain, of a worker or of a node.
-type drainView struct {
-	Name    string        `json:"name"`
-	Since   time.Time     `json:"since"`
-	Workers []drainedView `json:"workers"`
+// Drain is one drain, of a worker or of a node.
+type Drain struct {
+	Name    string    `json:"name"`
+	Since   time.Time `json:"since"`
+	Workers []Drained `json:"workers"`
 }
 
-// drainedView is a worker that is drained.
-type drainedView struct {
+// Drained is a worker that is drained.
+type Drained struct {
 	Worker string `json:"worker"`
 	// Idle means that no request is left there, and no transfer of a KV cache from there.
 	Idle bool `json:"idle"`
@@ -67,10 +67,10 @@ func (s Sources) addDrains(p *pages) {
 }
 
 // viewDrains returns the drains with the workers that they hold for.
-func (s Sources) viewDrains(now time.Time) drainsView {
-	v := drainsView{Shared: s.OnBus, Drains: []drainView{}}
+func (s Sources) viewDrains(now time.Time) Drains {
+	v := Drains{Shared: s.OnBus, Drains: []Drain{}}
 	for _, d := range s.Drains.Active() {
-		one := drainView{Name: d.Name, Since: d.At.UTC(), Workers: []drainedView{}}
+		one := Drain{Name: d.Name, Since: d.At.UTC(), Workers: []Drained{}}
 		byName := map[string]int{}
 		for _, rank := range s.Fleet().Ranks {
 			name := rank.Worker.Name
@@ -81,7 +81,7 @@ func (s Sources) viewDrains(now time.Time) drainsView {
 			if !known {
 				i = len(one.Workers)
 				byName[name] = i
-				one.Workers = append(one.Workers, drainedView{Worker: name, Idle: now.Sub(d.At) >= settle})
+				one.Workers = append(one.Workers, Drained{Worker: name, Idle: now.Sub(d.At) >= settle})
 			}
 			one.Workers[i].add(rank, d.At)
 		}
@@ -91,7 +91,7 @@ func (s Sources) viewDrains(now time.Time) drainsView {
 }
 
 // add adds a rank of the worker.
-func (v *drainedView) add(r fleet.Rank, since time.Time) {
+func (v *Drained) add(r fleet.Rank, since time.Time) {
 	v.Booked += r.Load.Booked().Requests
 	v.Idle = v.Idle && v.Booked == 0
 	report, ok := r.Load.LastReport()
@@ -112,7 +112,7 @@ func (v *drainedView) add(r fleet.Rank, since time.Time) {
 }
 
 // String is the page for people.
-func (v drainsView) String() string {
+func (v Drains) String() string {
 	return table("DRAINED\tSINCE\tWORKER\tBOOKED\tRUNNING\tWAITING\tIDLE", func(row func(...any)) {
 		for _, d := range v.Drains {
 			since := d.Since.Format(time.RFC3339)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/cli"
@@ -21,32 +21,10 @@ const drainAbout = `Takes a worker, or all workers of a node, out of service, an
 run on. Routers send it no requests any more, and Envoys none without a pick. On a bus all routers and control
 planes do as the one that is asked; without one, ask each. --undo puts it back.`
 
-// drained is /debug/drains.
-type drained struct {
-	Shared bool       `json:"shared"`
-	Drains []oneDrain `json:"drains"`
-}
-
-// oneDrain is the drain of a worker or of a node.
-type oneDrain struct {
-	Name    string          `json:"name"`
-	Workers []drainedWorker `json:"workers"`
-}
-
-// drainedWorker is a worker that is drained, with the requests that are left there.
-type drainedWorker struct {
-	Worker  string   `json:"worker"`
-	Idle    bool     `json:"idle"`
-	Booked  int64    `json:"booked"`
-	Running *int     `json:"running"`
-	Waiting *int     `json:"waiting"`
-	KVUsage *float64 `json:"kv_usage"`
-}
-
 func runDrain(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "drain NODE|WORKER", drainAbout)
-	var admin adminclient.Config
-	admin.AddFlags(f.FlagSet)
+	var at adminclient.Config
+	at.AddFlags(f.FlagSet)
 	undo := f.Bool("undo", false, "end the drain")
 	status := f.Bool("status", false, "print all drains, and change none")
 	deadline := f.Duration("deadline", 10*time.Minute, "how long to wait for requests; the drain stays in force after it")
@@ -58,7 +36,7 @@ func runDrain(ctx context.Context, env environment, args []string) error {
 		if len(words) > 0 {
 			return f.Refuse(words)
 		}
-		text, err := fetchPage(ctx, admin, "/debug/drains")
+		text, err := fetchPage(ctx, at, "/debug/drains")
 		if err == nil {
 			fmt.Fprint(env.out, text)
 		}
@@ -69,16 +47,12 @@ func runDrain(ctx context.Context, env environment, args []string) error {
 	}
 
 	name := words[0]
-	client, err := adminclient.New(admin, 10*time.Second)
-	if err != nil {
-		return err
-	}
-	now, err := orderDrain(ctx, client, name, *undo)
+	now, err := orderDrain(ctx, at, name, *undo)
 	if err != nil {
 		return err
 	}
 	if !now.Shared {
-		fmt.Fprintf(env.err, "the part at %s has no bus: ask each router and each control plane\n", admin.Address)
+		fmt.Fprintf(env.err, "the part at %s has no bus: ask each router and each control plane\n", at.Address)
 	}
 	if *undo {
 		fmt.Fprintf(env.out, "%s gets requests again\n", name)
@@ -87,9 +61,8 @@ func runDrain(ctx context.Context, env environment, args []string) error {
 
 	ctx, cancel := context.WithTimeout(ctx, *deadline)
 	defer cancel()
-	return awaitDrain(ctx, env.out, name, now, func() (drained, error) {
-		var next drained
-		text, err := fetchPage(ctx, admin, "/debug/drains?format=json")
+	return awaitDrain(ctx, env.out, name, now, func() (next admin.Drains, err error) {
+		text, err := fetchPage(ctx, at, "/debug/drains?format=json")
 		if err == nil {
 			err = json.Unmarshal([]byte(text), &next)
 		}
@@ -98,39 +71,25 @@ func runDrain(ctx context.Context, env environment, args []string) error {
 }
 
 // orderDrain gives a part the order.
-func orderDrain(ctx context.Context, client *adminclient.Client, name string, undo bool) (now drained, err error) {
-	body, err := json.Marshal(map[string]any{"name": name, "undo": undo})
-	if err != nil {
-		return now, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, client.URL("/drain?format=json"), bytes.NewReader(body))
-	if err != nil {
-		return now, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := client.HTTP().Do(req)
-	if err != nil {
-		return now, fmt.Errorf("ask the admin port: %w; is the router running, and is that its --admin-address?", err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
-	if err == nil && resp.StatusCode == http.StatusNotFound {
-		err = errors.New("this part has no workers: ask a router, a control plane or stator up")
-	} else if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(strings.TrimSpace(string(text)))
-	}
-	if err != nil {
+func orderDrain(ctx context.Context, at adminclient.Config, name string, undo bool) (now admin.Drains, err error) {
+	text, err := adminCall{
+		method: http.MethodPost, path: "/drain?format=json", body: map[string]any{"name": name, "undo": undo},
+		timeout: 10 * time.Second, most: 16 << 20, part: "the router",
+	}.send(ctx, at)
+	switch {
+	case err != nil && err.Error() == noPage:
+		return now, errors.New("this part has no workers: ask a router, a control plane or stator up")
+	case err != nil:
 		return now, err
 	}
 	return now, json.Unmarshal(text, &now)
 }
 
 // awaitDrain prints the requests that are left until there are none, or ctx ends.
-func awaitDrain(ctx context.Context, out io.Writer, name string, now drained, look func() (drained, error)) error {
+func awaitDrain(ctx context.Context, out io.Writer, name string, now admin.Drains, look func() (admin.Drains, error)) error {
 	said := ""
 	for {
-		i := slices.IndexFunc(now.Drains, func(d oneDrain) bool { return d.Name == name })
+		i := slices.IndexFunc(now.Drains, func(d admin.Drain) bool { return d.Name == name })
 		if i < 0 {
 			return fmt.Errorf("the drain of %s was ended by another command", name)
 		}
@@ -161,7 +120,7 @@ func awaitDrain(ctx context.Context, out io.Writer, name string, now drained, lo
 }
 
 // leftAt describes the requests that workers still have; empty if there are none.
-func leftAt(workers []drainedWorker) string {
+func leftAt(workers []admin.Drained) string {
 	var list []string
 	for i := range workers {
 		w := &workers[i]

@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/cli"
@@ -47,29 +43,4 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 	}
 	fmt.Fprint(env.out, text)
 	return nil
-}
-
-// fetchPage fetches a page of an admin port.
-func fetchPage(ctx context.Context, admin adminclient.Config, path string) (string, error) {
-	client, err := adminclient.New(admin, 10*time.Second)
-	if err != nil {
-		return "", err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, client.URL(path), nil)
-	if err != nil {
-		return "", fmt.Errorf("ask %s: %w", admin.Address, err)
-	}
-	resp, err := client.HTTP().Do(req)
-	if err != nil {
-		return "", fmt.Errorf("ask the admin port: %w; is it running, and is %s its --admin-address?", err, admin.Address)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
-	if err != nil {
-		return "", fmt.Errorf("ask %s: %w", admin.Address, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return "", errors.New(strings.TrimSpace(string(body)))
-	}
-	return string(body), nil
 }

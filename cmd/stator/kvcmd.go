@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -103,9 +102,6 @@ func (o *kvOptions) fetchPage(ctx context.Context, path string) (string, error) 
 	return text, err
 }
 
-// noPage is the answer of an admin port without a page.
-const noPage = "404 page not found"
-
 // noStores returns the error of an admin port of another part.
 func (o *kvOptions) noStores() error {
 	return fmt.Errorf("%s has no KV stores: --admin-address must be that of the agent or of stator up, which must have started",
@@ -190,33 +186,14 @@ const kvCallTimeout = 40 * time.Second
 
 // post sends a call to the admin port, and reads its answer.
 func (o *kvOptions) post(ctx context.Context, path string, body, answer any) error {
-	client, err := adminclient.New(o.admin, kvCallTimeout)
-	if err != nil {
-		return err
-	}
-	text, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, client.URL(path), bytes.NewReader(text))
-	if err != nil {
-		return fmt.Errorf("ask %s: %w", o.admin.Address, err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := client.HTTP().Do(req)
-	if err != nil {
-		return fmt.Errorf("ask the admin port: %w; is the agent or stator up running, and is %s its --admin-address?", err, o.admin.Address)
-	}
-	defer func() { _ = resp.Body.Close() }()
-
-	text, err = io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	text, err := adminCall{
+		method: http.MethodPost, path: path, body: body, timeout: kvCallTimeout, most: 1 << 20, part: "the agent or stator up",
+	}.send(ctx, o.admin)
 	switch {
-	case err != nil:
-		return fmt.Errorf("ask %s: %w", o.admin.Address, err)
-	case strings.TrimSpace(string(text)) == noPage:
+	case err != nil && err.Error() == noPage:
 		return o.noStores()
-	case resp.StatusCode != http.StatusOK:
-		return errors.New(strings.TrimSpace(string(text)))
+	case err != nil:
+		return err
 	}
 	return json.Unmarshal(text, answer)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/cli"
@@ -74,11 +75,7 @@ func checkRunning(ctx context.Context, env environment, file string, at admincli
 	if err != nil {
 		return err
 	}
-	var now struct {
-		Path, Digest, Error string
-		Applied             time.Time
-		Pending             []string `json:"pending_restart"`
-	}
+	var now admin.Config
 	if err := json.Unmarshal([]byte(page), &now); err != nil {
 		return fmt.Errorf("%s: /debug/config: %w", at.Address, err)
 	}
