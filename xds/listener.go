@@ -5,18 +5,15 @@ import (
 	"net/netip"
 	"strings"
 
-	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	alsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	tracingv3 "github.com/envoyproxy/go-control-plane/envoy/type/tracing/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -276,33 +273,6 @@ func decisionService(a audience) *corev3.GrpcService {
 		g.InitialMetadata = append(g.InitialMetadata, &corev3.HeaderValue{Key: envoynames.MetadataTrusted, Value: "true"})
 	}
 	return g
-}
-
-// buildAccessLog sends an entry for each request to the routers. Its entry ends the booking of a request.
-func buildAccessLog(a audience, p *packer) *accesslogv3.AccessLog {
-	var tags []*tracingv3.CustomTag
-	if a.version.has(customTagsField) {
-		tags = []*tracingv3.CustomTag{{
-			Tag:  envoynames.TagFirstToken,
-			Type: &tracingv3.CustomTag_Value{Value: "%COMMON_DURATION(DS_RX_BEG:US_RX_BODY_BEG:us)%"},
-		}}
-	}
-	return &accesslogv3.AccessLog{
-		Name: "envoy.access_loggers.http_grpc",
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: p.pack(&alsv3.HttpGrpcAccessLogConfig{
-			CommonConfig: &alsv3.CommonGrpcAccessLogConfig{
-				LogName:             "stator",
-				TransportApiVersion: corev3.ApiVersion_V3,
-				GrpcService:         extProcService(a),
-				// Each entry is sent at once, so that it comes before the next request of the same client. With a
-				// flush every 100 ms that request met the booking of the last one in all cases, and went to another
-				// worker than the one with its cache in half of them; with one every 10 ms it still did on a busy
-				// machine. The price is some ten microseconds of CPU time in Envoy for each request.
-				BufferSizeBytes: wrapperspb.UInt32(0),
-				CustomTags:      tags,
-			},
-		})},
-	}
 }
 
 // adsSource refers to resources of this package's server.
