@@ -93,9 +93,6 @@ func (d *Drains) merge(list []bus.Drain) {
 	defer d.mu.Unlock()
 	now := time.Now()
 	for _, x := range list {
-		if x.Over && now.Sub(x.At) > keepOrders {
-			continue
-		}
 		if last, known := d.orders[x.Name]; !known || x.At.After(last.At) {
 			d.applyLocked(x)
 		}

@@ -38,8 +38,7 @@ type Plans struct {
 	term    prometheus.Gauge       // nil without metrics
 
 	mu   sync.Mutex
-	last uint64    // guarded by mu; the term of the last plan that was applied
-	made plan.Plan // guarded by mu; that plan
+	made plan.Plan // guarded by mu; the last one that was applied
 }
 
 // The values of the label result.
@@ -75,9 +74,9 @@ func (p *Plans) Apply(made plan.Plan) {
 	defer p.mu.Unlock()
 	// A last term that is ahead of the clock is of a planner whose clock was, and proves nothing about the next one. The bus refuses plans
 	// of earlier terms by itself, as long as it has the last one.
-	if made.Term < p.last && p.last <= uint64(time.Now().UnixMilli()) {
+	if made.Term < p.made.Term && p.made.Term <= uint64(time.Now().UnixMilli()) {
 		p.count(planEarlier)
-		p.Log.Warn("plan of an earlier term has no effect", "term", made.Term, "last", p.last)
+		p.Log.Warn("plan of an earlier term has no effect", "term", made.Term, "last", p.made.Term)
 		return
 	}
 
@@ -87,7 +86,7 @@ func (p *Plans) Apply(made plan.Plan) {
 		p.Log.Error("plan not applied; the last one stays in force", "term", made.Term, "err", err)
 		return
 	}
-	p.last, p.made = made.Term, made
+	p.made = made
 	p.count(planApplied)
 	if p.term != nil {
 		p.term.Set(float64(made.Term))

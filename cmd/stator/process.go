@@ -170,9 +170,7 @@ func (p *process) runParts(ctx context.Context, s admin.Sources) error {
 		if p.pools.source != nil {
 			err = errors.Join(err, p.pools.source.Err())
 		}
-		if p.followed != nil {
-			err = errors.Join(err, p.followed.Degraded())
-		}
+		err = errors.Join(err, p.followed.Degraded())
 		if own != nil {
 			err = errors.Join(err, own())
 		}

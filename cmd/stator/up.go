@@ -296,13 +296,7 @@ func (u *up) sources() admin.Sources {
 		Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises, Envoys: u.router.Envoys,
 		Drains: u.router.Drains(), OnBus: true, Config: u.configStatus(), Agent: u.agent.Status,
 		EnvoyMetrics: u.envoy.Metrics, KV: kvSources(u.stores), XDS: u.control.server.Status,
-		Degraded: func() error {
-			var file error
-			if u.followed != nil {
-				file = u.followed.Degraded()
-			}
-			return errors.Join(u.bus.Err(), u.router.Degraded(), file)
-		},
+		Degraded: func() error { return errors.Join(u.bus.Err(), u.router.Degraded(), u.followed.Degraded()) },
 		Ready: func() error {
 			if err := u.router.ReadyModels(); err != nil {
 				return err

@@ -112,7 +112,11 @@ func (f *Follower) Status() Status {
 }
 
 // Degraded returns an error while the file has settings that this process does not use: the content is refused, or keys wait for a restart.
+// A nil follower, of a process without a file, has none.
 func (f *Follower) Degraded() error {
+	if f == nil {
+		return nil
+	}
 	s := f.Status()
 	var pending error
 	if len(s.Pending) > 0 {
