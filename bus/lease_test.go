@@ -128,8 +128,10 @@ func TestTwoAgentsWithOneName(t *testing.T) {
 	claimed, _ = second.hold(t, 3)
 	stopFirst()
 	<-claimed
+	// The bucket keeps a key's last entry only, so a router that reads late sees the new lease without the removal before it.
 	testkit.Eventually(t, "routers see the second agent's worker", func() bool {
-		return seen.String() == "epoch 3, 2 changes, gone 1 times"
+		got := seen.String()
+		return got == "epoch 3, 2 changes, gone 1 times" || got == "epoch 3, 2 changes, gone 0 times"
 	})
 }
 
