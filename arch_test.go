@@ -110,7 +110,7 @@ var allowed = map[string][]string{
 	// Requests to engines: those to prefill workers, and those that Envoy cannot send twice.
 	"extproc/prefill": {"internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request"},
 	"extproc/relay":   {"extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
-	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric"},
+	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric"},
 	"extproc/exchange": {"extproc/prefill", "extproc/quota", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
 		"internal/route/handoff", "internal/route/decision", "internal/route/request"},
 	// Bookings end with the result of the request, whose type is the router's.

@@ -18,6 +18,7 @@ import (
 	"github.com/stator-project/stator/extproc/relay"
 	"github.com/stator-project/stator/extproc/stream"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/grpcserve"
 )
 
 // doors are the servers that Envoy connects to:
@@ -34,6 +35,7 @@ type doors struct {
 	stream    *stream.Server
 	accessLog *accesslog.Server
 	grpc      *grpc.Server // serves both
+	endings   grpcserve.Endings
 	health    *health.Server
 	relay     *relay.Handler
 	relayAt   net.Listener // nil without a relay
@@ -65,7 +67,8 @@ func (r *Router) newDoors(cfg Config) {
 	d.relay = relay.New(relay.Config{Requests: d.requests, Log: cfg.Log, Metrics: cfg.Metrics})
 	d.stream = stream.NewServer(d.requests, cfg.Log, cfg.Metrics)
 
-	d.grpc = grpc.NewServer(append(stream.Options(config.MaxBodyBytes), accesslog.Options()...)...)
+	options := append(stream.Options(config.MaxBodyBytes), d.endings.Option())
+	d.grpc = grpc.NewServer(append(options, accesslog.Options()...)...)
 	stream.Register(d.grpc, d.stream)
 	accesslog.Register(d.grpc, d.accessLog)
 	healthv1.RegisterHealthServer(d.grpc, d.health)

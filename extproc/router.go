@@ -334,7 +334,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 		return err
 	}
 	r.listens.Store(true)
-	return grpcserve.Run(ctx, r.doors.grpc, r.doors.accessLog.Listener(ln), func(ctx context.Context) error {
+	return grpcserve.Run(ctx, r.doors.grpc, r.doors.endings.Listener(r.doors.accessLog.Listener(ln)), func(ctx context.Context) error {
 		return r.runBesideServer(ctx, &cfg)
 	})
 }

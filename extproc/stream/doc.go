@@ -34,8 +34,10 @@
 // # Followed requests
 //
 // The handler returns with the decision if the Envoy has an access log: a stream that stays open until the response ends would cost memory
-// in both processes. Otherwise it follows the request, with nothing in memory but the exchange: see package exchange. The behaviour of
-// Envoy 1.40 with an open stream depends on the modes of the filter:
+// in both processes. If responses come in FULL_DUPLEX_STREAMED, the end of the stream must reach Envoy together with the decision, because
+// Envoy keeps no copy of a piece that it sends to an ending stream: see [grpcserve.Endings]. Otherwise the
+// handler follows the request, with nothing in memory but the exchange: see package exchange. The behaviour of Envoy 1.40 with an open
+// stream depends on the modes of the filter:
 //
 //	request body                  response headers, body       Envoy
 //	----------------------------  ---------------------------  -------------------------------------------------

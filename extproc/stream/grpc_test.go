@@ -22,6 +22,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/internal/route/serving"
 	"github.com/stator-project/stator/test/doors"
 )
@@ -29,10 +30,11 @@ import (
 // serve runs a world's server on an in-memory connection and returns Envoy's end of it.
 func serve(t testing.TB, w *world) extprocv3.ExternalProcessorClient {
 	ln := bufconn.Listen(1 << 20)
-	srv := grpc.NewServer(Options(w.Settings.BodyBytes)...)
+	var endings grpcserve.Endings
+	srv := grpc.NewServer(append(Options(w.Settings.BodyBytes), endings.Option())...)
 	Register(srv, w.server)
 	done := make(chan error, 1)
-	go func() { done <- srv.Serve(ln) }()
+	go func() { done <- srv.Serve(endings.Listener(ln)) }()
 	conn, err := grpc.NewClient("passthrough:///envoy",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return ln.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/grpcserve"
 )
 
 // onBody handles a message with the body, or with a piece of it.
@@ -44,6 +45,9 @@ func (d *door) onTrailers(m *messages.Request, now time.Time) (exchange.Reply, e
 // pass answers a piece of a body in mode Streamed, or the trailers after it: Envoy forwards them as they are. The decision was made
 // with the headers. If the stream ended then, Envoy 1.40 would send pieces twice on a route with a retry policy.
 func (d *door) pass(to messages.Kind, end bool) (exchange.Reply, error) {
+	if end {
+		d.endWithLast()
+	}
 	err := d.stream.SendMsg(&messages.Response{To: to})
 	return exchange.Reply{Silent: true, Last: end || err != nil}, nil // an error means that the client has left
 }
@@ -86,6 +90,9 @@ func (d *door) send(r exchange.Reply, answered exchange.Phase) error {
 	case d.mode == messages.FullDuplex && answered == exchange.WantBody && r.Answer == nil:
 		return d.sendBack(r)
 	}
+	if r.Last && !r.Follow {
+		d.endWithLast()
+	}
 	m := toMessage(r, answered, d.foreign)
 	if r.Follow && answered == exchange.WantHeaders {
 		m.(*messages.Response).SkipResponse = d.skipsResponse()
@@ -108,19 +115,44 @@ func (d *door) sendBack(r exchange.Reply) error {
 		return err
 	}
 
-	if err := d.sendPieces(messages.Body, body, !d.trailers); err != nil || !d.trailers {
+	body, err := d.sendFullPieces(messages.Body, body)
+	if err != nil {
+		return err
+	}
+	if !r.Follow {
+		d.endWithLast()
+	}
+	err = d.stream.SendMsg(&messages.Response{To: messages.Body, NewBody: body, Piece: true, EndOfStream: !d.trailers})
+	if err != nil || !d.trailers {
 		return err
 	}
 	return d.stream.SendMsg(&messages.Response{To: messages.Trailers})
 }
 
+// endWithLast has the end of the stream reach Envoy together with the next message, which is the last one. In this mode Envoy keeps no
+// copy of a piece of the response that it has sent, so one that it sends to an ending stream would be missing in the client's answer.
+func (d *door) endWithLast() {
+	if d.responseMode == messages.FullDuplex {
+		grpcserve.EndTogether(d.stream.Context())
+	}
+}
+
 // sendPieces sends a part of a body in pieces. end means that it is the last part.
 func (d *door) sendPieces(to messages.Kind, body []byte, end bool) error {
+	body, err := d.sendFullPieces(to, body)
+	if err != nil {
+		return err
+	}
+	return d.stream.SendMsg(&messages.Response{To: to, NewBody: body, Piece: true, EndOfStream: end})
+}
+
+// sendFullPieces sends pieces of a body until one is left, which it returns.
+func (d *door) sendFullPieces(to messages.Kind, body []byte) (last []byte, err error) {
 	for len(body) > pieceBytes {
 		if err := d.stream.SendMsg(&messages.Response{To: to, NewBody: body[:pieceBytes], Piece: true}); err != nil {
-			return err
+			return nil, err
 		}
 		body = body[pieceBytes:]
 	}
-	return d.stream.SendMsg(&messages.Response{To: to, NewBody: body, Piece: true, EndOfStream: end})
+	return body, nil
 }

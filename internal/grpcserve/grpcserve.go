@@ -1,6 +1,6 @@
-// Package grpcserve runs a gRPC server together with the task that feeds it.
+// Package grpcserve runs a gRPC server together with the task that feeds it, and ends streams together with their last message.
 //
-// It keeps no state, and its functions are safe for concurrent use.
+// Its functions and [Endings] are safe for concurrent use.
 package grpcserve
 
 import (
