@@ -164,6 +164,10 @@ test-python: ## the tests of the Python package by which vLLM uses the store of 
 test-legs: $(ENVOY_STAMP) ## cancel each leg of split requests 40 times: how soon does it stop? (40 s)
 	go test ./test/scenario -run '^TestClientsLeaveEachLeg$$' -count 1 -v -timeout 20m -args -legs.trials 40 | grep 'leg was cancelled\|^ok\|FAIL'
 
+.PHONY: test-first-day
+test-first-day: $(ENVOY_STAMP) ## play docs/first-day.md under load, with a real Prometheus if there is one (2 min)
+	go test ./test/scenario -run '^TestFirstDay$$' -count 1 -v -timeout 20m | grep 'were complete\|Prometheus\|^ok\|FAIL'
+
 .PHONY: test-hosts
 test-hosts: build ## cut a host of a cluster off 20 times: how soon are all caches exact again? (4 min; ARGS="-hosts.cut 30s")
 	go test ./test/scenario -run '^TestHosts$$' -count 1 -v -timeout 60m -args -hosts.cuts 20 -hosts.cut 10s $(ARGS)

@@ -81,8 +81,9 @@ func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 		set(envoynames.HeaderDestination, first)
 	}
 	// With several pools Envoy has chosen a route that answers 503, which is right for a request without a
-	// decision. The header selects the route of the pool.
-	if x.svc.Settings().SeveralPools {
+	// decision. The header selects the route of the pool. An Envoy that the control plane configures may know of a
+	// second pool earlier than this router.
+	if x.svc.Settings().SeveralPools || x.origin.Configured {
 		set(envoynames.HeaderModel, d.Pool)
 		r.ClearRoute = true
 	}

@@ -39,10 +39,15 @@ func compare(a, b reflect.Value, path, restart string, out *[]Change) {
 			if path != "" {
 				key = path + "." + key
 			}
-			compare(a.Field(i), b.Field(i), key, cmp.Or(field.Tag.Get("reload"), restart), out)
+			inner := cmp.Or(field.Tag.Get("reload"), restart)
+			if whole := field.Tag.Get("entries"); whole != "" {
+				compareLists(a.Field(i), b.Field(i), key, inner, whole, out)
+				continue
+			}
+			compare(a.Field(i), b.Field(i), key, inner, out)
 		}
 	case a.Kind() == reflect.Slice && a.Type().Elem().Kind() == reflect.Struct:
-		compareLists(a, b, path, restart, out)
+		compareLists(a, b, path, restart, restart, out)
 	case !reflect.DeepEqual(a.Interface(), b.Interface()):
 		if restart == live {
 			restart = ""
@@ -51,31 +56,35 @@ func compare(a, b reflect.Value, path, restart string, out *[]Change) {
 	}
 }
 
-// compareLists compares lists whose entries are found by name. An entry that one of them lacks is a change itself.
-func compareLists(a, b reflect.Value, path, restart string, out *[]Change) {
+// compareLists compares lists whose entries are found by name. An entry that one of them lacks is a change itself, to which the tag whole
+// applies.
+func compareLists(a, b reflect.Value, path, restart, whole string, out *[]Change) {
 	before, after := entries(a), entries(b)
 	for i := range before.names {
 		name := before.names[i]
 		if other := after.find(name); other.IsValid() {
 			compare(before.values[i], other, path+"["+name+"]", restart, out)
 		} else {
-			compareAlone(before.values[i], path+"["+name+"]", restart, out)
+			compareAlone(before.values[i], path+"["+name+"]", whole, out)
 		}
 	}
 	for i, name := range after.names {
 		if !before.find(name).IsValid() {
-			compareAlone(after.values[i], path+"["+name+"]", restart, out)
+			compareAlone(after.values[i], path+"["+name+"]", whole, out)
 		}
 	}
 }
 
-// compareAlone adds the changes of an entry that one of two lists has: itself, and the keys in it that need a restart.
+// compareAlone adds the changes of an entry that one of two lists has: itself, and the keys in it that need a restart, unless it is live.
 func compareAlone(entry reflect.Value, path, restart string, out *[]Change) {
 	if restart != "" && restart != live {
 		*out = append(*out, Change{path, restart})
 		return
 	}
 	*out = append(*out, Change{Key: path})
+	if restart == live { // with all that is in it
+		return
+	}
 	var inner []Change
 	defaults := reflect.New(entry.Type()).Elem()
 	applyDefaults(defaults)

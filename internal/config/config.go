@@ -257,8 +257,8 @@ type Model struct {
 	Targets Targets `yaml:"targets"`
 	// KV is the store of KV blocks that the engines of a node share beside their own caches. Engine sim uses it, and vLLM on processors.
 	KV KV `yaml:"kv" reload:"agents"`
-	// Launch lists the engines that an agent starts and keeps alive.
-	Launch []Launch `yaml:"launch" reload:"agents"`
+	// Launch lists the engines that an agent starts and keeps alive. Whole launches come and go without a restart.
+	Launch []Launch `yaml:"launch" reload:"agents" entries:"live"`
 	// Workers lists engines that are started elsewhere.
 	Workers []Worker `yaml:"workers"`
 }

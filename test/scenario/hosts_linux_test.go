@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -19,6 +20,7 @@ import (
 // allow namespaces they are loopback addresses, and cutting a host off stops its processes instead.
 type network struct {
 	t      *testing.T
+	number int32
 	bridge string // the namespace of the bridge; empty without namespaces
 	hosts  []*host
 }
@@ -32,9 +34,13 @@ type host struct {
 	commands  []*command
 }
 
+// networksOfHosts counts the networks, so that tests beside each other have their own.
+var networksOfHosts atomic.Int32
+
 // newNetwork makes a network that exists until the test ends.
 func newNetwork(t *testing.T) *network {
-	n := &network{t: t, bridge: fmt.Sprintf("stator-%d", os.Getpid())}
+	number := networksOfHosts.Add(1)
+	n := &network{t: t, number: number, bridge: fmt.Sprintf("stator-%d-%d", os.Getpid(), number)}
 	if err := n.makeBridge(); err != nil {
 		t.Logf("hosts are loopback addresses, because network namespaces are not available here: %v", err)
 		n.bridge = ""
@@ -54,7 +60,7 @@ func (n *network) makeBridge() error {
 func (n *network) host(name string) *host {
 	n.t.Helper()
 	number := len(n.hosts) + 1
-	h := &host{network: n, name: name, address: fmt.Sprintf("127.0.%d.1", number)}
+	h := &host{network: n, name: name, address: fmt.Sprintf("127.%d.%d.1", 80+n.number, number)}
 	n.hosts = append(n.hosts, h)
 	if n.bridge == "" {
 		return h

@@ -38,11 +38,24 @@ const (
 // engines, and one for Envoy.
 type cluster struct {
 	*gateway
-	network     *network
-	agents      map[string]*host
-	agentOutput map[string]*command
-	routers     []*gateway
+	network      *network
+	center       *host
+	ca           *testkit.Authority
+	files        map[string]string // the configuration files of users
+	agents       map[string]*host
+	agentOutput  map[string]*command
+	routers      []*gateway
+	startRouter  func(i int) *command
+	routerOutput []*command
+	dir          string // of the sockets of admin ports
 }
+
+// hostModels is a model with two engines on each of two nodes.
+const hostModels = `
+- name: sim
+  path: "builtin:sim"
+  launch: [{engine: sim, count: 2, node: node-a}, {engine: sim, count: 2, node: node-b}]
+`
 
 // adminSockets ends the names of admin ports that are Unix sockets. All network namespaces share them.
 const adminSockets = ".socket"
@@ -55,11 +68,23 @@ const clusterUsers = `
 - {user: node-b, password: node-b-password, role: agent, node: node-b}
 `
 
-// startCluster runs a cluster until the test ends. TestOnlyEnvoysWithCertificatesConnect has one with TLS.
-func startCluster(t *testing.T) *cluster {
+// Ports for metrics, which only some tests open.
+const (
+	routerMetrics = 9110 // of the first router
+	agentMetrics  = 9120
+)
+
+// startCluster runs a cluster with these models until the test ends. TestOnlyEnvoysWithCertificatesConnect has one with TLS.
+func startCluster(t *testing.T, models string, scraped bool) *cluster {
 	n := newNetwork(t)
-	c := &cluster{network: n, agents: map[string]*host{}, agentOutput: map[string]*command{}}
-	dir := t.TempDir()
+	c := &cluster{network: n, agents: map[string]*host{}, agentOutput: map[string]*command{}, files: map[string]string{}, dir: t.TempDir()}
+	dir := c.dir
+	metrics := func(h *host, port int) []string {
+		if !scraped {
+			return nil
+		}
+		return []string{"--metrics-address", h.at(port)}
+	}
 	transport := &http.Transport{MaxIdleConnsPerHost: 64, DialContext: func(ctx context.Context, kind, address string) (net.Conn, error) {
 		if name, isSocket := strings.CutSuffix(address, adminSockets+":80"); isSocket {
 			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, name))
@@ -70,11 +95,13 @@ func startCluster(t *testing.T) *cluster {
 	reach := &http.Client{Timeout: patience, Transport: transport}
 
 	center, edge := n.host("center"), n.host("edge")
+	c.center = center
 	users := filepath.Join(dir, "users.yaml")
 	if err := os.WriteFile(users, []byte(clusterUsers), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ca := testkit.NewAuthority(t)
+	c.ca = ca
 	cert, key := ca.Issue("bus", center.address)
 	center.start(binary, "bus", "--listen-address", center.at(busPort), "--users", users, "--tls-cert", cert, "--tls-key", key,
 		"--lease-ttl", "3s")
@@ -85,32 +112,34 @@ func startCluster(t *testing.T) *cluster {
 		if err := os.WriteFile(password, []byte(user+"-password\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return configFile(t, fmt.Sprintf(`
+		c.files[user] = configFile(t, fmt.Sprintf(`
 gateway: {listen: "%s", decisionTimeout: 2s}
 bus: {url: "tls://%s", caFile: %s, user: %s, passwordFile: %s, leaseTTL: 3s}
-models:
-- name: sim
-  path: "builtin:sim"
-  launch: [{engine: sim, count: 2, node: node-a}, {engine: sim, count: 2, node: node-b}]
-`, edge.at(gatewayPort), center.at(busPort), ca.CA(), user, password))
+models:%s`, edge.at(gatewayPort), center.at(busPort), ca.CA(), user, password, models))
+		return c.files[user]
 	}
 
 	cert, key = ca.Issue("stator-xds")
 	xds := []string{"xds", "--config", file("control"), "--listen-address", center.at(xdsPort), "--admin-address", "127.0.0.1:0",
 		"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca.CA(), "--extproc-secrets", dir}
-	cert, key = ca.Issue("stator-extproc")
+	routerCert, routerKey := ca.Issue("stator-extproc")
+	file("router")
+	c.startRouter = func(i int) *command {
+		args := append(metrics(center, routerMetrics+i), "--tls-cert", routerCert, "--tls-key", routerKey, "--tls-client-ca", ca.CA(),
+			"--admin-address", "unix://"+filepath.Join(dir, fmt.Sprint("router-", i)))
+		args = append([]string{"extproc", "--config", c.files["router"], "--listen-address", center.at(extprocPorts + i)}, args...)
+		return center.start(binary, args...)
+	}
 	for i := range routersThere {
-		at, name := center.at(extprocPorts+i), fmt.Sprint("router-", i)
-		center.start(binary, "extproc", "--config", file("router"), "--listen-address", at,
-			"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca.CA(), "--admin-address", "unix://"+filepath.Join(dir, name))
-		c.routers = append(c.routers, &gateway{t: t, admin: name + adminSockets, pages: reach})
-		xds = append(xds, "--extproc-address", at)
+		c.routerOutput = append(c.routerOutput, c.startRouter(i))
+		c.routers = append(c.routers, &gateway{t: t, admin: fmt.Sprint("router-", i) + adminSockets, pages: reach})
+		xds = append(xds, "--extproc-address", center.at(extprocPorts+i))
 	}
 	center.start(binary, xds...)
 	for _, name := range []string{"node-a", "node-b"} {
 		h := n.host(name)
 		c.agents[name] = h
-		agent := []string{"agent", "--node", name, "--config", file(name), "--admin-address", "127.0.0.1:0"}
+		agent := append([]string{"agent", "--node", name, "--config", file(name), "--admin-address", "127.0.0.1:0"}, metrics(h, agentMetrics)...)
 		if h.namespace == "" { // the route from one loopback address to another has a third
 			agent = append(agent, "--advertise-address", h.address)
 		}
@@ -157,7 +186,7 @@ func (c *cluster) workers(r *gateway) []string {
 // back, the same engines are back in the same epochs, every cache is exact again, and no worker has had two owners.
 func TestHosts(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t)
+	c := startCluster(t, hostModels, false)
 	c.awaitExact()
 	eventually(t, "requests are served", func() error {
 		_, err := c.tryChat(t.Context(), []message{{"user", "hello"}}, 1)
