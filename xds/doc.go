@@ -59,6 +59,14 @@
 //	EnvoyGateway  policies, which Envoy Gateway translates by itself
 //	Standalone    the bootstrap of an Envoy that has no other control plane, in the pod of a router
 //
-// They are texts for kubectl, so this package needs no client of Kubernetes. Names in them are checked by [Mesh], because a name from a
-// command line could hold YAML.
+// AddSnippet adds the parts to a file of an operator. It finds their places by the types of messages and the names of fields, as Envoy
+// does, and names of filters do not matter:
+//
+//	http_connection_manager  the connection manager that has the virtual host in its route_config
+//	virtual_host             the routes come first, because Envoy takes the first route that matches
+//	static_resources         the clusters come last
+//	listener                 the listener of the connection manager; Envoy 1.36 alone
+//
+// The objects of Kubernetes are texts for kubectl, so this package needs no client of Kubernetes. Names in them are checked by [Mesh],
+// because a name from a command line could hold YAML.
 package xds

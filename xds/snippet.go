@@ -16,6 +16,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
@@ -41,6 +42,9 @@ type SnippetSettings struct {
 	XDSServerName string
 	// Endpoints lists the addresses of the workers of each model, ip:port. A model without any has an example.
 	Endpoints map[string][]string
+	// FullDuplex has Envoy send bodies in pieces and keep none of them, the mode of Istio for inference: FULL_DUPLEX_STREAMED in place
+	// of BUFFERED. Then requests fail while no router answers, and have one attempt.
+	FullDuplex bool
 
 	cluster string // the cluster of workers if another control plane names it
 }
@@ -52,20 +56,34 @@ const exampleEndpoint = "192.0.2.1:8000"
 // Its parts are the same as Build's, without the fields that the version lacks, and with additions for an Envoy that serves
 // other things besides.
 func Snippet(s SnippetSettings) ([]byte, error) {
+	parts, err := s.parts()
+	if err != nil {
+		return nil, err
+	}
+	return s.print(parts)
+}
+
+// parts returns what a static configuration needs, in the order in which Snippet prints it.
+func (s SnippetSettings) parts() ([]snippetPart, error) {
 	p, err := s.build()
 	if err != nil {
 		return nil, err
 	}
 	parts := []snippetPart{
-		{"http_connection_manager", aboutManager, p.manager, s.commentsOfManager()},
-		{"virtual_host", s.aboutHost(), p.host, s.commentsOfHost()},
-		{"static_resources", aboutClusters, p.clusters, s.commentsOfClusters()},
+		{partManager, aboutManager, p.manager, s.commentsOfManager()},
+		{partHost, s.aboutHost(), p.host, s.commentsOfHost()},
+		{partClusters, aboutClusters, p.clusters, s.commentsOfClusters()},
 	}
 	if !s.Version.BoundsBodiesByRoute() {
 		limit := wrapperspb.UInt32(uint32(min(s.MaxBodyBytes, math.MaxUint32)))
-		parts = append(parts, snippetPart{"listener", aboutListener, &listenerv3.Listener{PerConnectionBufferLimitBytes: limit}, nil})
+		parts = append(parts, snippetPart{partListener, aboutListener, &listenerv3.Listener{PerConnectionBufferLimitBytes: limit}, nil})
 	}
-	return s.print(parts)
+	for i := range parts {
+		if err := s.Version.trim(parts[i].content.ProtoReflect()); err != nil {
+			return nil, fmt.Errorf("%s: %w", parts[i].key, err)
+		}
+	}
+	return parts, nil
 }
 
 // snippetParts are the parts of Build's configuration that routers need in an Envoy of someone else.
@@ -107,6 +125,14 @@ func (s SnippetSettings) build() (p snippetParts, err error) {
 	return p, err
 }
 
+// Keys of the parts of a static configuration. They are not fields of one message, because the parts belong to several places.
+const (
+	partManager  = "http_connection_manager"
+	partHost     = "virtual_host"
+	partClusters = "static_resources"
+	partListener = "listener"
+)
+
 // snippetPart is one part of a snippet: a message under a key, with comments.
 type snippetPart struct {
 	key, about string
@@ -125,12 +151,33 @@ func (s SnippetSettings) connectionManager(m *hcmv3.HttpConnectionManager) (*hcm
 	decide.Disabled = true
 
 	var p packer
+	if s.FullDuplex {
+		var filter extprocv3.ExternalProcessor
+		if err := decide.GetTypedConfig().UnmarshalTo(&filter); err != nil {
+			return nil, fmt.Errorf("read filter: %w", err)
+		}
+		setFullDuplex(&filter)
+		decide.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.pack(&filter)}
+	}
 	for _, log := range m.AccessLog {
 		log.Filter = s.ofPools(&p)
 	}
 	return &hcmv3.HttpConnectionManager{
 		EarlyHeaderMutationExtensions: m.EarlyHeaderMutationExtensions, AccessLog: m.AccessLog, HttpFilters: []*hcmv3.HttpFilter{decide},
 	}, p.err
+}
+
+// setFullDuplex changes the mode of the filter. Envoy refuses failure_mode_allow in it, and needs the mode of trailers. Routers need the
+// id of a request, because the reply that has the booking's id may be lost.
+func setFullDuplex(f *extprocv3.ExternalProcessor) {
+	const requestID = "x-request-id"
+	f.ProcessingMode.RequestBodyMode = extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	f.ProcessingMode.RequestTrailerMode = extprocv3.ProcessingMode_SEND
+	f.FailureModeAllow = false
+	isSent := func(m *matcherv3.StringMatcher) bool { return m.GetExact() == requestID }
+	if headers := f.ForwardRules.AllowedHeaders; !slices.ContainsFunc(headers.Patterns, isSent) {
+		headers.Patterns = append(headers.Patterns, exactly(requestID)...)
+	}
 }
 
 // ofPools matches the requests that routers must know of: requests with a booking, wherever they went, and requests to a pool.
@@ -176,6 +223,9 @@ func (s SnippetSettings) virtualHost(all *routev3.VirtualHost) (*routev3.Virtual
 			r.Match = matchParsed()
 		}
 
+		if s.FullDuplex {
+			r.GetRoute().RetryPolicy = nil
+		}
 		r.TypedPerFilterConfig = map[string]*anypb.Any{filterName: enabled}
 		host.Routes = append(host.Routes, r)
 	}
@@ -258,17 +308,13 @@ func (s SnippetSettings) setEndpoints(c *clusterv3.Cluster, model string) error 
 	return nil
 }
 
-// print trims the parts, and joins them to one document with comments.
+// print joins the parts to one document with comments.
 func (s SnippetSettings) print(parts []snippetPart) ([]byte, error) {
 	var doc document
 	doc.about(s.about())
 	for i, part := range parts {
 		about := fmt.Sprintf("PART %d of %d: %s", i+1, len(parts), part.about)
-		err := s.Version.trim(part.content.ProtoReflect())
-		if err == nil {
-			err = doc.addMessage(part.key, about, part.content, part.comments)
-		}
-		if err != nil {
+		if err := doc.addMessage(part.key, about, part.content, part.comments); err != nil {
 			return nil, fmt.Errorf("%s: %w", part.key, err)
 		}
 	}

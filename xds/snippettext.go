@@ -47,9 +47,7 @@ func (s SnippetSettings) commentsOfManager() []comment {
 			"the requests of your other routes, and answer 404 to paths that they do not know."},
 		{filter + "grpc_service", "The routers. The filter opens a stream for each request."},
 		s.commentOnFailure(filter),
-		{filter + "processing_mode", "The headers and the whole body go to a router in one message, and responses do " +
-			"not. Without BUFFERED routers see no prompt, or the request fails with 500 when no router answers. " +
-			"Response headers have no use: routers end the stream with their decision, before there are any."},
+		{filter + "processing_mode", s.aboutMode()},
 		{filter + "message_timeout", "How long a decision may take. The default of Envoy is 200 ms, in which long " +
 			"prompts are not read: they would go on without a decision."},
 		{filter + "max_message_timeout", "How long a request may wait in the queue of a router (router.queue). Without " +
@@ -66,8 +64,23 @@ func (s SnippetSettings) commentsOfManager() []comment {
 	return list
 }
 
+// aboutMode explains the mode of the filter.
+func (s SnippetSettings) aboutMode() string {
+	if s.FullDuplex {
+		return "The headers and the pieces of the body go to a router, and responses do not. Envoy keeps nothing of the body, so it " +
+			"needs request_trailer_mode, and cannot go on without a router."
+	}
+	return "The headers and the whole body go to a router in one message, and responses do " +
+		"not. Without BUFFERED routers see no prompt, or the request fails with 500 when no router answers. " +
+		"Response headers have no use: routers end the stream with their decision, before there are any."
+}
+
 // commentOnFailure explains the fate of requests while no router answers.
 func (s SnippetSettings) commentOnFailure(filter string) comment {
+	if s.FullDuplex {
+		return comment{filter + "stat_prefix", "There must be no failure_mode_allow here: Envoy refuses it in this mode. " +
+			"Requests fail with 500 while no router answers."}
+	}
 	if s.FailClosed {
 		return comment{filter + "stat_prefix", "There must be no failure_mode_allow here: routers remove members of KV transfers from " +
 			"bodies, and salt the prompts of tenants. With it requests would reach workers without that while no router answers."}
@@ -97,15 +110,20 @@ func (s SnippetSettings) commentsOfHost() []comment {
 	}
 	list := []comment{
 		{"routes/0/route/timeout", "Answers may take as long as they need. Without this line Envoy ends them after 15 seconds."},
-		{"routes/0/route/retry_policy", "The second attempt goes to the next worker of the decision. Without a retry " +
-			"the failure of a worker is that of the request. Do not retry more often: a prompt that makes engines " +
-			"crash would stop as many of them."},
 		{"routes/0/route/hash_policy", "Used where there is no decision: requests with an equal header go to the same " +
 			"worker. Without it they are spread."},
 		{"routes/0/request_headers_to_remove", "Headers of the decision, and hints of clients. Without it workers get them."},
 		{"routes/0/response_headers_to_add", "The client gets the id of the decision, which `stator explain ID` accepts."},
 		{last + "typed_per_filter_config", "Enables the filter of part 1 on this route. Without it no router is asked."},
 	}
+
+	// Before trailers, Envoy sends the pieces of a body twice if the route has a retry policy.
+	if !s.FullDuplex {
+		list = append(list, comment{"routes/0/route/retry_policy", "The second attempt goes to the next worker of the " +
+			"decision. Without a retry the failure of a worker is that of the request. Do not retry more often: a prompt " +
+			"that makes engines crash would stop as many of them."})
+	}
+
 	if s.Version.has("envoy.config.route.v3.Route.request_body_buffer_limit") {
 		list = append(list, comment{last + "request_body_buffer_limit",
 			"The bound of a body, in bytes. Without it that of the listener applies " +

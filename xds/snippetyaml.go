@@ -24,14 +24,9 @@ func (d *document) about(text string) { fmt.Fprintf(&d.b, "%s\n\n", wrap(text)) 
 // addMessage appends a message under a key. A comment whose place does not exist is an error: it would describe something
 // that the document does not have.
 func (d *document) addMessage(key, about string, m proto.Message, comments []comment) error {
-	content, err := messageNode(m)
+	content, err := commentedNode(m, comments)
 	if err != nil {
 		return err
-	}
-	for _, c := range comments {
-		if err := attach(content, c); err != nil {
-			return err
-		}
 	}
 
 	name := &yaml.Node{Kind: yaml.ScalarNode, Value: key, HeadComment: wrap(about)}
@@ -45,6 +40,21 @@ func (d *document) addMessage(key, about string, m proto.Message, comments []com
 	}
 	d.b.WriteByte('\n')
 	return nil
+}
+
+// commentedNode returns a message as YAML with comments. A comment whose place does not exist is an error here, so that
+// both ways of printing find it.
+func commentedNode(m proto.Message, comments []comment) (*yaml.Node, error) {
+	content, err := messageNode(m)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range comments {
+		if err := attach(content, c); err != nil {
+			return nil, err
+		}
+	}
+	return content, nil
 }
 
 // messageNode returns a message as YAML.

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -13,10 +16,17 @@ import (
 )
 
 const snippetAbout = `Prints what to add to the configuration of an Envoy that you have, so that routers choose the
-workers of its requests: YAML with comments. docs/your-own-envoy.md has the way step by step.
+workers of its requests: YAML with comments. docs/your-own-envoy.md has the way step by step. With --into it
+adds the parts to the file, and keeps your comments and the order of your keys.
 
 With --for it prints objects of Kubernetes for kubectl apply: an EnvoyFilter or a Telemetry of Istio, policies of
 Envoy Gateway, or the bootstrap of an Envoy in the pod of a router. docs/mesh.md compares the ways.`
+
+// Values of --mode.
+const (
+	modeBuffered   = "BUFFERED"
+	modeFullDuplex = "FULL_DUPLEX_STREAMED"
+)
 
 // Values of --for.
 const (
@@ -115,6 +125,10 @@ func runSnippet(env environment, args []string) error {
 	xdsAt := f.String("xds-address", "127.0.0.1:9003",
 		"`address` of stator xds with --eds-only: ip:port, name:port or unix:///path; may be a list with commas")
 
+	into := f.String("into", "", "YAML `file` with the static configuration of an Envoy, which gets the parts in place of standard output")
+	host := f.String("virtual-host", "", "`name` of the virtual host that gets the routes, with --into; needed if the file has several")
+	mode := f.String("mode", modeBuffered, "request_body_mode of the filter: BUFFERED, or FULL_DUPLEX_STREAMED as in Istio, which has no "+
+		"retries, and no answers while no router runs")
 	var mesh meshFlags
 	mesh.addFlags(f)
 	var s xds.SnippetSettings
@@ -133,6 +147,16 @@ func runSnippet(env environment, args []string) error {
 	s.Version, err = xds.ParseVersion(*version)
 	if err != nil {
 		return f.UsageError("--envoy: %v", err)
+	}
+	s.FullDuplex = *mode == modeFullDuplex
+	switch {
+	case *mode != modeBuffered && !s.FullDuplex:
+		return f.UsageError("--mode is %q: use %s or %s, because routers read no whole prompts in other modes",
+			*mode, modeBuffered, modeFullDuplex)
+	case mesh.way != "" && (*into != "" || s.FullDuplex):
+		return f.UsageError("--into and --mode are for a static configuration, and --for prints objects of Kubernetes")
+	case *host != "" && *into == "":
+		return f.UsageError("--virtual-host needs --into")
 	}
 	if err := checkRouters(f, &routers, *secrets != ""); err != nil {
 		return err
@@ -157,6 +181,9 @@ func runSnippet(env environment, args []string) error {
 	}
 	s.Endpoints = listedAddresses(cfg)
 
+	if *into != "" {
+		return addToFile(env, *into, s, *host)
+	}
 	var text []byte
 	if mesh.way == "" {
 		text, err = xds.Snippet(s)
@@ -168,6 +195,44 @@ func runSnippet(env environment, args []string) error {
 	}
 	_, err = env.out.Write(text)
 	return err
+}
+
+// maxEnvoyFile bounds the file of --into, in bytes.
+const maxEnvoyFile = 16 << 20
+
+// addToFile adds the parts to a file, and replaces it as a whole. The file that a symbolic link names is replaced, not the link.
+func addToFile(env environment, path string, s xds.SnippetSettings, host string) error {
+	if strings.HasSuffix(path, ".json") {
+		return fmt.Errorf("--into: %s is JSON, which has no comments: write it as YAML first", path)
+	}
+	file, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return fmt.Errorf("--into: %w", err)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return fmt.Errorf("--into: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxEnvoyFile {
+		return fmt.Errorf("--into: %s is no file of at most %d MiB", path, maxEnvoyFile>>20)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("--into: %w", err)
+	}
+
+	text, err = xds.AddSnippet(text, s, host)
+	if err != nil {
+		return fmt.Errorf("--into: %s: %w", path, err)
+	}
+	if err := os.WriteFile(file+".new", text, info.Mode().Perm()); err != nil {
+		return fmt.Errorf("--into: %w", err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		return fmt.Errorf("--into: %w", err)
+	}
+	fmt.Fprintf(env.out, "%s has the parts. Check it with: envoy --mode validate -c %s\n", path, path)
+	return nil
 }
 
 // snippetConfig reads the configuration of the routers, or the default one.

@@ -171,8 +171,8 @@ func TestDoctorReadsAnEnvoy(t *testing.T) {
 		examineEnvoy(t, step.name, text, listen, nil, step.want)
 	}
 
-	parts := snippet(t, "--config", file, "--extproc-address", extprocAt, "--envoy", fmt.Sprintf("1.%d", envoyMinor(t)))
-	complete := []byte(withSnippet(t, ordinary(listen, website.address), parts))
+	complete := []byte(withSnippet(t, ordinary(listen, website.address), "--config", file, "--extproc-address", extprocAt,
+		"--envoy", fmt.Sprintf("1.%d", envoyMinor(t))))
 	compare := []string{"--config", file, "--admin-address", admin, "--wait", "100ms"}
 	examineEnvoy(t, "complete", complete, listen, compare, []string{})
 

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/stator-project/stator/envoy"
 )
 
@@ -59,60 +57,27 @@ static_resources:
 // yamlMap is a YAML mapping.
 type yamlMap = map[string]any
 
-// withSnippet adds the parts of a snippet at the places that its comments name.
-func withSnippet(t *testing.T, config, snippet string) string {
+// withSnippet adds the parts of a snippet to a configuration, by `stator envoy snippet --into`.
+func withSnippet(t *testing.T, config string, flags ...string) string {
 	t.Helper()
-	var own, parts yamlMap
-	if err := yaml.Unmarshal([]byte(config), &own); err != nil {
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := yaml.Unmarshal([]byte(snippet), &parts); err != nil {
-		t.Fatalf("%v in\n%s", err, snippet)
+	if out, err := exec.Command(binary, append([]string{"envoy", "snippet", "--into", file}, flags...)...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
-
-	static := own["static_resources"].(yamlMap)
-	listener := static["listeners"].([]any)[0].(yamlMap)
-	filter := listener["filter_chains"].([]any)[0].(yamlMap)["filters"].([]any)[0].(yamlMap)
-	manager := filter["typed_config"].(yamlMap)
-	host := manager["route_config"].(yamlMap)["virtual_hosts"].([]any)[0].(yamlMap)
-
-	add := func(to, from yamlMap, before bool) {
-		for key, value := range from {
-			has, _ := to[key].([]any)
-			first, second := has, value.([]any)
-			if before {
-				first, second = second, first
-			}
-			to[key] = append(append([]any{}, first...), second...)
-		}
-	}
-	add(manager, parts["http_connection_manager"].(yamlMap), true) // the router filter is the last one
-	add(host, parts["virtual_host"].(yamlMap), true)
-	add(static, parts["static_resources"].(yamlMap), false)
-	if bound, ok := parts["listener"].(yamlMap); ok {
-		listener["per_connection_buffer_limit_bytes"] = bound["per_connection_buffer_limit_bytes"]
-	}
-	out, err := yaml.Marshal(own)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(out)
+	return string(text)
 }
 
 // ordinary returns the configuration with addresses filled in.
 func ordinary(listen, website string) string {
 	port := func(address string) string { return address[strings.LastIndex(address, ":")+1:] }
 	return strings.NewReplacer("LISTEN", port(listen), "WEBSITE", port(website)).Replace(ordinaryEnvoy)
-}
-
-// snippet runs `stator envoy snippet`.
-func snippet(t *testing.T, flags ...string) string {
-	t.Helper()
-	out, err := exec.Command(binary, append([]string{"envoy", "snippet"}, flags...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return string(out)
 }
 
 // envoyMinor returns the minor version of the installed Envoy 1.
@@ -156,7 +121,7 @@ func startOwn(t *testing.T, models string, change func(o *own, config string) st
 	})
 
 	flags = append([]string{"--config", o.file, "--extproc-address", extprocAt, "--envoy", fmt.Sprintf("1.%d", envoyMinor(t))}, flags...)
-	config := withSnippet(t, ordinary(listen, o.website.address), snippet(t, flags...))
+	config := withSnippet(t, ordinary(listen, o.website.address), flags...)
 	if change != nil {
 		config = change(o, config)
 	}
@@ -290,9 +255,10 @@ func snippetsAreValid(t *testing.T) {
 		for name, flags := range map[string][]string{
 			"endpoints":       {"--pool", "one"},
 			"eds":             {"--eds-only", "--pool", "one", "--pool", "two/three", "--node-id", "own"},
+			"full duplex":     {"--pool", "one", "--mode", "FULL_DUPLEX_STREAMED"},
 			"several routers": {"--pool", "one", "--extproc-address", "r1.example:9002,r2.example:9002"},
 		} {
-			config := withSnippet(t, ordinary("127.0.0.1:10000", "127.0.0.1:10001"), snippet(t, append(flags, "--envoy", version)...))
+			config := withSnippet(t, ordinary("127.0.0.1:10000", "127.0.0.1:10001"), append(flags, "--envoy", version)...)
 			file := filepath.Join(t.TempDir(), "envoy.yaml")
 			if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 				t.Fatal(err)
@@ -302,6 +268,42 @@ func snippetsAreValid(t *testing.T) {
 				t.Errorf("Envoy %s, %s: %v\n%s", version, name, err, out)
 			}
 		}
+	}
+}
+
+// TestSnippetIntoForeignFile: the installed Envoy accepts a file of someone else with the parts. A file that has them already, or that
+// has several virtual hosts, is refused and stays as it is.
+func TestSnippetIntoForeignFile(t *testing.T) {
+	t.Parallel()
+	foreign, err := os.ReadFile(filepath.Join("testdata", "foreign.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	if err := os.WriteFile(file, foreign, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	into := func(flags ...string) (string, error) {
+		out, err := exec.Command(binary, append([]string{"envoy", "snippet", "--into", file}, flags...)...).CombinedOutput()
+		return string(out), err
+	}
+
+	if out, err := into(); err == nil || !strings.Contains(out, "--virtual-host: old, new") {
+		t.Errorf("several virtual hosts: %v, %s", err, out)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != string(foreign) {
+		t.Errorf("the file has changed: %v", err)
+	}
+	version := fmt.Sprintf("1.%d", min(40, envoyMinor(t)))
+	if out, err := into("--virtual-host", "new", "--eds-only", "--envoy", version); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	out, err := exec.Command(envoyPath(t), "--mode", "validate", "--config-path", file, "--log-level", "warn").CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := into("--virtual-host", "new"); err == nil || !strings.Contains(out, "remove the parts of an earlier snippet") {
+		t.Errorf("twice: %v, %s", err, out)
 	}
 }
 
