@@ -405,6 +405,7 @@ check-generate: generate ## fail where generated files are not what is committed
 .PHONY: golden
 golden: ## rewrite golden files and generated docs; read the diff
 	go test . ./xds ./internal/config ./cmd/stator ./admin ./doctor -args -rewrite
+	go test ./extproc -run '^TestHealthByName$$' -args -rewrite
 
 .PHONY: golden-deploy
 golden-deploy: bin/stator $(HELM) ## render deploy/base and deploy/demo from the chart; read the diff
