@@ -495,6 +495,11 @@ bench-nixl: build-transfer $(VENV_NIXL)/.nixl-$(NIXL) ## what NIXL does on this 
 bench-affinity: build build-wasm ## what a fleet still finds in its caches while its router is away for 60 s, without and with the Wasm filter (12 min; ARGS="--rounds 1")
 	go run ./test/benchaffinity $(ARGS)
 
+.PHONY: bench-scrape
+bench-scrape: ## what a scrape of a router costs whose 1,000 workers of 20 models have answered 1,000 tenants (30 s)
+	@cat /proc/loadavg 2>/dev/null || uptime
+	go test ./extproc -run '^$$' -bench '^BenchmarkScrape$$' -count 5
+
 .PHONY: bench-first-token
 bench-first-token: $(ENVOY_STAMP) ## the time of the first token in Stator's metrics beside a client's stopwatch: 200 streams of 100 to 20,000 tokens (2 min)
 	@cat /proc/loadavg 2>/dev/null || uptime
