@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,6 +33,8 @@ type Vocabulary interface {
 type Config struct {
 	// Listen is the HTTP address, host:port. Port 0 means a free port. Default 127.0.0.1:0.
 	Listen string
+	// TLS are the settings of the HTTP server; nil means no TLS.
+	TLS *tls.Config
 	// Events and Replay are the ZMQ endpoints, tcp://host:port or ipc://path, of KV events and of their replay.
 	// Port 0 means a free port. An empty endpoint means that there is none.
 	Events, Replay string

@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -92,6 +93,9 @@ func (s *Sim) Listen() (err error) {
 	s.http, err = net.Listen("tcp", s.cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen for HTTP: %w", err)
+	}
+	if s.cfg.TLS != nil {
+		s.http = tls.NewListener(s.http, s.cfg.TLS)
 	}
 	if s.connector != nil {
 		s.transfer, err = net.Listen("tcp", s.cfg.KVTransfer)

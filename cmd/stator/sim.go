@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/enginesim"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
@@ -23,6 +24,10 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	name := f.String("name", "sim", "`name` of the engine in its log")
 	cfg := enginesim.Config{}
 	f.StringVar(&cfg.Listen, "listen-address", "127.0.0.1:8000", "`address` of the HTTP server")
+	var doors listen.Doors
+	f.StringVar(&doors.CertFile, "tls-cert", "", "`file` with the certificate of the HTTP server in PEM; it is read again when it changes")
+	f.StringVar(&doors.KeyFile, "tls-key", "", "`file` with the key of --tls-cert")
+	f.StringVar(&doors.ClientCAFile, "tls-client-ca", "", "`file` with the CA of clients' certificates; without it clients need none")
 	f.StringVar(&cfg.ModelName, "model", "sim", "`name` that clients use")
 	var aliases, adapters cli.List
 	f.Var(&aliases, "alias", "further `name` of the model; may be given more than once")
@@ -54,6 +59,15 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	log, err := lf.Logger(env.err)
 	if err != nil {
 		return err
+	}
+	if err := doors.Check(); err != nil {
+		return f.UsageError("%v", err)
+	}
+	if doors.CertFile != "" {
+		cfg.TLS, err = doors.ForServer(log, doors.ClientCAFile, "http/1.1")
+		if err != nil {
+			return err
+		}
 	}
 	cfg.KVTransferKind, err = fleet.ParseTransfer(*kind)
 	if err != nil || cfg.KVTransferKind == fleet.NoTransfer {

@@ -33,17 +33,27 @@ func (d *Doors) readTLS(log *slog.Logger, clientCA string, protocols ...string) 
 
 // encrypt returns a listener with TLS on ln. It closes ln when the files cannot be used.
 func (d *Doors) encrypt(ln net.Listener, log *slog.Logger, clientCA, protocol string) (net.Listener, error) {
-	loaded, err := d.readTLS(log, clientCA, protocol)
+	cfg, err := d.ForServer(log, clientCA, protocol)
 	if err != nil {
 		_ = ln.Close()
 		return nil, err
 	}
-	return tls.NewListener(ln, &tls.Config{
+	return tls.NewListener(ln, cfg), nil
+}
+
+// ForServer returns the TLS settings of a server that speaks one protocol of ALPN. With a clientCA, clients need a certificate of it. The
+// files are read again when they change.
+func (d *Doors) ForServer(log *slog.Logger, clientCA, protocol string) (*tls.Config, error) {
+	loaded, err := d.readTLS(log, clientCA, protocol)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
 		MinVersion: tls.VersionTLS12, // newTLS has the version that the listener really needs
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			return loaded.current(time.Now()), nil
 		},
-	}), nil
+	}, nil
 }
 
 // selfSign returns a listener with TLS on ln, whose certificate is made now. It closes ln on an error.

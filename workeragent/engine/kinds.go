@@ -16,7 +16,7 @@ import (
 // simulated runs the simulated engine, which is part of this program.
 func simulated(l Launch, port int, c *Command) error {
 	if err := l.refuseUnknownArgs("blocks", "engineSpeedup", "seed", "maxNumSeqs", "maxNumBatchedTokens", "startup",
-		"streamInterval", "tokenScale", "transfer"); err != nil {
+		"streamInterval", "tlsCert", "tlsClientCA", "tlsKey", "tokenScale", "transfer"); err != nil {
 		return err
 	}
 	blocks, err := l.number("blocks", 16384)
@@ -52,6 +52,7 @@ func simulated(l Launch, port int, c *Command) error {
 		"engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",
 		"maxNumBatchedTokens": "--max-num-batched-tokens",
 		"startup":             "--startup", "streamInterval": "--stream-interval", "tokenScale": "--token-scale",
+		"tlsCert": "--tls-cert", "tlsClientCA": "--tls-client-ca", "tlsKey": "--tls-key",
 	}
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
 		if v, ok := l.Args[key]; ok {
