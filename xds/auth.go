@@ -247,27 +247,11 @@ func buildJWKSClusters(a Auth) (list []*clusterv3.Cluster, err error) {
 			LoadAssignment: &endpointv3.ClusterLoadAssignment{
 				ClusterName: jwksCluster(i), Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{server}}},
 			},
-			TransportSocket: serverTLS(u.Hostname(), issuer.CAFile, &p),
+			TransportSocket: upstreamTLS(u.Hostname(), tlsv3.TlsParameters_TLSv1_2, verifiedByFile(u.Hostname(), issuer.CAFile), &p),
 		})
 		if p.err != nil {
 			return nil, p.err
 		}
 	}
 	return list, nil
-}
-
-// serverTLS returns the transport of a cluster whose server must have a certificate for a name, and asks for none.
-func serverTLS(name, caFile string, p *packer) *corev3.TransportSocket {
-	c := &tlsv3.UpstreamTlsContext{
-		Sni: name,
-		CommonTlsContext: &tlsv3.CommonTlsContext{ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{
-			// Without an authority Envoy would accept every certificate.
-			ValidationContext: &tlsv3.CertificateValidationContext{
-				TrustedCa: inFile(caFile), MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{dnsName(name)},
-			},
-		}},
-	}
-	return &corev3.TransportSocket{
-		Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.pack(c)},
-	}
 }

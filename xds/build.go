@@ -48,6 +48,10 @@ type Settings struct {
 	// ExtProcSecrets is the folder of secrets for connections to routers, as Envoys see it; see SecretFiles. Empty means
 	// no TLS. ExtProcServerName is the DNS name in the certificates of routers.
 	ExtProcSecrets, ExtProcServerName string
+	// EngineTLS has the certificates of connections to engines: no CA means no TLS. EngineServerName is the DNS name in the
+	// certificates of engines.
+	EngineTLS        PEMFiles
+	EngineServerName string
 	// Splits means that a model has prefill and decode workers. Relays are the relays of routers, ip:port: they are in the
 	// pools of such models, and get the requests that name them alone.
 	Splits bool
@@ -136,7 +140,7 @@ func buildTables(s Settings) (Resources, error) {
 
 	r := Resources{
 		Listeners: listeners,
-		Secrets:   pemSecrets(s.TLS, gatewayCASecret, gatewaySecret),
+		Secrets:   append(pemSecrets(s.TLS, gatewayCASecret, gatewaySecret), pemSecrets(s.EngineTLS, engineCASecret, engineSecret)...),
 		Routes:    []*routev3.RouteConfiguration{buildRoutes(s)},
 		Clusters:  []*clusterv3.Cluster{extproc, emptyCluster()},
 	}
@@ -147,7 +151,7 @@ func buildTables(s Settings) (Resources, error) {
 	}
 	r.Clusters = append(r.Clusters, jwks...)
 	for _, m := range s.Models {
-		pool, err := buildPool(m)
+		pool, err := buildPool(m, s)
 		if err != nil {
 			return Resources{}, fmt.Errorf("build pool of model %s: %w", m, err)
 		}

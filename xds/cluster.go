@@ -12,10 +12,12 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	maglevv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/maglev/v3"
 	overridev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
+	rawv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	metadatav3 "github.com/envoyproxy/go-control-plane/envoy/type/metadata/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -28,7 +30,7 @@ const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 // buildPool builds the cluster of one model. A request goes to the picked address. Without a pick, Maglev hashes
 // the affinity header, and requests without that header are spread by weight.
-func buildPool(model string) (*clusterv3.Cluster, error) {
+func buildPool(model string, s Settings) (*clusterv3.Cluster, error) {
 	var p packer
 
 	// Maglev moves few requests when workers change, and spreads the requests without a hash by weight.
@@ -64,7 +66,20 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 			}},
 		})},
 	}
+	if s.EngineTLS.CA != "" {
+		c.TransportSocket = s.engineTLS(&p)
+		plain := &corev3.TransportSocket{
+			Name:       "envoy.transport_sockets.raw_buffer",
+			ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.pack(&rawv3.RawBuffer{})},
+		}
+		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{{Name: "relay", Match: relayMark(), TransportSocket: plain}}
+	}
 	return c, p.err
+}
+
+// relayMark is the metadata of relays, which are in the pools of engines and speak no TLS themselves.
+func relayMark() *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{"relay": structpb.NewBoolValue(true)}}
 }
 
 // ejection keeps requests without a decision away from workers that Envoy cannot reach, that hang, or that answer 502, 503 or
@@ -283,8 +298,12 @@ func buildEndpoints(model string, workers []*fleet.Worker, relays []string, leav
 		}
 	}
 	if slices.ContainsFunc(workers, func(w *fleet.Worker) bool { return w.Role == fleet.Prefill }) {
+		workers := len(lb)
 		for _, relay := range relays {
 			add(relay, 1, corev3.HealthStatus_UNHEALTHY)
+		}
+		for _, relay := range lb[workers:] {
+			relay.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.transport_socket_match": relayMark()}}
 		}
 	}
 	for _, l := range leaving {

@@ -128,10 +128,14 @@ func (p *pool) nudge(e *endpointv3.ClusterLoadAssignment) {
 	if p.nudges == 0 || len(e.Endpoints[0].LbEndpoints) == 0 {
 		return
 	}
+	first := e.Endpoints[0].LbEndpoints[0]
+	if first.Metadata == nil {
+		first.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{}}
+	}
 	// Metadata of an endpoint under an unknown name has no effect in Envoy.
-	e.Endpoints[0].LbEndpoints[0].Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-		"stator.nudge": {Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(float64(p.nudges))}},
-	}}
+	first.Metadata.FilterMetadata["stator.nudge"] = &structpb.Struct{
+		Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(float64(p.nudges))},
+	}
 }
 
 // latest returns the later of two times.

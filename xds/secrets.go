@@ -13,12 +13,15 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Names of the secrets with which Envoys connect to the control plane and to routers, and of the ones that they show to clients.
+// Names of the secrets with which Envoys connect to the control plane and to routers, of the ones that they show to
+// clients, and of the ones with which they connect to engines.
 const (
 	caSecret        = "stator-ca"
 	clientSecret    = "stator-client"
 	gatewayCASecret = "stator-gateway-ca"
 	gatewaySecret   = "stator-gateway"
+	engineCASecret  = "stator-engine-ca"
+	engineSecret    = "stator-engine"
 )
 
 // The names that certificates of servers have by default. They do not depend on addresses.
@@ -94,9 +97,6 @@ func gatewayTLS(files PEMFiles, p *packer) *corev3.TransportSocket {
 	if files.Cert == "" {
 		return nil
 	}
-	served := func(name string) *tlsv3.SdsSecretConfig {
-		return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: adsSource()}
-	}
 	c := &tlsv3.DownstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
 		AlpnProtocols:                  []string{"h2", "http/1.1"},
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{served(gatewaySecret)},
@@ -112,6 +112,11 @@ func gatewayTLS(files PEMFiles, p *packer) *corev3.TransportSocket {
 	}
 }
 
+// served refers to a secret of this package's server.
+func served(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: adsSource()}
+}
+
 // dnsName matches the certificates for a DNS name.
 func dnsName(name string) *tlsv3.SubjectAltNameMatcher {
 	return &tlsv3.SubjectAltNameMatcher{SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: exactly(name)[0]}
@@ -123,27 +128,56 @@ const tlsSocket = "envoy.transport_sockets.tls"
 // clientTLS returns the transport of a cluster whose servers ask for a certificate. The certificate of a server must be
 // for serverName.
 func clientTLS(folder, serverName string, p *packer) *corev3.TransportSocket {
-	return &corev3.TransportSocket{
-		Name: tlsSocket,
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.pack(&tlsv3.UpstreamTlsContext{
-			Sni: serverName,
-			CommonTlsContext: &tlsv3.CommonTlsContext{
-				// By default Envoy's clients speak 1.2 at most.
-				TlsParams: &tlsv3.TlsParameters{
-					TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-				},
-				AlpnProtocols:                  []string{"h2"},
-				TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secretIn(folder, clientSecret)},
-				ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
-					CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-						// Every certificate of the CA would do without this, also another Envoy's certificate.
-						DefaultValidationContext: &tlsv3.CertificateValidationContext{
-							MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{dnsName(serverName)},
-						},
-						ValidationContextSdsSecretConfig: secretIn(folder, caSecret),
-					},
-				},
-			},
-		})},
+	c := verified(serverName, secretIn(folder, caSecret))
+	c.AlpnProtocols = []string{"h2"}
+	c.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secretIn(folder, clientSecret)}
+	return upstreamTLS(serverName, tlsv3.TlsParameters_TLSv1_3, c, p)
+}
+
+// engineTLS returns the transport of pools. The secrets come from this package's server and name files, so no key leaves the host of the
+// Envoy. The Envoy of an operator does not get them, and reads the files at its start alone.
+func (s *Settings) engineTLS(p *packer) *corev3.TransportSocket {
+	files := s.EngineTLS
+	c := verified(s.EngineServerName, served(engineCASecret))
+	if files.Cert != "" {
+		c.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{served(engineSecret)}
 	}
+	if s.ownEnvoy {
+		c = verifiedByFile(s.EngineServerName, files.CA)
+		if files.Cert != "" {
+			c.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: inFile(files.Cert), PrivateKey: inFile(files.Key)}}
+		}
+	}
+	return upstreamTLS(s.EngineServerName, tlsv3.TlsParameters_TLSv1_2, c, p)
+}
+
+// verified returns settings with which a server needs a certificate for a name, of an authority in a secret.
+func verified(serverName string, ca *tlsv3.SdsSecretConfig) *tlsv3.CommonTlsContext {
+	return &tlsv3.CommonTlsContext{ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
+		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+			// Every certificate of the CA would do without this, also another Envoy's certificate.
+			DefaultValidationContext: &tlsv3.CertificateValidationContext{
+				MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{dnsName(serverName)},
+			},
+			ValidationContextSdsSecretConfig: ca,
+		},
+	}}
+}
+
+// verifiedByFile is verified with an authority in a file.
+func verifiedByFile(serverName, caFile string) *tlsv3.CommonTlsContext {
+	return &tlsv3.CommonTlsContext{ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{
+		// Without an authority Envoy would accept every certificate.
+		ValidationContext: &tlsv3.CertificateValidationContext{
+			TrustedCa: inFile(caFile), MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{dnsName(serverName)},
+		},
+	}}
+}
+
+// upstreamTLS returns the transport of a cluster. By default Envoy's clients speak TLS 1.2 at most.
+func upstreamTLS(serverName string, least tlsv3.TlsParameters_TlsProtocol, c *tlsv3.CommonTlsContext, p *packer) *corev3.TransportSocket {
+	c.TlsParams = &tlsv3.TlsParameters{TlsMinimumProtocolVersion: least, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}
+	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{
+		TypedConfig: p.pack(&tlsv3.UpstreamTlsContext{Sni: serverName, CommonTlsContext: c}),
+	}}
 }

@@ -95,7 +95,7 @@ func TestSnippetRefusesBadSettings(t *testing.T) {
 
 // TestCommentsHaveTheirPlace: a comment on something that is not there is an error, and long texts are wrapped.
 func TestCommentsHaveTheirPlace(t *testing.T) {
-	c, err := buildPool("sim")
+	c, err := buildPool("sim", Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,5 +114,26 @@ func TestCommentsHaveTheirPlace(t *testing.T) {
 	}
 	if got := fmt.Sprintf("%q", wrap("a b\n  c d")); got != `"# a b\n#   c d"` {
 		t.Error(got)
+	}
+}
+
+// TestSnippetHasTLSToEngines: an Envoy of an operator has the certificates by their files, because it gets no secrets of Stator. Relays in its
+// pools speak no TLS.
+func TestSnippetHasTLSToEngines(t *testing.T) {
+	s := snippetSettings(newestVersion, "sim")
+	s.EngineTLS = PEMFiles{CA: "/tls/ca.crt", Cert: "/tls/tls.crt", Key: "/tls/tls.key"}
+	s.EngineServerName = "engines.example"
+	text, err := Snippet(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"filename: /tls/ca.crt", "filename: /tls/tls.crt", "filename: /tls/tls.key", "sni: engines.example",
+		"exact: engines.example", "relay: true", "type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the snippet lacks %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(string(text), "sds_config") {
+		t.Errorf("the snippet names a secret of Stator:\n%s", text)
 	}
 }

@@ -63,7 +63,7 @@ func TestFieldsOfVersions(t *testing.T) {
 // TestTrim removes a new field from a cluster in which it is packed twice, and nothing else.
 func TestTrim(t *testing.T) {
 	for v, want := range map[Version]bool{37: false, 38: true} {
-		c, err := buildPool("sim")
+		c, err := buildPool("sim", Settings{})
 		if err != nil {
 			t.Fatal(err)
 		}
