@@ -79,9 +79,11 @@ var allowed = map[string][]string{
 	"internal/kvsource": {"internal/backoff", "internal/engines", "internal/kv/kvevent"},
 	// Agents and routers publish the same metrics of the sources that they read.
 	"internal/kvsource/sources": {"internal/kvsource", "internal/metric"},
-	"internal/engineprobe":      {"internal/engines", "internal/fleet", "internal/metric"},
-	"internal/child":            {"internal/backoff"},
-	"internal/hub":              {"internal/backoff"},
+	"internal/engineprobe":      {"internal/enginetls", "internal/engines", "internal/fleet", "internal/metric"},
+	// Files are read again as the files of listeners are.
+	"internal/enginetls": {"internal/listen"},
+	"internal/child":     {"internal/backoff"},
+	"internal/hub":       {"internal/backoff"},
 	// Router, doctor and commands load models from the same paths.
 	// The command line names the nearest flag with the edit distance of the configuration.
 	"internal/cli":         {"internal/config"},
@@ -96,20 +98,20 @@ var allowed = map[string][]string{
 	// The server reads its certificate again as the other listeners do.
 	"bus": {"bus/busv1", "internal/backoff", "internal/listen", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	// Plans set weights and drains of workers.
-	"discovery/kubernetes": {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/listen", "internal/metric"},
-	"discovery":            {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
+	"discovery/kubernetes": {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/fleet", "internal/listen", "internal/metric"},
+	"discovery":            {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
 	// The page of decisions shows them as the decision log has them, and those of the agent and of Envoys their status.
 	// The stores of KV blocks are shown and changed by their keys.
-	"admin": {"discovery", "extproc/accesslog", "internal/configfile", "internal/engines", "workeragent", "kvbm", "internal/kv/block", "kvbm/node", "kvbm/peers", "xds", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel", "internal/route/decision", "internal/route/learned"},
+	"admin": {"internal/enginetls", "discovery", "extproc/accesslog", "internal/configfile", "internal/engines", "workeragent", "kvbm", "internal/kv/block", "kvbm/node", "kvbm/peers", "xds", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel", "internal/route/decision", "internal/route/learned"},
 
 	// The router process.
-	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/hub", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
+	"extproc": {"internal/enginetls", "extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/enginetls", "internal/grpcserve", "internal/hub", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
 		// It compares the fleet with the plan.
 		"internal/plan",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/route", "internal/route/..."},
 	// Requests to engines: those to prefill workers, and those that Envoy cannot send twice.
-	"extproc/prefill": {"internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request"},
-	"extproc/relay":   {"extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
+	"extproc/prefill": {"internal/enginetls", "internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request"},
+	"extproc/relay":   {"internal/enginetls", "extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
 	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric"},
 	"extproc/exchange": {"extproc/prefill", "extproc/quota", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
 		"internal/route/handoff", "internal/route/decision", "internal/route/request"},
@@ -119,7 +121,7 @@ var allowed = map[string][]string{
 	"extproc/answers":   {"extproc/messages", "internal/fleet", "internal/metric", "internal/route/decision", "internal/route/pick"},
 	"extproc/messages":  {"internal/envoynames"},
 	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/metric"},
-	"extproc/sockets":   {"internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
+	"extproc/sockets":   {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
 	"planner":                    {"internal/plan", "internal/perfmodel", "internal/plan/...", "internal/fleet", "internal/metric", "internal/route/peers", "bus"},
@@ -131,7 +133,7 @@ var allowed = map[string][]string{
 	// The Wasm filter connects the keys with Envoy, and the header's name is that of Envoy's configuration.
 	"wasm/filter": {"wasm/affinity", "internal/envoynames"},
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.
-	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/engines", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
+	"workeragent": {"internal/enginetls", "workeragent/...", "internal/backoff", "internal/child", "internal/engines", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},
 	// The store decides by the same rule as the simulator, and names tiers as routers do.
 	"kvbm":         {"internal/fleet", "internal/kv/onboard", "internal/kv/block", "kvbm/disk", "kvbm/object", "kvbm/pool"},
@@ -160,7 +162,7 @@ var allowed = map[string][]string{
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login. It compares an Envoy with the names and versions of the configurations that xds writes.
 	// It reads the pools of a cluster, and the names of transfers that need the relay.
-	"doctor": {"bus", "discovery/kubernetes", "internal/route/handoff", "xds", "internal/adminclient", "internal/backoff", "internal/config", "internal/engines", "internal/engineprobe", "internal/envoynames", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
+	"doctor": {"internal/enginetls", "bus", "discovery/kubernetes", "internal/route/handoff", "xds", "internal/adminclient", "internal/backoff", "internal/config", "internal/engines", "internal/engineprobe", "internal/envoynames", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
 		"internal/prompt/openai"},
 }
 
@@ -169,7 +171,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/grpcserve", "internal/hub", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/plansettings", "internal/advise"}
+var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/enginetls", "internal/grpcserve", "internal/hub", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/plansettings", "internal/advise"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

@@ -23,7 +23,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite docs/architecture.md instead 
 var floors = [][]string{
 	{"internal/fleet", "internal/backoff", "internal/envoynames", "internal/grpcserve", "internal/listen", "internal/metric", "internal/models",
 		"internal/prefetch", "internal/jsonscan"},
-	{"internal/perfmodel", "internal/kv", "internal/child", "internal/engines", "internal/adminclient", "internal/hub"},
+	{"internal/perfmodel", "internal/kv", "internal/child", "internal/enginetls", "internal/engines", "internal/adminclient", "internal/hub"},
 	{"internal/prompt", "internal/kvsource", "internal/engineprobe", "internal/plan", "nixl"},
 	{"internal/route", "internal/modelfile", "internal/promptlines"},
 	{"internal/config", "internal/decisionlog"},

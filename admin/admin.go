@@ -22,6 +22,7 @@ import (
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/decisionlog"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
@@ -57,6 +58,8 @@ type Sources struct {
 	Promises func() []drift.WorkerStats
 	// XDS returns the status of this process's control plane: the resources that it has sent to Envoys.
 	XDS func() xds.Status
+	// Engines makes the connections to engines; nil makes them without TLS.
+	Engines *enginetls.Client
 	// Agent returns the engines of the agent of this process.
 	Agent func() []workeragent.EngineStatus
 	// Drains are operators' drains of the fleet's workers. OnBus means that other processes have the same.

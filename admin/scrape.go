@@ -33,14 +33,15 @@ func (s Sources) addScrapes(p *pages) {
 	if s.Fleet != nil {
 		p.addPage(pathTargets, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("content-type", "application/json")
-			_ = json.NewEncoder(w).Encode(targets(s.Fleet())) // an error means that the client has gone
+			_ = json.NewEncoder(w).Encode(targets(s.Fleet(), s.Engines != nil)) // an error means that the client has gone
 		})
 	}
 
 	if s.Agent != nil {
+		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, DialContext: s.Engines.Dial(scrapeTimeout)}}
 		p.addPage(pathEngines, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("content-type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-			writeFamilies(w, scrapeEngines(r.Context(), s.Agent()))
+			writeFamilies(w, scrapeEngines(r.Context(), client, s.Agent()))
 		})
 	}
 
@@ -66,16 +67,20 @@ type target struct {
 }
 
 // targets lists the engines that publish metrics.
-func targets(f *fleet.Snapshot) []target {
+func targets(f *fleet.Snapshot, isTLS bool) []target {
 	out := []target{}
 	for _, w := range f.Workers {
 		path := metricsPath(w.Engine)
 		if w.Address == "" || path == "" {
 			continue
 		}
-		out = append(out, target{[]string{w.Address}, map[string]string{
+		labels := map[string]string{
 			"__metrics_path__": path, "worker": w.Name, "model": w.Model, "engine": w.Engine, "role": w.Role.String(),
-		}})
+		}
+		if isTLS {
+			labels["__scheme__"] = "https"
+		}
+		out = append(out, target{[]string{w.Address}, labels})
 	}
 	return out
 }
@@ -91,7 +96,7 @@ func metricsPath(engine string) string {
 
 // scrapeEngines reads the metrics of the engines at once, and gives each sample the labels worker and model. An engine that does not
 // answer is left out: stator_agent_workers shows it.
-func scrapeEngines(ctx context.Context, list []workeragent.EngineStatus) []*dto.MetricFamily {
+func scrapeEngines(ctx context.Context, client *http.Client, list []workeragent.EngineStatus) []*dto.MetricFamily {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	pages := make([]map[string]*dto.MetricFamily, len(list))
@@ -103,7 +108,7 @@ func scrapeEngines(ctx context.Context, list []workeragent.EngineStatus) []*dto.
 			continue
 		}
 		all.Go(func() {
-			pages[i] = scrape(ctx, "http://"+e.Address+path)
+			pages[i] = scrape(ctx, client, "http://"+e.Address+path)
 			label(pages[i], map[string]string{"worker": e.Worker, "model": e.Model})
 		})
 	}
@@ -112,12 +117,12 @@ func scrapeEngines(ctx context.Context, list []workeragent.EngineStatus) []*dto.
 }
 
 // scrape reads a page of metrics; nil if that fails.
-func scrape(ctx context.Context, url string) map[string]*dto.MetricFamily {
+func scrape(ctx context.Context, client *http.Client, url string) map[string]*dto.MetricFamily {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil
 	}

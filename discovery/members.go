@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 )
@@ -20,6 +21,8 @@ type MembersConfig struct {
 	// Listed are the workers of the configuration.
 	Listed []fleet.Worker
 	Log    *slog.Logger
+	// Engines makes the connections to engines; nil makes them without TLS.
+	Engines *enginetls.Client
 	// Metrics registers the metrics of plans and probes; nil for none.
 	Metrics prometheus.Registerer
 
@@ -64,7 +67,7 @@ func (m *Members) Run(ctx context.Context) {
 		Resolve(ctx, ResolveConfig{Listed: m.Listed, Log: m.cfg.Log, Later: m.cfg.Later, Moved: m.cfg.Moved})
 	})
 	all.Go(func() {
-		Probe(ctx, ProbeConfig{Fleet: m.cfg.Fleet, Log: m.cfg.Log, Metrics: m.cfg.Metrics, Died: m.cfg.Died})
+		Probe(ctx, ProbeConfig{Fleet: m.cfg.Fleet, Log: m.cfg.Log, Engines: m.cfg.Engines, Metrics: m.cfg.Metrics, Died: m.cfg.Died})
 	})
 	all.Wait()
 }

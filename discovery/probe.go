@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/engineprobe"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 )
@@ -43,6 +44,8 @@ var pauses = [fleet.HealthStates]time.Duration{
 type ProbeConfig struct {
 	Fleet *fleet.Fleet
 	Log   *slog.Logger
+	// Engines makes the connections to engines; nil makes them without TLS.
+	Engines *enginetls.Client
 	// Metrics registers the metrics of the probes; nil for none.
 	Metrics prometheus.Registerer
 	// Died is called when the engine of a worker that is down refuses connections, or answers with an error: its
@@ -54,8 +57,10 @@ type ProbeConfig struct {
 func Probe(ctx context.Context, cfg ProbeConfig) {
 	p := &prober{
 		ProbeConfig: cfg, slots: make(chan struct{}, askedAtOnce),
-		client: &http.Client{Timeout: askTime, Transport: &http.Transport{DisableKeepAlives: true}},
-		kept:   &http.Client{Timeout: askTime, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second}},
+		client: &http.Client{Timeout: askTime, Transport: &http.Transport{DisableKeepAlives: true, DialContext: cfg.Engines.Dial(askTime)}},
+		kept: &http.Client{Timeout: askTime, Transport: &http.Transport{
+			MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second, DialContext: cfg.Engines.Dial(askTime),
+		}},
 	}
 	p.register()
 

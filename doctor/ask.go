@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/backoff"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/metric"
 )
 
@@ -30,8 +31,18 @@ const Timeout = 5 * time.Second
 // dialTimeout bounds connecting to the bus.
 const dialTimeout = 3 * time.Second
 
-// engineClient asks engines.
-var engineClient = &http.Client{Timeout: Timeout}
+// engineAt is the HTTP server of an engine, and a client for it.
+type engineAt struct {
+	client  *http.Client
+	inClear bool   // the client speaks no TLS
+	base    string // of the server's URLs
+}
+
+// newEngineAt returns a client that asks engines. It uses no proxy, as routers use none.
+func newEngineAt(engines *enginetls.Client) engineAt {
+	client := &http.Client{Timeout: Timeout, Transport: &http.Transport{DialContext: engines.Dial(Timeout)}}
+	return engineAt{client: client, inClear: engines == nil}
+}
 
 // observe asks the router, the bus and all workers. Workers are asked at the same time.
 func observe(ctx context.Context, cfg Config) *observation {
@@ -44,7 +55,7 @@ func observe(ctx context.Context, cfg Config) *observation {
 	o.workers = workersOf(cfg.Fleet, o.router.fleet.Ranks)
 
 	began := time.Now()
-	o.askWorkers(ctx, cfg.Wait)
+	o.askWorkers(ctx, newEngineAt(cfg.Engines), cfg.Wait)
 	if o.busURL != "" {
 		o.busErr = dial(ctx, o.busURL)
 	}
@@ -58,7 +69,7 @@ func observe(ctx context.Context, cfg Config) *observation {
 	return o
 }
 
-func (o *observation) askWorkers(ctx context.Context, wait time.Duration) {
+func (o *observation) askWorkers(ctx context.Context, at engineAt, wait time.Duration) {
 	var running sync.WaitGroup
 	defer running.Wait()
 
@@ -68,7 +79,7 @@ func (o *observation) askWorkers(ctx context.Context, wait time.Duration) {
 		running.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			w.askEngine(ctx, o.model(w.model), wait)
+			w.askEngine(ctx, at, o.model(w.model), wait)
 		})
 	}
 }

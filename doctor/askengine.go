@@ -13,6 +13,7 @@ import (
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/engines"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
@@ -85,8 +86,8 @@ func loadModel(ctx context.Context, m *config.Model) modelSeen {
 }
 
 // askEngine asks one engine, and then reads the sockets of its ranks at the same time.
-func (w *workerSeen) askEngine(ctx context.Context, m *modelSeen, wait time.Duration) {
-	w.engine = askEngine(ctx, w, m)
+func (w *workerSeen) askEngine(ctx context.Context, at engineAt, m *modelSeen, wait time.Duration) {
+	w.engine = askEngine(ctx, at, w, m)
 	w.askTransfer(ctx)
 
 	endpoints := w.endpoints()
@@ -115,21 +116,24 @@ func (w *workerSeen) askTransfer(ctx context.Context) {
 }
 
 // askEngine reads an engine's properties from its HTTP server.
-func askEngine(ctx context.Context, w *workerSeen, m *modelSeen) engineSeen {
+func askEngine(ctx context.Context, at engineAt, w *workerSeen, m *modelSeen) engineSeen {
 	var e engineSeen
-	base := "http://" + w.address
+	at.base = "http://" + w.address
 	var list struct{ Data []servedModel }
-	e.clockAhead, e.err = getJSON(ctx, engineClient, base+"/v1/models", &list)
+	e.clockAhead, e.err = getJSON(ctx, at.client, at.base+"/v1/models", &list)
 	if e.err != nil {
+		ctx, cancel := context.WithTimeout(ctx, Timeout)
+		defer cancel()
+		e.needsTLS = at.inClear && enginetls.IsServed(ctx, w.address)
 		return e
 	}
 	e.served = list.Data
 
 	model := e.servedName(m)
-	e.askMetrics(ctx, base, w.kind, model)
-	e.sources, e.sourcesErr = kvsource.Discover(ctx, engineClient, base)
-	e.askOptions(ctx, base, w.kind, model)
-	e.tokens = tokenizeThere(ctx, base, w.kind, model)
+	e.askMetrics(ctx, at, w.kind, model)
+	e.sources, e.sourcesErr = kvsource.Discover(ctx, at.client, at.base)
+	e.askOptions(ctx, at, w.kind, model)
+	e.tokens = tokenizeThere(ctx, at, w.kind, model)
 	return e
 }
 
@@ -147,7 +151,7 @@ func (e *engineSeen) servedName(m *modelSeen) string {
 }
 
 // tokenizeThere has the engine tokenize the samples. Samples that it cannot tokenize have no tokens. It returns nil if the engine fails.
-func tokenizeThere(ctx context.Context, base string, kind *engines.Kind, model string) [][]uint32 {
+func tokenizeThere(ctx context.Context, at engineAt, kind *engines.Kind, model string) [][]uint32 {
 	name, _ := json.Marshal(model)
 	var all [][]uint32
 	for i, members := range sampleRequests() {
@@ -161,7 +165,7 @@ func tokenizeThere(ctx context.Context, base string, kind *engines.Kind, model s
 			body = fmt.Sprintf(`{"content": %s, "add_special": true, "parse_special": true}`, text)
 		}
 
-		tokens, err := tokenizeOne(ctx, base, body)
+		tokens, err := tokenizeOne(ctx, at, body)
 		status := statusError{}
 		if errors.As(err, &status) && (status.status == http.StatusNotFound || isChat(i)) {
 			tokens, err = nil, nil
@@ -174,8 +178,8 @@ func tokenizeThere(ctx context.Context, base string, kind *engines.Kind, model s
 	return all
 }
 
-func tokenizeOne(ctx context.Context, base, body string) ([]uint32, error) {
-	answer, _, err := request(ctx, engineClient, http.MethodPost, base+"/tokenize", []byte(body))
+func tokenizeOne(ctx context.Context, at engineAt, body string) ([]uint32, error) {
+	answer, _, err := request(ctx, at.client, http.MethodPost, at.base+"/tokenize", []byte(body))
 	if err != nil {
 		return nil, err
 	}

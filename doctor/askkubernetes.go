@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -45,7 +46,7 @@ type answerSeen struct {
 }
 
 // askCluster reads the pools of a namespace and asks their engines what they are. It returns the configuration of a router of them, too.
-func askCluster(ctx context.Context, at *Cluster, base *config.Config) (*clusterSeen, *config.Config) {
+func askCluster(ctx context.Context, client *http.Client, at *Cluster, base *config.Config) (*clusterSeen, *config.Config) {
 	ctx, cancel := context.WithTimeout(ctx, kubernetesTimeout)
 	defer cancel()
 	c := &clusterSeen{namespace: at.Namespace, service: at.Service, answers: map[kubernetes.Endpoint]answerSeen{}}
@@ -64,7 +65,7 @@ func askCluster(ctx context.Context, at *Cluster, base *config.Config) (*cluster
 		}
 	}
 
-	c.identify(ctx)
+	c.identify(ctx, client)
 	with, err := base.With(c.workers())
 	c.refused, c.found = err, with.Found
 	c.unread = map[string]bool{}
@@ -75,7 +76,7 @@ func askCluster(ctx context.Context, at *Cluster, base *config.Config) (*cluster
 }
 
 // identify asks the engines of all pools what they are, some at a time.
-func (c *clusterSeen) identify(ctx context.Context) {
+func (c *clusterSeen) identify(ctx context.Context, client *http.Client) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	var mu sync.Mutex
@@ -83,7 +84,7 @@ func (c *clusterSeen) identify(ctx context.Context) {
 	ask := func(e kubernetes.Endpoint) {
 		slots <- struct{}{}
 		defer func() { <-slots }()
-		id, err := engineprobe.Identify(ctx, engineClient, e.Address)
+		id, err := engineprobe.Identify(ctx, client, e.Address)
 		mu.Lock()
 		defer mu.Unlock()
 		c.answers[e] = answerSeen{id, err}
@@ -131,7 +132,8 @@ func (c *clusterSeen) workers() (all []config.Found) {
 
 // examineCluster looks at the pools of a cluster, and at their engines in the way in which those of a router are looked at.
 func examineCluster(ctx context.Context, cfg Config) Diagnosis {
-	c, fleetOf := askCluster(ctx, cfg.Kubernetes, cfg.Fleet)
+	at := newEngineAt(cfg.Engines)
+	c, fleetOf := askCluster(ctx, at.client, cfg.Kubernetes, cfg.Fleet)
 	d := diagnoseCluster(c)
 	if len(c.found) == 0 {
 		return d
@@ -152,7 +154,7 @@ func examineCluster(ctx context.Context, cfg Config) Diagnosis {
 			role: w.Role.String(), transfer: w.Transfer.String(), transferAt: w.TransferAt,
 		})
 	}
-	o.askWorkers(ctx, cfg.Wait)
+	o.askWorkers(ctx, at, cfg.Wait)
 	ofEngines := diagnose(o)
 	d.Checks += ofEngines.Checks
 	d.Workers = ofEngines.Workers

@@ -33,8 +33,8 @@ type optionsSeen struct {
 }
 
 // askMetrics reads an engine's metrics.
-func (e *engineSeen) askMetrics(ctx context.Context, base string, kind *engines.Kind, model string) {
-	page, err := readMetrics(ctx, engineClient, base+"/metrics")
+func (e *engineSeen) askMetrics(ctx context.Context, at engineAt, kind *engines.Kind, model string) {
+	page, err := readMetrics(ctx, at.client, at.base+"/metrics")
 	marker := kind.Metrics.Marker
 	status := statusError{}
 	switch {
@@ -70,32 +70,32 @@ func (e *engineSeen) readVLLM(page metric.Samples) {
 }
 
 // askOptions reads the pages that the kind of engine has for its options. An engine without a page reports nothing.
-func (e *engineSeen) askOptions(ctx context.Context, base string, kind *engines.Kind, model string) {
+func (e *engineSeen) askOptions(ctx context.Context, at engineAt, kind *engines.Kind, model string) {
 	e.workers = -1
 	switch kind.Pages {
 	case engines.VLLMPages:
-		e.askVersion(ctx, base)
+		e.askVersion(ctx, at)
 		e.replayOff = e.sourcesErr == nil && len(e.sources) > 0 && e.sources[0].Replay == ""
 	case engines.SGLangPages:
-		e.askSGLang(ctx, base)
+		e.askSGLang(ctx, at)
 	case engines.TRTLLMPages:
-		e.askVersion(ctx, base)
+		e.askVersion(ctx, at)
 		// GET /metrics would take the statistics away from other readers.
-		if page, err := readMetrics(ctx, engineClient, base+kind.Metrics.Path); err == nil {
+		if page, err := readMetrics(ctx, at.client, at.base+kind.Metrics.Path); err == nil {
 			e.hasServed = page.Sum("trtllm_request_success_total") > 0
 		}
 	case engines.LlamaPages:
-		e.askLlama(ctx, base)
+		e.askLlama(ctx, at)
 	case engines.DynamoPages:
-		e.askFrontend(ctx, base, model)
+		e.askFrontend(ctx, at, model)
 	}
 }
 
-func (e *engineSeen) askVersion(ctx context.Context, base string) {
+func (e *engineSeen) askVersion(ctx context.Context, at engineAt) {
 	var answer struct {
 		Version string `json:"version"`
 	}
-	if _, err := getJSON(ctx, engineClient, base+"/version", &answer); err == nil {
+	if _, err := getJSON(ctx, at.client, at.base+"/version", &answer); err == nil {
 		e.version = answer.Version
 	}
 }
@@ -109,11 +109,11 @@ type sglangInfo struct {
 	Mode         string          `json:"disaggregation_mode"`
 }
 
-func (e *engineSeen) askSGLang(ctx context.Context, base string) {
+func (e *engineSeen) askSGLang(ctx context.Context, at engineAt) {
 	var info sglangInfo
-	_, err := getJSON(ctx, engineClient, base+"/get_server_info", &info)
+	_, err := getJSON(ctx, at.client, at.base+"/get_server_info", &info)
 	if status := (statusError{}); errors.As(err, &status) && status.status == http.StatusNotFound {
-		_, err = getJSON(ctx, engineClient, base+"/server_info", &info) // its name in later versions
+		_, err = getJSON(ctx, at.client, at.base+"/server_info", &info) // its name in later versions
 	}
 	if err != nil {
 		return
@@ -144,7 +144,7 @@ const (
 	maxTokens = 1 << 30
 )
 
-func (e *engineSeen) askLlama(ctx context.Context, base string) {
+func (e *engineSeen) askLlama(ctx context.Context, at engineAt) {
 	var props struct {
 		Slots    int    `json:"total_slots"`
 		Build    string `json:"build_info"`
@@ -152,7 +152,7 @@ func (e *engineSeen) askLlama(ctx context.Context, base string) {
 			Context int `json:"n_ctx"`
 		} `json:"default_generation_settings"`
 	}
-	if _, err := getJSON(ctx, engineClient, base+"/props", &props); err != nil {
+	if _, err := getJSON(ctx, at.client, at.base+"/props", &props); err != nil {
 		return
 	}
 	e.version = props.Build
@@ -162,7 +162,7 @@ func (e *engineSeen) askLlama(ctx context.Context, base string) {
 }
 
 // askFrontend counts the workers behind a frontend of Dynamo, which answers 404 if there are none.
-func (e *engineSeen) askFrontend(ctx context.Context, base, model string) {
+func (e *engineSeen) askFrontend(ctx context.Context, at engineAt, model string) {
 	if model == "" {
 		e.workers = 0
 		return
@@ -174,7 +174,7 @@ func (e *engineSeen) askFrontend(ctx context.Context, base, model string) {
 			} `json:"worker_types"`
 		} `json:"namespaces"`
 	}
-	_, err := getJSON(ctx, engineClient, fmt.Sprintf("%s/v1/models/%s/ready", base, url.PathEscape(model)), &answer)
+	_, err := getJSON(ctx, at.client, fmt.Sprintf("%s/v1/models/%s/ready", at.base, url.PathEscape(model)), &answer)
 	if status := (statusError{}); errors.As(err, &status) && status.status == http.StatusNotFound {
 		e.workers = 0
 		return

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/engines"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -246,13 +248,24 @@ func eachRead(o *observation, check func(w *workerSeen, m *modelSeen) (Finding, 
 
 func checkEngine(o *observation) (found []Finding) {
 	for _, w := range o.workers {
-		if w.engine.err != nil {
-			found = append(found, Finding{
-				Subject: "worker " + w.name, What: fmt.Sprintf("its engine at %s does not answer /v1/models: %v", w.address, w.engine.err),
-				Why:    "requests sent there fail or wait",
-				Remedy: "start the engine, or correct the worker's address",
-			})
+		if w.engine.err == nil {
+			continue
 		}
+		f := Finding{
+			Subject: "worker " + w.name, What: fmt.Sprintf("its engine at %s does not answer /v1/models: %v", w.address, w.engine.err),
+			Why:    "requests sent there fail or wait",
+			Remedy: "start the engine, or correct the worker's address",
+		}
+		var refused *enginetls.Error
+		switch {
+		case errors.As(w.engine.err, &refused):
+			f.What = fmt.Sprintf("there is no connection to its engine at %s: %s (%v)", w.address, refused.What, refused.Err)
+			f.Remedy = refused.Remedy
+		case w.engine.needsTLS:
+			f.What = fmt.Sprintf("its engine at %s speaks TLS, and the configuration has no engineTLS", w.address)
+			f.Remedy = "set engineTLS.caFile to the authority of its certificate, and engineTLS.serverName to a DNS name in it"
+		}
+		found = append(found, f)
 	}
 	return found
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/engines"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
@@ -131,6 +132,10 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"model-files", func(o *observation) { setSample(o, 1, "stator_extproc_model_without_files", "model", "m") },
 			[]string{"model m: the router does not have its files", "/readyz"}},
 		{"engine", func(o *observation) { o.workers[1].engine = engineSeen{err: broken} }, []string{"worker b: its engine at b:8000 does not answer"}},
+		{"engine", func(o *observation) { o.workers[1].engine = engineSeen{err: broken, needsTLS: true} }, []string{"worker b: its engine at b:8000 speaks TLS, and the configuration has no engineTLS", "set engineTLS.caFile"}},
+		{"engine", func(o *observation) {
+			o.workers[1].engine = engineSeen{err: &enginetls.Error{What: "the engine speaks no TLS", Remedy: "remove engineTLS", Err: broken}}
+		}, []string{"worker b: there is no connection to its engine at b:8000: the engine speaks no TLS (broken)", "remove engineTLS"}},
 		{"served-name", func(o *observation) { o.workers[0].engine.served = []servedModel{{ID: "other"}} }, []string{"worker a: it serves other and not m", "--served-model-name m"}},
 		{"", func(o *observation) {
 			o.workers[0].engine.served = []servedModel{{ID: "x", MaxLen: 1}, {ID: "alias", MaxLen: 4096}}

@@ -9,12 +9,15 @@ import (
 
 	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/enginetls"
 )
 
 // Config names the fleet to look at.
 type Config struct {
 	// Fleet is the configuration that the router runs with.
 	Fleet *config.Config
+	// Engines makes the connections to engines; nil makes them without TLS.
+	Engines *enginetls.Client
 	// AdminAddress is the address of the router's admin port, for texts. Admin asks it.
 	AdminAddress string
 	// Agents are the admin ports of agents. An agent in the router's process need not be named.

@@ -96,7 +96,7 @@ func TestCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := &Cluster{Client: client, Namespace: "llm", Service: "stator"}
-		seen, _ := askCluster(t.Context(), at, config.Default())
+		seen, _ := askCluster(t.Context(), http.DefaultClient, at, config.Default())
 		var b strings.Builder
 		diagnoseCluster(seen).Print(&b)
 		return strings.NewReplacer(strconv.Itoa(port), "PORT").Replace(b.String())

@@ -135,6 +135,7 @@ type engineSeen struct {
 	sources       []kvsource.Socket // event sockets that it reports
 	sourcesErr    error
 	clockAhead    time.Duration // of our clock
+	needsTLS      bool          // it does not answer without TLS, and speaks it
 }
 
 // servedModel is an entry of an engine's /v1/models.

@@ -49,11 +49,11 @@ func TestWhatEnginesShowOfTransfers(t *testing.T) {
 		"/metrics":     "vllm:num_requests_running 0\nvllm:nixl_num_failed_transfers_total 0\n",
 	})
 	w := workerSeen{address: at, kind: engines.SGLang}
-	if e := askEngine(t.Context(), &w, nil); e.err != nil || e.mode != "prefill" || e.transferSeen || e.version != "0.5.23" {
+	if e := askEngine(t.Context(), newEngineAt(nil), &w, nil); e.err != nil || e.mode != "prefill" || e.transferSeen || e.version != "0.5.23" {
 		t.Errorf("SGLang: %+v", e)
 	}
 	w.kind = engines.VLLM
-	if e := askEngine(t.Context(), &w, nil); e.err != nil || e.served[0].Root != "/models/m" || !e.transferSeen || e.transfer != fleet.TransferNixl {
+	if e := askEngine(t.Context(), newEngineAt(nil), &w, nil); e.err != nil || e.served[0].Root != "/models/m" || !e.transferSeen || e.transfer != fleet.TransferNixl {
 		t.Errorf("vLLM: %+v", e)
 	}
 }

@@ -23,6 +23,8 @@ const (
 	maxAdapterLoads = 4
 	// adapterLoadTime bounds one load. An engine may download the adapter.
 	adapterLoadTime = 2 * time.Minute
+	// adapterDialTime bounds the connection for it.
+	adapterDialTime = 5 * time.Second
 	// adapterSettle is the time after a load in which no other load of the same adapter begins: the list of the engine must be read first,
 	// and an agent's lease be renewed.
 	adapterSettle = 10 * time.Second
@@ -58,11 +60,13 @@ type adapterLoad struct {
 	retry    backoff.Backoff
 }
 
-func newAdapterLoads(log *slog.Logger, f *fleet.Fleet, reg prometheus.Registerer, pathOf func(string) (model, path string)) *adapterLoads {
+func newAdapterLoads(cfg *Config, f *fleet.Fleet, pathOf func(string) (model, path string)) *adapterLoads {
 	l := &adapterLoads{
-		log: log, fleet: f, pathOf: pathOf, wanted: make(chan string, 64),
-		client: &http.Client{Timeout: adapterLoadTime, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}},
-		results: metric.For(reg, "extproc").Counters("adapter_loads_total",
+		log: cfg.Log, fleet: f, pathOf: pathOf, wanted: make(chan string, 64),
+		client: &http.Client{Timeout: adapterLoadTime, Transport: &http.Transport{
+			MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute, DialContext: cfg.Engines.Dial(adapterDialTime),
+		}},
+		results: metric.For(cfg.Metrics, "extproc").Counters("adapter_loads_total",
 			"LoRA adapters that engines were asked to load because a request came for them: loaded, or failed.", "result"),
 	}
 	for _, result := range []string{"loaded", "failed"} {

@@ -60,11 +60,11 @@ func (r *Router) newDoors(cfg Config) {
 		feedback = &watcher{log: r.decisionLog}
 	}
 	d.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
-		Prefills: prefill.New(prefill.Config{Router: r.routes, Log: cfg.Log, Metrics: cfg.Metrics}),
+		Prefills: prefill.New(prefill.Config{Router: r.routes, Log: cfg.Log, Metrics: cfg.Metrics, Engines: cfg.Engines}),
 		Router:   r.routes, Started: time.Now(), Feedback: feedback, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
 		TenantKey: cfg.TenantKey, Shadow: cfg.Shadow, Routers: func() int { return 1 + r.peers.Live() },
 	})
-	d.relay = relay.New(relay.Config{Requests: d.requests, Log: cfg.Log, Metrics: cfg.Metrics})
+	d.relay = relay.New(relay.Config{Requests: d.requests, Log: cfg.Log, Metrics: cfg.Metrics, Engines: cfg.Engines})
 	d.stream = stream.NewServer(d.requests, cfg.Log, cfg.Metrics)
 
 	options := append(stream.Options(config.MaxBodyBytes), d.endings.Option())

@@ -26,7 +26,7 @@ func (r *Router) addListedWorkers(cfg Config) error {
 		return err
 	}
 	r.members, err = discovery.NewMembers(discovery.MembersConfig{
-		Fleet: r.fleet, Listed: workers, Log: r.log, Metrics: cfg.Metrics,
+		Fleet: r.fleet, Listed: workers, Log: r.log, Engines: cfg.Engines, Metrics: cfg.Metrics,
 		Settle: settleTime, Later: addedLater, Moved: r.workersMoved, Died: r.forgetCache,
 	})
 	if err != nil {
@@ -34,7 +34,7 @@ func (r *Router) addListedWorkers(cfg Config) error {
 	}
 
 	r.sockets, err = sockets.New(sockets.Config{
-		Fleet: r.fleet, Feed: r.feed, Log: r.log, Sources: sources.Register(cfg.Metrics, "sockets"),
+		Fleet: r.fleet, Feed: r.feed, Log: r.log, Engines: cfg.Engines, Sources: sources.Register(cfg.Metrics, "sockets"),
 		Load: r.applyListedLoad, Restarted: r.forgetCache, Take: r.takeIndex,
 	}, r.members.Workers())
 	return err

@@ -23,6 +23,7 @@ import (
 	"github.com/stator-project/stator/extproc/sockets"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/decisionlog"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/internal/kv/drift"
@@ -39,6 +40,8 @@ type Config struct {
 	// Router.Reload.
 	Settings *config.Config
 	Log      *slog.Logger
+	// Engines makes the connections to engines; nil makes them without TLS.
+	Engines *enginetls.Client
 	// Relay is the listener of the relay, which Run serves; nil for none. Envoys must reach its address as it is.
 	Relay net.Listener
 	// Shadow means that the router decides about copies of requests, and that none of them goes where it sends them. Its decision log has
@@ -95,7 +98,7 @@ func New(cfg Config) (*Router, error) {
 	}
 	r.models = newCatalog(r.state, cfg.Metrics)
 	r.state.init(settings, r.replica, r.models.blockSize)
-	r.loads = newAdapterLoads(cfg.Log, r.fleet, cfg.Metrics, r.models.adapterPath)
+	r.loads = newAdapterLoads(&cfg, r.fleet, r.models.adapterPath)
 
 	var err error
 	r.decisionLog, r.decisionFile, err = newDecisionLog(&settings.Decisions, cfg.Log, cfg.Metrics)

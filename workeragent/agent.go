@@ -13,6 +13,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/backoff"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kvsource/sources"
 	"github.com/stator-project/stator/internal/metric"
@@ -35,6 +36,8 @@ type Config struct {
 	Bus     *bus.Bus
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	// Engines makes the connections to engines; nil makes them without TLS.
+	Engines *enginetls.Client
 	// IndexBytes bounds the memory of the index of the engines' caches, from which a router that
 	// starts late gets a snapshot; default 256 MiB. Snapshots that are being pulled use as much again
 	// at most.

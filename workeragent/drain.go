@@ -167,7 +167,7 @@ func (d *drainLooks) step(ctx context.Context, o orders, now time.Time) drainRes
 	}
 
 	if d.probe == nil {
-		d.probe = engineprobe.New(d.launch.Kind, address)
+		d.probe = engineprobe.New(d.launch.Kind, address, d.agent.cfg.Engines)
 	}
 	if !d.probe.ReadsLoad() {
 		return d.stepBlind(o, took)

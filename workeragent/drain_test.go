@@ -274,7 +274,7 @@ func TestPrefillWorkerIsIdle(t *testing.T) {
 	} {
 		usage.Store(c.usage)
 		s := newSupervisor(engine.Launch{Name: "w", Role: c.role}, &Agent{cfg: Config{Log: new(testkit.Log).Logger()}})
-		d := &drainLooks{supervisor: s, probe: engineprobe.New("vllm", srv.Listener.Addr().String())}
+		d := &drainLooks{supervisor: s, probe: engineprobe.New("vllm", srv.Listener.Addr().String(), nil)}
 		if got := d.isIdle(t.Context()); got != c.want {
 			t.Errorf("%s with usage %s: idle %t", c.role, c.usage, got)
 		}

@@ -27,7 +27,7 @@ func TestLimitsOfAnEngine(t *testing.T) {
 
 	for launched, want := range map[int]int{0: 200, 64: 64} {
 		s := &supervisor{worker: fleet.Worker{BlockSize: 16, Blocks: launched}}
-		probe := engineprobe.New("vllm", srv.Listener.Addr().String())
+		probe := engineprobe.New("vllm", srv.Listener.Addr().String(), nil)
 		s.setLimits(t.Context(), probe)
 		probe.Close()
 		if w := s.current(); w.Blocks != want || w.MaxModelLen != 4096 {
@@ -43,7 +43,7 @@ func TestAdaptersOfAnEngine(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, answer.Load()) }))
 	defer srv.Close()
 	s := newSupervisor(engine.Launch{Name: "w"}, &Agent{cfg: Config{Log: new(testkit.Log).Logger()}})
-	probe := engineprobe.New("vllm", srv.Listener.Addr().String())
+	probe := engineprobe.New("vllm", srv.Listener.Addr().String(), nil)
 	defer probe.Close()
 
 	const base, poet = `{"id": "m", "parent": null}`, `{"id": "poet", "parent": "m"}`

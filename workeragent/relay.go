@@ -56,6 +56,9 @@ const (
 // as stale after several times as long without a message.
 const markEvery = time.Second
 
+// dialTime bounds a connection to the URL of an engine's events.
+const dialTime = 5 * time.Second
+
 // probeEvery is the time after which a silent engine is asked for messages that its socket dropped.
 const probeEvery = 2 * time.Second
 
@@ -99,7 +102,7 @@ func (r *relay) source() (*kvsource.Source, error) {
 	return kvsource.New(kvsource.Config{
 		Endpoint: at.Endpoint, Replay: at.Replay, Rank: r.rank,
 		Dialect: kvsource.DialectOf(r.worker.Engine, at.Endpoint), BlockSize: r.worker.BlockSize,
-		Logger: r.cfg.Log, Probe: probeEvery,
+		Dial: r.cfg.Engines.Dial(dialTime), Logger: r.cfg.Log, Probe: probeEvery,
 	})
 }
 

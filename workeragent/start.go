@@ -72,7 +72,7 @@ func (s *supervisor) adopt(ctx context.Context) *attempt {
 	// Its lease is still there, or has just ended. An engine that was ready must not be taken out for a moment.
 	w := cmd.Worker
 	w.Epoch, w.State = record.Epoch, fleet.Starting
-	probe := engineprobe.New(s.launch.Kind, w.Address)
+	probe := engineprobe.New(s.launch.Kind, w.Address, s.agent.cfg.Engines)
 	defer probe.Close()
 	if probe.Healthy(ctx) == nil {
 		w.State = fleet.Ready

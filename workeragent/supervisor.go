@@ -202,7 +202,7 @@ func (s *supervisor) claim(ctx context.Context, w fleet.Worker) (release context
 // relays of its KV events.
 func (s *supervisor) startCompanions(ctx context.Context, w fleet.Worker, all *sync.WaitGroup) {
 	cfg := s.agent.cfg
-	probe := engineprobe.New(s.launch.Kind, w.Address)
+	probe := engineprobe.New(s.launch.Kind, w.Address, cfg.Engines)
 	ready := make(chan struct{})
 
 	all.Go(func() {

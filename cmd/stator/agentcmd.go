@@ -74,7 +74,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	a, err := workeragent.New(workeragent.Config{Launches: wanted, Scaled: p.cfg.Planner.ByAgents(), Node: *node, Site: site, State: state,
-		Bus: p.bus, Log: p.log, Metrics: p.reg,
+		Bus: p.bus, Log: p.log, Metrics: p.reg, Engines: p.engines,
 		IndexBytes: p.cfg.Index.MaxBytes, Store: reportedStore(stores), DrainTime: *drain, Hard: env.hard})
 	if err != nil {
 		return err

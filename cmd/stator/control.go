@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/xds"
@@ -25,17 +26,22 @@ type control struct {
 	// server makes Envoys' resources of the fleet, and grpc serves them.
 	server *xds.Server
 	grpc   *grpc.Server
+	start  xds.Settings // of the start, which has the certificates for engines that this process uses itself
 }
 
 // newControl returns a control plane with the workers of a configuration. members logs the changes of the fleet, and followed registers
 // the metrics of the members that it follows; nil for none.
-func newControl(cfg *config.Config, s xds.Settings, log, members *slog.Logger, reg, followed prometheus.Registerer) (*control, error) {
+func newControl(cfg *config.Config, s xds.Settings, engines *enginetls.Client, log, members *slog.Logger,
+	reg, followed prometheus.Registerer,
+) (*control, error) {
 	workers, err := cfg.FleetWorkers()
 	if err != nil {
 		return nil, err
 	}
-	c := &control{fleet: fleet.New(fleet.Hooks{}), grpc: grpc.NewServer(xds.Options()...)}
-	c.members, err = discovery.NewMembers(discovery.MembersConfig{Fleet: c.fleet, Listed: workers, Log: members, Metrics: followed})
+	c := &control{fleet: fleet.New(fleet.Hooks{}), grpc: grpc.NewServer(xds.Options()...), start: s}
+	c.members, err = discovery.NewMembers(discovery.MembersConfig{
+		Fleet: c.fleet, Listed: workers, Log: members, Engines: engines, Metrics: followed,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -68,6 +74,7 @@ func (c *control) reload(cfg *config.Config, s xds.Settings) error {
 	if err := c.members.Set(workers); err != nil {
 		return err
 	}
+	s.EngineTLS, s.EngineServerName = c.start.EngineTLS, c.start.EngineServerName
 	c.server.Reload(s)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -70,6 +71,10 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	asked := doctor.Config{Fleet: cfg, AdminAddress: admin.Address, Admin: client, Wait: *wait}
+	asked.Engines, err = openEngines(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
 	for _, address := range agents {
 		port := admin
 		port.Address = address

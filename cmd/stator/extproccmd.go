@@ -74,7 +74,9 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	router, err := extproc.New(extproc.Config{Settings: p.cfg, Relay: relay, TenantKey: key, Shadow: *shadow, Log: p.log, Metrics: p.reg})
+	router, err := extproc.New(extproc.Config{
+		Settings: p.cfg, Relay: relay, TenantKey: key, Shadow: *shadow, Log: p.log, Metrics: p.reg, Engines: p.engines,
+	})
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,9 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	followed, err := discovery.NewMembers(discovery.MembersConfig{Fleet: members, Listed: workers, Log: p.log, IgnorePlan: true})
+	followed, err := discovery.NewMembers(discovery.MembersConfig{
+		Fleet: members, Listed: workers, Log: p.log, Engines: p.engines, IgnorePlan: true,
+	})
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/internal/route/handoff"
@@ -57,7 +58,7 @@ const kubernetesAPIUsage = "`url` of an API server that asks for no token, such 
 func (p *pools) wanted() bool { return p.names != "" || p.selector != "" }
 
 // open reads the flags, and prepares the source.
-func (p *pools) open(log *slog.Logger, reg prometheus.Registerer) error {
+func (p *pools) open(engines *enginetls.Client, log *slog.Logger, reg prometheus.Registerer) error {
 	client, err := kubernetes.NewClient(p.api)
 	if err != nil {
 		return err
@@ -71,7 +72,7 @@ func (p *pools) open(log *slog.Logger, reg prometheus.Registerer) error {
 		return err
 	}
 	p.models = map[string]config.Found{}
-	p.source = kubernetes.New(kubernetes.Config{Client: client, Selections: selections, Log: log, Metrics: reg})
+	p.source = kubernetes.New(kubernetes.Config{Client: client, Selections: selections, Log: log, Engines: engines, Metrics: reg})
 	return nil
 }
 
@@ -236,7 +237,7 @@ func (p *process) findWorkers(ctx context.Context) (err error) {
 	if !p.pools.wanted() {
 		return nil
 	}
-	if err := p.pools.open(p.log, p.reg); err != nil {
+	if err := p.pools.open(p.engines, p.log, p.reg); err != nil {
 		return err
 	}
 	run, stop := context.WithCancel(context.Background())

@@ -62,7 +62,7 @@ func TestModelsOfACluster(t *testing.T) {
 	api := kubeapi.New(t)
 	p := &pools{selector: "app=v", ports: fmt.Sprint(ln.Addr().(*net.TCPAddr).Port), namespace: "llm", api: api.URL}
 	log := slog.New(slog.DiscardHandler)
-	if err := p.open(log, prometheus.NewRegistry()); err != nil {
+	if err := p.open(nil, log, prometheus.NewRegistry()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

@@ -14,6 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/listen"
 )
 
@@ -38,6 +39,7 @@ type process struct {
 	cfg *config.Config
 	// followed follows the file; nil without one.
 	followed *configfile.Follower
+	engines  *enginetls.Client // nil without TLS to engines
 	log      *slog.Logger
 	reg      *prometheus.Registry
 	bus      *bus.Bus // nil if no bus is configured
@@ -75,11 +77,21 @@ func (p *process) open() (err error) {
 		}
 	}
 
+	p.engines, err = openEngines(p.cfg, p.log)
+	if err != nil {
+		return err
+	}
 	p.admin, err = openAdmin(p.adminAt, &p.doors, p.log, p.reg)
 	if err == nil && p.scrapeAt != "" {
 		p.closeMetrics, err = openMetrics(p.scrapeAt, p.log, p.reg)
 	}
 	return err
+}
+
+// openEngines reads the certificates of connections to engines; nil without TLS.
+func openEngines(cfg *config.Config, log *slog.Logger) (*enginetls.Client, error) {
+	t := &cfg.EngineTLS
+	return enginetls.New(enginetls.Settings{CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile, ServerName: t.ServerName}, log)
 }
 
 // partNames are the names of the parts in the configuration's changes, by command.
@@ -154,7 +166,7 @@ func (p *process) part(f func(context.Context) error) {
 
 // runParts serves until ctx ends or a part fails.
 func (p *process) runParts(ctx context.Context, s admin.Sources) error {
-	s.Metrics = p.reg
+	s.Metrics, s.Engines = p.reg, p.engines
 	if p.followed != nil {
 		s.Config = p.followed.Status
 	}

@@ -34,7 +34,7 @@ func TestReloadReachesAllParts(t *testing.T) {
 	if u.router, err = extproc.New(extproc.Config{Settings: cfg, Log: log, Metrics: reg}); err != nil {
 		t.Fatal(err)
 	}
-	u.control, err = newControl(cfg, xdsSettings(cfg, []string{u.socket("extproc")}), log, log, reg, nil)
+	u.control, err = newControl(cfg, xdsSettings(cfg, []string{u.socket("extproc")}), nil, log, log, reg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

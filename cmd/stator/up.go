@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/internal/plansettings"
 	"github.com/stator-project/stator/kvbm/announce"
@@ -75,6 +76,7 @@ type up struct {
 	embedded *bus.Embedded // nil with a bus of the configuration
 	bus      *bus.Bus
 	router   *extproc.Router
+	engines  *enginetls.Client // nil without TLS to engines
 	control  *control
 	planner  *planner.Planner
 	agent    *workeragent.Agent
@@ -139,12 +141,16 @@ func (u *up) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	u.engines, err = openEngines(u.cfg, u.log)
+	if err != nil {
+		return err
+	}
 	key, err := tenantKey(&u.cfg.Gateway, u.log)
 	if err != nil {
 		return err
 	}
 	u.router, err = extproc.New(extproc.Config{Settings: u.cfg, Relay: u.relayLn, TenantKey: key, Log: u.log, Metrics: u.reg,
-		LogRequests: cli.IsTerminal(u.env.err)})
+		Engines: u.engines, LogRequests: cli.IsTerminal(u.env.err)})
 	if err != nil {
 		return err
 	}
@@ -226,7 +232,7 @@ func (u *up) makeControl() (err error) {
 		return err
 	}
 	quiet := slog.New(slog.DiscardHandler) // the router logs and counts the same changes
-	u.control, err = newControl(u.cfg, settings, u.log, quiet, u.reg, nil)
+	u.control, err = newControl(u.cfg, settings, u.engines, u.log, quiet, u.reg, nil)
 	if err != nil {
 		return err
 	}
@@ -249,7 +255,7 @@ func (u *up) makeControl() (err error) {
 		return err
 	}
 	u.agent, err = workeragent.New(workeragent.Config{Launches: wanted, Scaled: u.cfg.Planner.ByAgents(), Site: site, Bus: u.bus,
-		Log: u.log, Metrics: u.reg, IndexBytes: u.cfg.Index.MaxBytes, Store: reportedStore(u.stores), Hard: u.env.hard})
+		Log: u.log, Metrics: u.reg, Engines: u.engines, IndexBytes: u.cfg.Index.MaxBytes, Store: reportedStore(u.stores), Hard: u.env.hard})
 	return err
 }
 
@@ -294,7 +300,7 @@ func (u *up) sources() admin.Sources {
 	return admin.Sources{
 		Metrics: u.reg, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(), Plan: u.planner.Current,
 		Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises, Envoys: u.router.Envoys,
-		Drains: u.router.Drains(), OnBus: true, Config: u.configStatus(), Agent: u.agent.Status,
+		Drains: u.router.Drains(), OnBus: true, Config: u.configStatus(), Engines: u.engines, Agent: u.agent.Status,
 		EnvoyMetrics: u.envoy.Metrics, KV: kvSources(u.stores), XDS: u.control.server.Status,
 		Degraded: func() error { return errors.Join(u.bus.Err(), u.router.Degraded(), u.followed.Degraded()) },
 		Ready: func() error {

@@ -53,7 +53,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	if err := p.join(ctx, nil); err != nil {
 		return err
 	}
-	c, err := newControl(p.cfg, first, p.log, p.log, p.reg, p.reg)
+	c, err := newControl(p.cfg, first, p.engines, p.log, p.log, p.reg, p.reg)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func gatewaySettings(cfg *config.Config, routers []string) (xds.Settings, error)
 
 // xdsSettings returns the settings without the keys of clients.
 func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
-	g := &cfg.Gateway
+	g, t := &cfg.Gateway, &cfg.EngineTLS
 	s := xds.Settings{
 		Listen: g.Listen, TrustedListen: g.TrustedListen, ExtProc: routers, MaxBodyBytes: g.MaxBodyBytes,
 		PassPaths:       g.PassPaths,
@@ -165,6 +165,7 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		ConnectionIdleTimeout: g.ConnectionIdleTimeout.Std(),
 		AffinityHeader:        g.AffinityHeader, TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
 		TLS:         xds.PEMFiles{CA: g.TLS.ClientCAFile, Cert: g.TLS.CertFile, Key: g.TLS.KeyFile},
+		EngineTLS: xds.PEMFiles{CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile}, EngineServerName: t.ServerName,
 		CORSOrigins: g.CORSOrigins, AccessLog: g.AccessLog,
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
 		Splits:      cfg.Splits(), FailClosed: cfg.FailsClosed(),

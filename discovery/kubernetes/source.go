@@ -17,6 +17,7 @@ import (
 
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/engineprobe"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/metric"
 )
 
@@ -44,6 +45,8 @@ type Config struct {
 	// Selections are at least one. Pods of the namespace of the first have short names.
 	Selections []Selection
 	Log        *slog.Logger
+	// Engines makes the connections to engines; nil makes them without TLS.
+	Engines *enginetls.Client
 	// Metrics registers the metrics.
 	Metrics prometheus.Registerer
 }
@@ -121,7 +124,9 @@ func New(cfg Config) *Source {
 	part := metric.For(cfg.Metrics, "kubernetes")
 	s := &Source{
 		cfg: cfg, slots: make(chan struct{}, askedAtOnce), changed: make(chan struct{}),
-		client: &http.Client{Timeout: askTime, Transport: &http.Transport{DisableKeepAlives: true}}, // each engine is asked once
+		client: &http.Client{Timeout: askTime, Transport: &http.Transport{
+			DisableKeepAlives: true, DialContext: cfg.Engines.Dial(askTime), // each engine is asked once
+		}},
 		troubles: part.Counters("api_errors_total",
 			"Lists and watches of the Kubernetes API that failed or ended early, by the resource. Workers stay meanwhile.", "resource"),
 	}

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
@@ -61,6 +61,8 @@ type Config struct {
 	Router  *route.Router
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	// Engines makes the connections to engines; nil makes them without TLS.
+	Engines *enginetls.Client
 	// Timeout bounds the answers of prefill workers, even if prompts should take longer; 0 means route.PrefillTimeout.
 	Timeout time.Duration
 }
@@ -79,7 +81,7 @@ type Sender struct {
 func New(cfg Config) *Sender {
 	part := metric.For(cfg.Metrics, "extproc")
 	s := &Sender{
-		router: cfg.Router, standings: newStandings(cfg.Log), timeout: cfg.Timeout, transport: NewTransport(time.Second),
+		router: cfg.Router, standings: newStandings(cfg.Log), timeout: cfg.Timeout, transport: NewTransport(cfg.Engines, time.Second),
 		outcomes: part.Counters("prefills_total",
 			"Requests to prefill workers by outcome: transferred means that the decode worker can fetch the prompt's KV cache. With "+
 				"refused, finished, timed_out and no_worker, and after two of the others, the decode worker computes the prompt. Named "+
@@ -99,9 +101,9 @@ func New(cfg Config) *Sender {
 
 // NewTransport returns a transport for requests to engines, which make a connection within that time. It keeps connections, follows no
 // redirects and uses no proxy: the addresses come from the fleet.
-func NewTransport(connect time.Duration) *http.Transport {
+func NewTransport(engines *enginetls.Client, connect time.Duration) *http.Transport {
 	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: connect}).DialContext,
+		DialContext:            engines.Dial(connect),
 		MaxIdleConns:           1024,
 		MaxIdleConnsPerHost:    128,
 		IdleConnTimeout:        4 * time.Second, // vLLM and SGLang close connections that were idle for five seconds

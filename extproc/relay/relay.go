@@ -18,6 +18,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/metric"
 )
@@ -27,6 +28,8 @@ type Config struct {
 	Requests *exchange.Service
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
+	// Engines makes the connections to engines; nil makes them without TLS.
+	Engines *enginetls.Client
 }
 
 // Handler serves the requests that Envoy sends to the relay. Create it with [New].
@@ -49,7 +52,7 @@ const (
 
 // New returns a handler.
 func New(cfg Config) *Handler {
-	h := &Handler{requests: cfg.Requests, log: cfg.Log, engines: prefill.NewTransport(connectWithin)}
+	h := &Handler{requests: cfg.Requests, log: cfg.Log, engines: prefill.NewTransport(cfg.Engines, connectWithin)}
 	part := metric.For(cfg.Metrics, "relay")
 	part.GaugeFunc("body_bytes", "Bytes of the bodies at the relay whose answers have not begun.",
 		func() float64 { return float64(h.requests.RelayBudget().Used()) })

@@ -29,7 +29,9 @@ var errNoEvents = errors.New("the engine publishes no events")
 // discover reads the sockets that a worker's engine reports, until ctx ends. If the engine reports
 // others the old ones are closed first.
 func (c Config) discover(ctx context.Context, w fleet.Worker) {
-	client := &http.Client{Timeout: discoverTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
+	client := &http.Client{Timeout: discoverTimeout, Transport: &http.Transport{
+		MaxIdleConnsPerHost: 1, DialContext: c.Engines.Dial(discoverTimeout),
+	}}
 	defer client.CloseIdleConnections()
 
 	stop := func() {} // closes the sockets that are read now

@@ -38,7 +38,7 @@ const (
 // capacity in the fleet, and its load. An engine that is not ready is not asked. One that reports nothing is as ready as
 // before.
 func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
-	probe := engineprobe.New(w.Engine, w.Address)
+	probe := engineprobe.New(w.Engine, w.Address, c.Engines)
 	defer probe.Close()
 	var modelsAt, loadAt time.Time // when each is read again, if the engine is idle; zero for now
 	retry := backoff.Backoff{Min: modelsEvery, Max: modelsSeldom}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/engineprobe"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
@@ -36,6 +37,8 @@ type Config struct {
 	// Feed receives the events. Its fleet is Fleet.
 	Feed *feed.Feed
 	Log  *slog.Logger
+	// Engines makes the connections to engines; nil makes them without TLS.
+	Engines *enginetls.Client
 	// Sources gets the sources while they run. Required.
 	Sources *sources.Set
 }
@@ -251,7 +254,7 @@ func (c Config) source(w fleet.Worker, at kvsource.Socket) (*source, error) {
 	src, err := kvsource.New(kvsource.Config{
 		Endpoint: at.Endpoint, Replay: at.Replay, Topic: at.Topic, Bind: at.Bind, Rank: at.Rank,
 		Dialect: kvsource.DialectOf(w.Engine, at.Endpoint), BlockSize: w.BlockSize,
-		Logger: c.Log, Probe: probe,
+		Dial: c.Engines.Dial(discoverTimeout), Logger: c.Log, Probe: probe,
 	})
 	if err != nil {
 		return nil, err

@@ -40,6 +40,8 @@ type Config struct {
 	Decisions Decisions `yaml:"decisions"`
 	// Bus configures how the processes of one cluster find each other.
 	Bus Bus `yaml:"bus"`
+	// EngineTLS has every part of Stator, and every Envoy, reach all engines by TLS. Without it these connections are not encrypted.
+	EngineTLS EngineTLS `yaml:"engineTLS" reload:"every part"`
 	// Planner configures how many workers each model has, by the demand of clients and the latencies that they may see.
 	Planner Planner `yaml:"planner"`
 
@@ -152,6 +154,21 @@ type GatewayTLS struct {
 	KeyFile string `yaml:"keyFile" file:"relative" default:"none"`
 	// ClientCAFile is a file with the authorities of clients. With it, a client needs a certificate that one of them has signed.
 	ClientCAFile string `yaml:"clientCAFile" file:"relative" default:"clients need no certificate"`
+}
+
+// EngineTLS has the certificates of connections to engines. The files are in PEM, and every part of Stator and every Envoy has them at
+// these paths. They are read again when they change: by Envoys when they are moved into their folder, and by the other parts within a
+// second of the next connection. New connections then use them.
+type EngineTLS struct {
+	// CAFile is a file with the authorities that may have signed the certificates of engines. It turns TLS on. The authorities of the
+	// system are in a file such as /etc/ssl/certs/ca-certificates.crt.
+	CAFile string `yaml:"caFile" file:"relative" default:"no TLS"`
+	// CertFile is a file with the certificate that engines are shown, for engines that ask for one.
+	CertFile string `yaml:"certFile" file:"relative" default:"engines are shown no certificate"`
+	// KeyFile is a file with the private key of certFile.
+	KeyFile string `yaml:"keyFile" file:"relative" default:"none"`
+	// ServerName is the DNS name that the certificate of every engine must have, whatever its address.
+	ServerName string `yaml:"serverName"`
 }
 
 // Auth names the clients that Envoy admits. With keys and issuers, one of both suffices.
@@ -400,13 +417,13 @@ type Launch struct {
 	// Command is the command line for exec. {host}, {port}, {name} and {model} are filled in: the engine must
 	// listen on that host and port.
 	Command []string `yaml:"command"`
-	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), engineSpeedup (time is divided by it,
-	// default 1), seed, maxNumSeqs, maxNumBatchedTokens, startup (a duration), streamInterval (tokens in one write of a
-	// stream, default 1), tlsCert, tlsKey and tlsClientCA (files of its HTTP server), tokenScale (each token lasts as long as this
-	// many), transfer (of KV caches: nixl, p2p, bootstrap or context, which are the handshakes of vLLM, SGLang and TensorRT-LLM;
-	// default nixl with a role; without one only p2p is possible). For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm, sglang and trtllm:
-	// command-line options by name, such as max-model-len, without the options that Stator sets; a map or a list becomes
-	// JSON. With data-parallel-size of vllm, and dp-size or attn-dp-size of sglang, a worker has so many ranks. For trtllm,
+	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), engineSpeedup (time is divided by it, default
+	// 1), seed, maxNumSeqs, maxNumBatchedTokens, startup (a duration), streamInterval (tokens in one write of a stream, default 1),
+	// tlsCert, tlsKey and tlsClientCA (files of its HTTP server), tokenScale (each token lasts as long as this many), transfer (of
+	// KV caches: nixl, p2p, bootstrap or context, which are the handshakes of vLLM, SGLang and TensorRT-LLM; default nixl with a
+	// role; without one only p2p is possible). For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm,
+	// sglang and trtllm: command-line options by name, such as max-model-len, without the options that Stator sets; a map or a list
+	// becomes JSON. With data-parallel-size of vllm, and dp-size or attn-dp-size of sglang, a worker has so many ranks. For trtllm,
 	// the key options is a map that becomes the file of --extra_llm_api_options.
 	Args map[string]any `yaml:"args"`
 	// Python is the interpreter that runs llamacpp, vllm, sglang and trtllm: a path, or a name in PATH. The engine's package must be

@@ -61,6 +61,8 @@ func (g *Gateway) setDefaults() {
 	}
 }
 
+func (t *EngineTLS) setDefaults() { t.ServerName = "stator-engine" }
+
 func (i *Issuer) setDefaults() {
 	i.JWKSCAFile = "/etc/ssl/certs/ca-certificates.crt"
 	i.TenantClaim = "sub"

@@ -82,6 +82,7 @@ func (c *Config) Validate() error {
 	v.is(c.Bus.LeaseTTL >= minLease, "bus.leaseTTL", "must be at least %s", minLease)
 
 	v.bus(&c.Bus)
+	v.engineTLS(&c.EngineTLS)
 	v.planner(&c.Planner)
 
 	names, workers := map[string]string{}, map[string]string{}
@@ -474,6 +475,14 @@ func (v *validator) bus(b *Bus) {
 	v.is((b.User == "") == (b.PasswordFile == ""), "bus.passwordFile", "and bus.user need each other")
 	v.is(b.User == "" || b.CredentialsFile == "", "bus.credentialsFile", "replaces bus.user: remove one")
 	v.is((b.CertFile == "") == (b.KeyFile == ""), "bus.keyFile", "and bus.certFile need each other")
+}
+
+// engineTLS checks the certificates of connections to engines.
+func (v *validator) engineTLS(t *EngineTLS) {
+	v.is((t.CertFile == "") == (t.KeyFile == ""), "engineTLS.keyFile", "and engineTLS.certFile need each other")
+	v.is(t.CAFile != "" || t.CertFile == "", "engineTLS.certFile", "has no effect until engineTLS.caFile is set")
+	_, _, isName := fleet.SplitName(t.ServerName + ":1")
+	v.is(isName, "engineTLS.serverName", "is %q: use a DNS name that the certificates of all engines have", t.ServerName)
 }
 
 // busURL checks the addresses of NATS servers, which a comma separates.

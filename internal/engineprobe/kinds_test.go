@@ -12,7 +12,7 @@ import (
 func TestMetricsOfKinds(t *testing.T) {
 	for _, k := range engines.All() {
 		if k.Metrics.Running == "" {
-			if New(k.Name, "127.0.0.1:1").ReadsLoad() {
+			if New(k.Name, "127.0.0.1:1", nil).ReadsLoad() {
 				t.Errorf("%s: its load is read", k.Name)
 			}
 			continue

@@ -38,7 +38,7 @@ func TestModels(t *testing.T) {
 			default:
 				_, _ = io.WriteString(w, c.answer)
 			}
-		}))
+		}), nil)
 		got, err := p.Models(t.Context())
 		p.Close()
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/engines"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 )
@@ -50,11 +51,12 @@ type Probe struct {
 	client *http.Client
 }
 
-// New returns a probe of the engine of that kind, as a worker names it, at ip:port.
-func New(kind, address string) *Probe {
+// New returns a probe of the engine of that kind, as a worker names it, at ip:port. connections are nil for none with TLS.
+func New(kind, address string, connections *enginetls.Client) *Probe {
+	const wait = 3 * time.Second
 	return &Probe{
 		base: "http://" + address, names: &engines.Of(kind).Metrics,
-		client: &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 1}},
+		client: &http.Client{Timeout: wait, Transport: &http.Transport{MaxIdleConnsPerHost: 1, DialContext: connections.Dial(wait)}},
 	}
 }
 

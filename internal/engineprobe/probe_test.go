@@ -112,14 +112,14 @@ func TestLoadOfEachEngineKind(t *testing.T) {
 				http.NotFound(w, r)
 			}
 			_, _ = io.WriteString(w, page)
-		}))
+		}), nil)
 		got, err := p.Load(t.Context())
 		p.Close()
 		if err != nil || !reflect.DeepEqual(got, want[kind]) || !p.ReadsLoad() {
 			t.Errorf("%s: %+v, %v; want %+v", kind, got, err, want[kind])
 		}
 	}
-	if New("exec", "127.0.0.1:1").ReadsLoad() {
+	if New("exec", "127.0.0.1:1", nil).ReadsLoad() {
 		t.Error("the metrics of an engine of kind exec are unknown")
 	}
 }
@@ -143,7 +143,7 @@ func TestLoadErrors(t *testing.T) {
 			_, _ = w.Write(slices.Repeat([]byte("x"), 2<<20))
 		}},
 	} {
-		p := New("vllm", serve(t, c.handle))
+		p := New("vllm", serve(t, c.handle), nil)
 		got, err := p.Load(t.Context())
 		p.Close()
 		if err == nil || err.Error() != c.want || !reflect.DeepEqual(got, Load{}) {
@@ -155,7 +155,7 @@ func TestLoadErrors(t *testing.T) {
 func TestHealthyFollowsTheStatus(t *testing.T) {
 	status := http.StatusServiceUnavailable
 	address := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
-	p := New("sim", address)
+	p := New("sim", address, nil)
 	if err := p.Healthy(t.Context()); err == nil || err.Error() != "probe /health: status 503" {
 		t.Errorf("loading: %v", err)
 	}
@@ -170,7 +170,7 @@ func TestHealthyFollowsTheStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = ln.Close() }()
-	mute := New("sim", ln.Addr().String())
+	mute := New("sim", ln.Addr().String(), nil)
 	defer mute.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -189,7 +189,7 @@ func TestProbeKeepsOneConnection(t *testing.T) {
 		_, _ = io.WriteString(w, pages["vllm"])
 	}))
 	defer srv.Close()
-	p := New("vllm", srv.Listener.Addr().String())
+	p := New("vllm", srv.Listener.Addr().String(), nil)
 	defer p.Close()
 	for range 10 {
 		if _, err := p.Load(t.Context()); err != nil {
@@ -234,7 +234,7 @@ func FuzzLoad(f *testing.F) {
 
 // TestProbeOfAWrongAddress returns an error and sends nothing.
 func TestProbeOfAWrongAddress(t *testing.T) {
-	probe := New("sim", "not an address")
+	probe := New("sim", "not an address", nil)
 	defer probe.Close()
 
 	if err := probe.Healthy(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "probe /health: ") {

@@ -1,6 +1,7 @@
 package kvsource
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -57,6 +58,8 @@ type Config struct {
 	// Probe is the time that the stream may be silent before the source asks for missed messages;
 	// default 10 s, negative never.
 	Probe time.Duration
+	// Dial makes the connections to an endpoint that is a URL; nil makes them without TLS.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Logger receives connections made and lost, and errors; nil discards them.
 	Logger *slog.Logger
 }

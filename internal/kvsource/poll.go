@@ -47,7 +47,7 @@ const (
 
 // poll polls until ctx ends. The pauses between polls grow while the answers are empty.
 func (s *Source) poll(ctx context.Context) error {
-	client := &http.Client{Timeout: s.cfg.Timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
+	client := &http.Client{Timeout: s.cfg.Timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1, DialContext: s.cfg.Dial}}
 	defer client.CloseIdleConnections()
 
 	idle := backoff.Backoff{Min: pollMin, Max: pollMax}

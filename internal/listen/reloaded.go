@@ -30,6 +30,16 @@ type reloaded[T any] struct {
 	value  T
 }
 
+// Follow returns a function that returns a value made of files. It makes the value again when a file has changed, and looks for changes
+// once a second at most. Files that cannot be used leave the last value in force, and are logged.
+func Follow[T any](log *slog.Logger, read func() (T, error), paths ...string) (current func() T, err error) {
+	r, err := newReloaded(log, read, paths...)
+	if err != nil {
+		return nil, err
+	}
+	return func() T { return r.current(time.Now()) }, nil
+}
+
 // newReloaded reads the files for the first time.
 func newReloaded[T any](log *slog.Logger, read func() (T, error), paths ...string) (*reloaded[T], error) {
 	r := &reloaded[T]{paths: paths, read: read, log: log, looked: time.Now()}
