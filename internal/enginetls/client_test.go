@@ -76,6 +76,7 @@ func TestRefusals(t *testing.T) {
 	good, goodKey := ca.Issue(name)
 	foreign, foreignKey := other.Issue(name)
 	another, anotherKey := ca.Issue("another")
+	past, pastKey := ca.IssueExpired("past")
 	plain := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plain.Close)
 
@@ -90,6 +91,10 @@ func TestRefusals(t *testing.T) {
 		{without, serveTLS(t, good, goodKey, ""), ""},
 		{own, serveTLS(t, foreign, foreignKey, ""), "no authority in engineTLS.caFile has signed the engine's certificate: add"},
 		{own, serveTLS(t, another, anotherKey, ""), "the engine's certificate is not for stator-engine: issue it for that name"},
+		{
+			enginetls.Settings{CA: ca.CA(), ServerName: "past"}, serveTLS(t, past, pastKey, ""),
+			"the engine's certificate is not valid now: renew it",
+		},
 		{own, plain.Listener.Addr().String(), "the engine speaks no TLS: start it with a certificate, or remove engineTLS"},
 		{without, serveTLS(t, good, goodKey, ca.CA()), "the engine refuses this client: set engineTLS.certFile"},
 		{own, serveTLS(t, good, goodKey, other.CA()), "the engine refuses this client: set engineTLS.certFile"},

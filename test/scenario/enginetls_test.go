@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -323,6 +324,34 @@ models:
 				t.Errorf("the relay has answered %g requests", relayed)
 			}
 			g.assertServed(len(chats))
+		})
+	}
+}
+
+// TestEnvoyVerifiesEngines: Envoy itself refuses engines with a certificate of another authority, or for another name. Nothing asks these
+// engines for their health, so routers pick them.
+func TestEnvoyVerifiesEngines(t *testing.T) {
+	t.Parallel()
+	c, other := newEngineCertificates(t), newEngineCertificates(t)
+	foreign, misnamed := freeAddress(t), freeAddress(t)
+	start(t, "sim", "--listen-address", foreign, "--tls-cert", other.cert, "--tls-key", other.key)
+	start(t, "sim", "--listen-address", misnamed, "--tls-cert", c.clientCert, "--tls-key", c.clientKey)
+	g := up(t, "--config", configFile(t, c.block()+fmt.Sprintf(`
+models:
+- {name: foreign, path: "builtin:sim", workers: [{name: a, address: %q, engine: sim, healthPath: none}]}
+- {name: misnamed, path: "builtin:sim", workers: [{name: b, address: %q, engine: sim, healthPath: none}]}
+`, foreign, misnamed)))
+	for model, stat := range map[string]string{"foreign": "ssl_fail_verify_error", "misnamed": "ssl_fail_verify_san"} {
+		r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", fmt.Appendf(nil, `{"model": %q, "prompt": "hello"}`, model))
+		if err != nil || r.status != http.StatusServiceUnavailable {
+			t.Errorf("%s: status %d: %s, %v", model, r.status, r.body, err)
+		}
+		eventually(t, "Envoy counts the refusal", func() error {
+			page, err := g.read("/metrics/envoy")
+			if err != nil || sample(page, "envoy_cluster_"+stat, `envoy_cluster_name="pool/`+model+`"`) == 0 {
+				return fmt.Errorf("%s: %w", model, orNotYet(err))
+			}
+			return nil
 		})
 	}
 }

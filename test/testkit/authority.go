@@ -21,14 +21,15 @@ type Authority struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	next int64 // serial number of the next certificate
+	next int64         // serial number of the next certificate
+	ends time.Duration // from now until the end of the next certificate
 }
 
 // NewAuthority makes an authority.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 
-	a := &Authority{t: t, dir: t.TempDir(), next: 1}
+	a := &Authority{t: t, dir: t.TempDir(), next: 1, ends: time.Hour}
 	a.cert = &x509.Certificate{
 		Subject: pkix.Name{CommonName: "authority of " + t.Name()},
 		IsCA:    true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
@@ -65,6 +66,15 @@ func (a *Authority) Issue(name string, addresses ...string) (cert, key string) {
 	return filepath.Join(a.dir, name+".crt"), filepath.Join(a.dir, name+".key")
 }
 
+// IssueExpired is Issue for a certificate whose time has passed.
+func (a *Authority) IssueExpired(name string) (cert, key string) {
+	a.t.Helper()
+
+	a.ends = -time.Minute
+	defer func() { a.ends = time.Hour }()
+	return a.Issue(name)
+}
+
 // write signs a certificate and writes it with its new key. Without a key the authority signs itself.
 func (a *Authority) write(name string, template *x509.Certificate) *ecdsa.PrivateKey {
 	a.t.Helper()
@@ -81,7 +91,7 @@ func (a *Authority) write(name string, template *x509.Certificate) *ecdsa.Privat
 	template.SerialNumber = big.NewInt(a.next)
 	a.next++
 	template.NotBefore = time.Now().Add(-time.Hour)
-	template.NotAfter = time.Now().Add(time.Hour)
+	template.NotAfter = time.Now().Add(a.ends)
 	cert, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, signer)
 	if err != nil {
 		a.t.Fatal(err)
