@@ -275,6 +275,10 @@ func (s Sources) decisions(w http.ResponseWriter, r *http.Request) {
 func (s Sources) decision(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	d, ok := s.findDecision(id)
+	if !ok && id == latest {
+		http.Error(w, "there are no decisions yet: no request has come to this router since its start", http.StatusNotFound)
+		return
+	}
 	if !ok {
 		http.Error(w, fmt.Sprintf("there is no decision %q: a replica keeps its own last few thousand decisions", id), http.StatusNotFound)
 		return
@@ -310,9 +314,12 @@ func (s Sources) unready(d *decision.Decision) string {
 	return "now " + text + ".\n"
 }
 
+// latest is the id of the newest decision.
+const latest = "latest"
+
 // findDecision returns the decision of that id, or the newest one for the id latest.
 func (s Sources) findDecision(id string) (*decision.Decision, bool) {
-	if id != "latest" {
+	if id != latest {
 		return s.Router.Explain(id)
 	}
 	if newest := s.Router.Recent(1); len(newest) > 0 {

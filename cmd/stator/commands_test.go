@@ -8,9 +8,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/test/kubeapi"
@@ -60,6 +62,43 @@ func TestExplainPrintsThePageOfTheRouter(t *testing.T) {
 	}
 	if _, err := runCommand(t, "", "explain", "--admin-address", "a b"); err == nil {
 		t.Error("an address with a space is accepted")
+	}
+}
+
+// TestExplainFindsTheRouter asks several routers: a decision is found at the one that made it, and without an id the newest of all. A
+// router that is down hides no decision of another one, and the error names each that was asked.
+func TestExplainFindsTheRouter(t *testing.T) {
+	router := func(id string, at time.Time) string {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked := path.Base(r.URL.Path)
+			switch {
+			case id == "":
+				http.Error(w, "there are no decisions yet", http.StatusNotFound)
+			case asked != id && asked != "latest":
+				http.Error(w, "there is no decision", http.StatusNotFound)
+			case r.URL.Query().Get("format") == "json":
+				fmt.Fprintf(w, `{"id": %q, "at": %q}`, id, at.Format(time.RFC3339))
+			default:
+				fmt.Fprint(w, "decision "+id)
+			}
+		}))
+		t.Cleanup(srv.Close)
+		return strings.TrimPrefix(srv.URL, "http://")
+	}
+	day := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	list := strings.Join([]string{"127.0.0.1:1", router("old", day), router("new", day.Add(time.Hour)), router("", day)}, ",")
+
+	for args, want := range map[string]string{
+		"old": "decision old", "new": "decision new", "": "decision new", "--json": `{"id": "new", "at": "2026-03-01T01:00:00Z"}`,
+	} {
+		out, err := runCommand(t, "", append([]string{"explain", "--admin-address", list}, strings.Fields(args)...)...)
+		if err != nil || out != want {
+			t.Errorf("explain %s: %v, %q, want %q", args, err, out, want)
+		}
+	}
+	_, err := runCommand(t, "", "explain", "gone", "--admin-address", list)
+	if err == nil || strings.Count(err.Error(), "there is no decision") != 2 || !strings.Contains(err.Error(), "127.0.0.1:1: ") {
+		t.Errorf("an unknown id: %v", err)
 	}
 }
 

@@ -255,7 +255,7 @@ func TestAdminPortWithToken(t *testing.T) {
 	for want, args := range map[string][]string{
 		"certificate signed by unknown authority": nil,
 		"needs the token of --admin-token-file":   {"--admin-ca", ca.CA()},
-		`there is no decision "latest"`:           {"--admin-ca", ca.CA(), "--admin-token-file", token},
+		"there are no decisions yet":              {"--admin-ca", ca.CA(), "--admin-token-file", token},
 	} {
 		var out bytes.Buffer
 		err := Main(t.Context(), environment{out: &out, err: &out, hard: t.Context()}, append([]string{"explain", "--admin-address", address}, args...))

@@ -3,7 +3,6 @@ package decision
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/cost"
@@ -11,18 +10,18 @@ import (
 
 // String prints the decision for people: the request, a table of the candidates with overlap, load and the terms
 // of their cost, and one sentence why the winner won. Costs are in milliseconds of delay, or in blocks by
-// Dynamo's function; lower is better.
+// Dynamo's function; lower is better. Lines have at most 100 characters, unless a worker has a long name.
 func (d *Decision) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "decision %s · %s · model %s", d.ID, d.Outcome, orDash(d.Model))
+	var b page
+	head := fmt.Sprintf("decision %s · %s · model %s", d.ID, d.Outcome, orDash(d.Model))
 	if d.Policy != "" {
-		fmt.Fprintf(&b, " · policy %s", d.Policy)
+		head += " · policy " + d.Policy
 	}
 	if d.Role != fleet.Aggregated {
-		fmt.Fprintf(&b, " · %s workers", d.Role)
+		head += fmt.Sprintf(" · %s workers", d.Role)
 	}
-	b.WriteByte('\n')
-	b.WriteString(d.describeWait())
+	fmt.Fprintln(&b, head)
+	fmt.Fprint(&b, d.describeWait())
 
 	switch {
 	case d.Outcome == Queued:
@@ -34,17 +33,17 @@ func (d *Decision) String() string {
 		fmt.Fprintf(&b, "prompt %d tokens, %d complete blocks of %d, first %016x, last %016x\n\n",
 			d.PromptTokens, d.Blocks, d.BlockSize, d.First, d.Last)
 	default:
-		b.WriteString("prompt not read: routed by load\n\n")
+		fmt.Fprint(&b, "prompt not read: routed by load\n\n")
 	}
 
-	writeTable(&b, d.rows())
+	b.writeTables(d.rows())
 	for i := range d.Candidates {
 		if c := &d.Candidates[i]; c.Evicting > 0 {
 			fmt.Fprintf(&b, "%s holds %d blocks more, which the prompts that wait there will evict\n", c.name(d), c.Evicting)
 		}
 	}
 	if !slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return c.Reported }) {
-		b.WriteString("no engine reports its load: bookings stand for it\n")
+		fmt.Fprint(&b, "no engine reports its load: bookings stand for it\n")
 	}
 	if more := d.Considered - len(d.Candidates); more > 0 {
 		fmt.Fprintf(&b, "and %d more at higher cost\n", more)
@@ -62,86 +61,89 @@ func (d *Decision) String() string {
 	return b.String()
 }
 
-// rows are the table of the candidates, its head first.
-func (d *Decision) rows() [][]string {
-	shown := d.terms()
-	loads := slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return c.OnNode+c.OnPeers > 0 })
-	prefersTaints := len(d.Candidates) > 0 && d.Candidates[0].Score.Preference > 0
-	head := []string{"", "worker", "device", "host", "disk", "ext"}
-	if loads {
-		head = append(head, "node", "peers")
-	}
-	head = append(head, "prefill tokens", "decode blocks", "requests")
-	for i := range shown {
-		head = append(head, shown[i].name)
-	}
-	if prefersTaints {
-		head = append(head, "× taints")
-	}
-	rows := [][]string{append(head, "uncached")}
+// column is a column of the table of candidates.
+type column struct {
+	name string
+	of   func(*Candidate) float64
+	text func(float64) string
+	kept bool // also if it is 0 for all candidates
+}
 
+// rows are the table of the candidates, its head first, and the number of its columns that come before the costs. Columns that are 0 for
+// all candidates are left out.
+func (d *Decision) rows() (rows [][]string, loads int) {
+	head := []string{"", "worker"}
 	for i := range d.Candidates {
 		c := &d.Candidates[i]
 		mark := ""
 		if c.Picked {
 			mark = "→"
 		}
-		row := []string{mark, c.name(d),
-			whole(c.Overlap[fleet.Device]), whole(c.Overlap[fleet.Host]), whole(c.Overlap[fleet.Disk]), whole(c.Overlap[fleet.External])}
-		if loads {
-			row = append(row, whole(c.OnNode), whole(c.OnPeers))
-		}
-		row = append(row, whole(c.Load.PrefillTokens), whole(c.Load.DecodeBlocks), whole(c.Load.Requests))
-		score := &c.Score
-		for i := range shown {
-			row = append(row, tenths(shown[i].of(score)))
-		}
-		if prefersTaints {
-			row = append(row, fmt.Sprintf("%.2f", score.Preference))
-		}
-		rows = append(rows, append(row, whole(score.Uncached)))
+		rows = append(rows, []string{mark, c.name(d)})
 	}
-	return rows
+
+	add := func(c *column, sign string) bool {
+		isShown := c.kept || slices.ContainsFunc(d.Candidates, func(o Candidate) bool { return c.of(&o) != 0 })
+		if isShown {
+			head = append(head, sign+c.name)
+			for i := range rows {
+				rows[i] = append(rows[i], c.text(c.of(&d.Candidates[i])))
+			}
+		}
+		return isShown
+	}
+	for i := range loadColumns {
+		add(&loadColumns[i], "")
+	}
+	loads = len(head)
+
+	terms := d.terms()
+	add(&terms[0], "")
+	sign := "= "
+	for i := range terms[1:] {
+		if add(&terms[1+i], sign) {
+			sign = "+ "
+		}
+	}
+	add(&column{"× taints", func(c *Candidate) float64 { return c.Score.Preference }, hundredths, false}, "")
+	return slices.Concat([][]string{head}, rows), loads
 }
 
-// term is a column of the table of candidates: a term of the cost.
-type term struct {
-	name string
-	of   func(*cost.Score) float64
+// loadColumns are the cached blocks of the prompt, and the load.
+var loadColumns = []column{
+	{"device", func(c *Candidate) float64 { return float64(c.Overlap[fleet.Device]) }, whole, true},
+	{"host", func(c *Candidate) float64 { return float64(c.Overlap[fleet.Host]) }, whole, false},
+	{"disk", func(c *Candidate) float64 { return float64(c.Overlap[fleet.Disk]) }, whole, false},
+	{"ext", func(c *Candidate) float64 { return float64(c.Overlap[fleet.External]) }, whole, false},
+	{"node", func(c *Candidate) float64 { return float64(c.OnNode) }, whole, false},
+	{"peers", func(c *Candidate) float64 { return float64(c.OnPeers) }, whole, false},
+	{"prefill tokens", func(c *Candidate) float64 { return float64(c.Load.PrefillTokens) }, whole, true},
+	{"decode blocks", func(c *Candidate) float64 { return float64(c.Load.DecodeBlocks) }, whole, true},
+	{"requests", func(c *Candidate) float64 { return float64(c.Load.Requests) }, whole, true},
+	{"uncached", func(c *Candidate) float64 { return float64(c.Score.Uncached) }, whole, true},
 }
 
-func total(s *cost.Score) float64 { return s.Total }
-
-// terms returns the terms of the decision's cost function, the sum first. It leaves out rare
-// terms that no candidate has.
-func (d *Decision) terms() []term {
+// terms returns the terms of the decision's cost function, the sum first.
+func (d *Decision) terms() []column {
 	if d.Cost == cost.NameDynamo {
-		return []term{
-			{"cost", total},
-			{"= prefill", func(s *cost.Score) float64 { return s.Prefill }},
-			{"+ decode", func(s *cost.Score) float64 { return s.Decode }},
-			{"+ requests", func(s *cost.Score) float64 { return s.Requests }},
+		return []column{
+			{"cost", func(c *Candidate) float64 { return c.Score.Total }, tenths, true},
+			{"prefill", func(c *Candidate) float64 { return c.Score.Prefill }, tenths, false},
+			{"decode", func(c *Candidate) float64 { return c.Score.Decode }, tenths, false},
+			{"requests", func(c *Candidate) float64 { return c.Score.Requests }, tenths, false},
 		}
 	}
 
-	list := []term{
-		{"cost ms", total},
-		{"= wait", func(s *cost.Score) float64 { return s.Wait }},
-		{"+ prefill", func(s *cost.Score) float64 { return s.Prefill }},
-		{"+ others", func(s *cost.Score) float64 { return s.Others }},
-		{"+ evict", func(s *cost.Score) float64 { return s.Evict }},
-		{"+ decode", func(s *cost.Score) float64 { return s.Decode }},
+	return []column{
+		{"cost ms", func(c *Candidate) float64 { return c.Score.Total }, tenths, true},
+		{"wait", func(c *Candidate) float64 { return c.Score.Wait }, tenths, false},
+		{"prefill", func(c *Candidate) float64 { return c.Score.Prefill }, tenths, false},
+		{"others", func(c *Candidate) float64 { return c.Score.Others }, tenths, false},
+		{"evict", func(c *Candidate) float64 { return c.Score.Evict }, tenths, false},
+		{"decode", func(c *Candidate) float64 { return c.Score.Decode }, tenths, false},
+		{"slot", func(c *Candidate) float64 { return c.Score.Slot }, tenths, false},
+		{"transfer", func(c *Candidate) float64 { return c.Score.Transfer }, tenths, false},
 	}
-
-	for _, rare := range []term{
-		{"+ slot", func(s *cost.Score) float64 { return s.Slot }},
-		{"+ transfer", func(s *cost.Score) float64 { return s.Transfer }},
-	} {
-		if slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return rare.of(&c.Score) > 0 }) {
-			list = append(list, rare)
-		}
-	}
-	return list
 }
 
 // name is the worker's name, with its rank if that is not clear without it.
@@ -291,36 +293,13 @@ func (d *Decision) describeWait() string {
 	return fmt.Sprintf("%s (%d waited already%s): %s\n", took, w.Ahead, where, why)
 }
 
-func whole[T int | int64](n T) string { return fmt.Sprint(n) }
-func tenths(v float64) string         { return fmt.Sprintf("%.1f", v) }
+func whole(v float64) string      { return fmt.Sprintf("%.0f", v) }
+func tenths(v float64) string     { return fmt.Sprintf("%.1f", v) }
+func hundredths(v float64) string { return fmt.Sprintf("%.2f", v) }
 
 func orDash(s string) string {
 	if s == "" {
 		return "-"
 	}
 	return s
-}
-
-// writeTable aligns rows: the first two columns to the left, figures to the right.
-func writeTable(b *strings.Builder, rows [][]string) {
-	width := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			width[i] = max(width[i], len([]rune(cell)))
-		}
-	}
-
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			pad := strings.Repeat(" ", width[i]-len([]rune(cell)))
-			if i < 2 {
-				line.WriteString(cell + pad)
-			} else {
-				line.WriteString(pad + cell)
-			}
-			line.WriteString("  ")
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-	}
 }
