@@ -1,5 +1,5 @@
-// Package istio asks Istio's own code what it thinks of the objects that `stator envoy snippet --for istio` prints. It is a module of its
-// own, because Istio has 700 packages.
+// Package istio gives the objects that `stator envoy snippet --for istio` prints to Istio's own code: to its checks, and to an istiod in the
+// process of the test, which configures a stock Envoy. It is a module of its own, because Istio has 700 packages.
 package istio
 
 import (
