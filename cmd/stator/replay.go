@@ -19,7 +19,8 @@ how much of the prompts was found in caches, and how evenly the work was spread.
 input and seed give the same output. Ctrl-C ends it early with the figures so far.
 
 A trace is Mooncake's JSON lines, Azure's CSV, or a file or folder of agents' sessions in JSON
-lines; --decisions plays a router's decision log; --format generate makes arrivals by rule.
+lines; --decisions plays a router's decision log, on a fleet of the log's size unless flags name
+another; --format generate makes arrivals by rule.
 See docs/replay.md.
 
 ` + "`stator replay compare`" + ` puts runs side by side, and ` + "`stator replay --plan FILE`" + ` makes the
@@ -104,6 +105,7 @@ func (r *replayRun) play(ctx context.Context, bar *cli.ProgressBar) (*replay.Res
 	}
 	defer opened.Close()
 
+	settings := r.TakeFleet(&cfg, opened.Fleet)
 	if r.Rows > 0 && (opened.Total == 0 || r.Rows < opened.Total) {
 		opened.Total = r.Rows
 	}
@@ -117,5 +119,5 @@ func (r *replayRun) play(ctx context.Context, bar *cli.ProgressBar) (*replay.Res
 	if err != nil {
 		return nil, err
 	}
-	return &replay.Result{Result: *result, Settings: r.Settings()}, nil
+	return &replay.Result{Result: *result, Settings: settings}, nil
 }

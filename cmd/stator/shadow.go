@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/replay"
 	"github.com/stator-project/stator/internal/shadow"
+	"github.com/stator-project/stator/internal/trace"
 )
 
 const shadowReportAbout = `Reports what the router would have changed, from the decision log of ` + "`stator extproc --shadow`" + `. By
@@ -65,7 +66,7 @@ func reportModel(ctx context.Context, env environment, o *replay.Options, m *sha
 	if err != nil {
 		return err
 	}
-	settings := o.TakeFleet(&cfg, m.Workers, m.Blocks, m.BlockSize)
+	settings := o.TakeFleet(&cfg, trace.Fleet{Workers: m.Workers, Blocks: m.Blocks, BlockSize: m.BlockSize})
 	cfg.Stopped = func() bool { return ctx.Err() != nil }
 	predicted, err := m.Predict(cfg, shadowReplays)
 	if err == nil {

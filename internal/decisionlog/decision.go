@@ -67,6 +67,9 @@ type Decision struct {
 	Considered int         `json:"considered"`
 }
 
+// OfPrefill reports whether the decision is about the prefill worker of a request: the one about its decode worker is another line.
+func (d *Decision) OfPrefill() bool { return d.Role == fleet.Prefill.String() }
+
 // Error is the answer to a refused request.
 type Error struct {
 	Status  int    `json:"status"`

@@ -206,15 +206,18 @@ func (o *Options) Simulation(openDir func(path string) fs.FS) (sim.Config, error
 	return cfg, nil
 }
 
-// TakeFleet sets the number of engines, their blocks and the tokens of a block in cfg, except for those whose flags were given. 0
-// leaves the default. It returns the settings of the run.
-func (o *Options) TakeFleet(cfg *sim.Config, workers, blocks, blockSize int) string {
+// TakeFleet sets the number of engines of each role, their blocks and the tokens of a block in cfg, except for those whose flags were
+// given. 0 leaves the default. It returns the settings of the run.
+func (o *Options) TakeFleet(cfg *sim.Config, f trace.Fleet) string {
 	text := o.Settings()
 	for _, take := range []struct {
 		flag  string
 		into  *int
 		value int
-	}{{"workers", &cfg.Workers, workers}, {"blocks", &cfg.Engine.Blocks, blocks}, {"block-size", &cfg.Engine.BlockSize, blockSize}} {
+	}{
+		{"workers", &cfg.Workers, f.Workers}, {"prefill-workers", &cfg.Prefill, f.Prefill}, {"blocks", &cfg.Engine.Blocks, f.Blocks},
+		{"block-size", &cfg.Engine.BlockSize, f.BlockSize},
+	} {
 		given := false
 		o.flags.Visit(func(f *flag.Flag) { given = given || f.Name == take.flag })
 		if !given && take.value > 0 {

@@ -40,16 +40,22 @@ const maxDecisions = 1 << 20
 // Only the log of a shadow has the number of tokens of an answer. Else it is estimated from the bytes of the answer and
 // the bytes of a token in vLLM's answers, and is at most the client's bound. If the end of a request is
 // missing, or has no bytes because a shadow has not seen them, it is the client's bound, or 200.
-func Decisions(r io.Reader) (next Source, n int, err error) {
-	list, err := ReadDecisions(r, func(*decisionlog.Line) error { return nil })
+//
+// The fleet is the one that the decisions show.
+func Decisions(r io.Reader) (next Source, n int, f Fleet, err error) {
+	seen := fleetSeen{ranks: map[seenRank]bool{}}
+	list, err := ReadDecisions(r, func(l *decisionlog.Line) error {
+		seen.add(l.Decision)
+		return nil
+	})
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, Fleet{}, err
 	}
 	arrivals := make([]Arrival, len(list))
 	for i := range list {
 		arrivals[i] = list[i].Arrival
 	}
-	return List(arrivals), len(arrivals), nil
+	return List(arrivals), len(arrivals), seen.fleet, nil
 }
 
 // ReadDecisions is Decisions with the ids and the models of the requests, in order of their arrivals. Each receives every decision and
@@ -129,7 +135,7 @@ const firstRetryable = 429
 // makes the tokens that are in no block unique.
 func requestOf(line *decisionlog.Line, number uint64) (*decided, error) {
 	d := line.Decision
-	if d.PromptTokens == 0 || d.Error != nil && d.Error.Status < firstRetryable {
+	if d.PromptTokens == 0 || d.OfPrefill() || d.Error != nil && d.Error.Status < firstRetryable {
 		return nil, nil
 	}
 	if d.PromptTokens < 0 || d.PromptTokens > maxRowTokens || d.Blocks < 0 || d.BlockSize < 1 || d.Blocks > d.PromptTokens/d.BlockSize ||

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/decisionlog"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/decision"
@@ -63,7 +64,7 @@ func TestDecisionsAsTrace(t *testing.T) {
 	})
 	l.b = append(l.b, `{"decision":{"id":"torn`...)
 
-	next, n, err := Decisions(bytes.NewReader(l.b))
+	next, n, _, err := Decisions(bytes.NewReader(l.b))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +99,31 @@ func TestDecisionsAsTrace(t *testing.T) {
 	}
 	if n := common(prompts[0], prompts[1]); n != 8 {
 		t.Errorf("%d tokens are equal of prompts that differ from the fourth block on, want 8: they share the hash of two blocks", n)
+	}
+}
+
+// TestDecisionsShowTheFleet: the fleet has the ranks that were candidates, by their roles. The decision about a prefill worker is no
+// request of its own.
+func TestDecisionsShowTheFleet(t *testing.T) {
+	l := &logged{t: t}
+	l.add(decisionlog.Header())
+	candidates := func(role fleet.Role, considered int, addresses ...string) func(*decision.Decision) {
+		return func(d *decision.Decision) {
+			d.Role, d.Considered = role, considered
+			for i, at := range addresses {
+				d.Candidates = append(d.Candidates, decision.Candidate{Address: at, Capacity: 100 * (i + 1)})
+			}
+		}
+	}
+	chain := []blockhash.Sequence{1}
+	l.decision("a", time.Unix(0, 0), 4, chain, candidates(fleet.Decode, 2, "d1", "d2"))
+	l.decision("a-prefill0", time.Unix(0, 0), 4, chain, candidates(fleet.Prefill, 1, "p1"))
+	l.decision("b", time.Unix(1, 0), 4, chain, candidates(fleet.Decode, 2, "d2", "d3"))
+	l.decision("b-prefill0", time.Unix(1, 0), 4, chain, candidates(fleet.Prefill, 5, "p2"))
+
+	_, n, got, err := Decisions(bytes.NewReader(l.b))
+	if want := (Fleet{Workers: 3, Prefill: 5, Blocks: 200, BlockSize: 4}); err != nil || n != 2 || got != want {
+		t.Errorf("%d arrivals on %+v, want 2 on %+v: %v", n, got, want, err)
 	}
 }
 
@@ -148,12 +174,12 @@ func TestDecisionErrors(t *testing.T) {
 		{"nonsense\n" + good[1:], "2 lines that are not JSON"},
 		{good + strings.Replace(good, "2026", "2226", 1), "100 years"},
 	} {
-		_, _, err := Decisions(strings.NewReader(version + c.log))
+		_, _, _, err := Decisions(strings.NewReader(version + c.log))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %q", c.log, err, c.want)
 		}
 	}
-	if _, _, err := Decisions(strings.NewReader(strings.Replace(version, "1", "2", 1) + good)); err == nil || !strings.Contains(err.Error(), "version 2") {
+	if _, _, _, err := Decisions(strings.NewReader(strings.Replace(version, "1", "2", 1) + good)); err == nil || !strings.Contains(err.Error(), "version 2") {
 		t.Errorf("a log of another version: %v", err)
 	}
 }
@@ -164,9 +190,12 @@ func FuzzDecisions(f *testing.F) {
 	f.Add([]byte(version + `{"decision":{"id":"x","at":"2026-01-02T03:04:05Z","prompt_tokens":9,"blocks":2,"block_size":4},"hash_every":2,"hashes":["00000000000000aa"]}`))
 	f.Add([]byte(version + `{"end":{"id":"x","response_bytes":5}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		next, n, err := Decisions(bytes.NewReader(data))
+		next, n, seen, err := Decisions(bytes.NewReader(data))
 		if err != nil {
 			return
+		}
+		if most := max(seen.Workers, seen.Prefill); most > maxFleet {
+			t.Errorf("%d workers", most)
 		}
 		var at []time.Duration
 		for a, ok, _ := next(); ok; a, ok, _ = next() {

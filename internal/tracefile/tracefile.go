@@ -34,6 +34,8 @@ type Trace struct {
 	// Total is the number of arrivals; 0 means that it is not known. A caller that stops earlier may
 	// lower it.
 	Total int
+	// Fleet is the fleet of a decision log; empty for other traces.
+	Fleet trace.Fleet
 
 	next trace.Source
 	name string // of the file, for errors; empty for generated arrivals
@@ -164,7 +166,7 @@ func (t *Trace) start(ctx context.Context, format trace.Format, o *Options) (err
 	case trace.FormatAzure:
 		t.next = trace.Azure(r, o.AzureSessions)
 	case trace.FormatDecisions:
-		t.next, t.Total, err = trace.Decisions(r)
+		t.next, t.Total, t.Fleet, err = trace.Decisions(r)
 	case trace.FormatAgent:
 		var cfg trace.SessionConfig
 		cfg, err = o.sessionConfig(ctx)

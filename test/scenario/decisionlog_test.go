@@ -66,12 +66,13 @@ func TestDecisionLogIsReplayed(t *testing.T) {
 		t.Errorf("%d ends of %d requests", ends, asked)
 	}
 
-	out, err := exec.Command(binary, "replay", "--decisions", file, "--workers", "2", "--block-size", "16", "--json").Output()
+	out, err := exec.Command(binary, "replay", "--decisions", file, "--json").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var r struct {
 		Requests, Completed int
+		Settings            string
 		PrefixReuse         float64 `json:"prefix_reuse"`
 		PerWorker           []struct {
 			Prompt int `json:"prompt_tokens"`
@@ -79,6 +80,9 @@ func TestDecisionLogIsReplayed(t *testing.T) {
 	}
 	if err := json.Unmarshal(out, &r); err != nil {
 		t.Fatal(err)
+	}
+	if !strings.Contains(r.Settings, "--workers 2 ") || !strings.HasSuffix(r.Settings, "--block-size 16") || len(r.PerWorker) != 2 {
+		t.Errorf("the fleet is not the log's: %q", r.Settings)
 	}
 	played := 0
 	for _, w := range r.PerWorker {
