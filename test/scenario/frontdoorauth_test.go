@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -179,6 +180,63 @@ func TestKeysAdmitTenants(t *testing.T) {
 	})
 	g.assertAdmissions([]admission{{"a key of the last file that was right", []string{"api-key", blueKey}, 200}})
 	g.assertNoSecret(run, redKey, blueKey, nobodyKey)
+}
+
+// TestKeysAreNeverNone: a gateway whose file of keys is absent or empty does not start, because it would admit everyone. If the file
+// vanishes or becomes empty later, the last keys stay in force. Refusals have OpenAI's form, and a refused upgrade is not taken for
+// a token that is not allowed.
+func TestKeysAreNeverNone(t *testing.T) {
+	t.Parallel()
+	keys := writeKeys(t, "")
+	config := configFile(t, fmt.Sprintf("gateway: {auth: {keysFile: %q}}\n", keys)+oneSim)
+	for name, remove := range map[string]bool{"empty": false, "absent": true} {
+		if remove {
+			if err := os.Remove(keys); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, part := range [][]string{{"up", "--envoy", envoyPath(t)}, {"xds"}} {
+			out, err := exec.Command(binary, append(part, "--config", config)...).CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "gateway.auth.keysFile "+keys) {
+				t.Errorf("stator %s with a file that is %s: %v, %s", part[0], name, err, out)
+			}
+		}
+	}
+
+	good := fmt.Sprintf("- {tenant: red, key: %s}\n", redKey)
+	if err := os.WriteFile(keys, []byte(good), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := up(t, "--config", config)
+	admissions := []admission{
+		{"no key", nil, 401}, {"an empty key", []string{"authorization", "Bearer "}, 401}, {"the key", []string{"api-key", redKey}, 200},
+	}
+	g.assertAdmissions(admissions)
+	for _, step := range []struct {
+		reported string
+		change   func() error
+	}{
+		{"must be a list of 1 to", func() error { return os.WriteFile(keys, nil, 0o600) }},
+		{"no such file", func() error { return os.Remove(keys) }},
+	} {
+		if err := step.change(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the file is reported: "+step.reported, func() error {
+			if !strings.Contains(g.up.out.String(), step.reported) {
+				return errNotYet
+			}
+			return nil
+		})
+		g.assertAdmissions(admissions)
+	}
+
+	for _, headers := range [][]string{nil, {"api-key", redKey}} {
+		r, err := g.send(t.Context(), http.MethodGet, "/v1/models", nil, append(headers, "connection", "upgrade", "upgrade", "websocket")...)
+		if err != nil || r.status != http.StatusForbidden || r.error.Message == "" || r.error.Code == "not_allowed" {
+			t.Errorf("an upgrade with %q: status %d, %v: %s", headers, r.status, err, r.body)
+		}
+	}
 }
 
 // assertNoSecret fails if the output, a file of the run, a page, or Envoy's own pages have a secret.
