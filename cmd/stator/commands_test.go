@@ -112,7 +112,7 @@ func TestPromptCommandsAnswerLines(t *testing.T) {
 		line, in, out, fails string
 	}{
 		{"tokenize", `{"text": "hello"}` + "\n", `{"ids":[`, ""},
-		{"tokenize --model absent", "", "", "model absent does not exist"},
+		{"tokenize --model-dir absent", "", "", "model absent does not exist"},
 		{"render", chat, "hi", ""},
 		{"render --template " + template, chat, `{"prompt":"[hi]"}`, ""},
 		{"render --raw --template " + template, `{"messages": [{"content": "a"}, {"content": "b"}]}` + "\n", `{"prompt":"[a][b]"}`, ""},

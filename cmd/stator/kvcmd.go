@@ -52,7 +52,8 @@ func runKV(ctx context.Context, env environment, args []string) error {
 	f.StringVar(&o.hashes, "hashes", "", "hashes of an engine with commas between them, in decimal or in hexadecimal with 0x")
 	f.StringVar(&o.keys, "keys", "", "keys of blocks with commas between them, 32 hexadecimal digits each")
 	f.StringVar(&o.prompts, "prompts", "", "`file` with requests, one a line (- is standard input); simulated engines only")
-	f.StringVar(&o.tokenizer, "tokenizer", "builtin:sim",
+	f.Renamed("tokenizer", modelDir)
+	f.StringVar(&o.tokenizer, modelDir, "builtin:sim",
 		"model folder, .gguf `file` or hf:ORG/MODEL that --prompts are tokenized with: models[].path")
 	f.DurationVar(&o.ttl, "ttl", time.Hour, "how long pin keeps blocks, at most 168h; 0 ends their pins")
 	f.StringVar(&o.tier, "tier", "", "the `tier` that flush empties, host or disk (default: both)")
@@ -237,7 +238,7 @@ func (o *kvOptions) promptHasher(ctx context.Context) (func(line []byte) ([]stri
 	}
 	m, err := modelfile.Load(ctx, o.tokenizer)
 	if err != nil {
-		return nil, fmt.Errorf("--tokenizer: %w", err)
+		return nil, fmt.Errorf("--model-dir: %w", err)
 	}
 	hasher, err := engine.New(engine.Config{BlockSize: size, HashSeed: seed})
 	if err != nil {

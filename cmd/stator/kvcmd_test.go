@@ -55,7 +55,7 @@ func TestKVCommands(t *testing.T) {
 		{"pin --model sim --prompts -", `{"prompt": [1, 2]}`, "", "", "--prompts, line 1: the prompt has 2 tokens, and a block has 4"},
 		{"pin --model sim --prompts -", `{"prompt": [[1, 2, 3, 4], [1, 2, 3, 4]]}`, "", "", "a request must have one prompt"},
 		{"pin --model sim --prompts absent", "", "", "", "--prompts: open absent"},
-		{"pin --model sim --prompts - --tokenizer absent", "", "", "", "--tokenizer: "},
+		{"pin --model sim --prompts - --model-dir absent", "", "", "", "--model-dir: "},
 		{"pin --model real --prompts -", "", "", "", `the engines of real hash prompts as "sha256": name blocks by --hashes or --keys`},
 		{"pin --model new --prompts -", "", "", "", "the KV store of new is not open"},
 		{"pin --model none --prompts -", "", "", "", `there is no KV store of model "none"`},

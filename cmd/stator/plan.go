@@ -23,7 +23,7 @@ model's config.json, whose weights need not be there. The column IF SLOWER has t
 by as much as that estimate may be off. The proposal is then played in the simulator, with the arrivals of --trace or with random
 ones. --out writes a configuration file for "stator up".
 
-  stator plan --model /models/llama --gpus 8 --gpu-kind H200 --isl 3000 --osl 300 --ttft 500ms --itl 10ms --out stator.yaml`
+  stator plan --model-dir /models/llama --gpus 8 --gpu-kind H200 --isl 3000 --osl 300 --ttft 500ms --itl 10ms --out stator.yaml`
 
 func runPlan(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "plan", planAbout)
@@ -63,8 +63,9 @@ func addPlanFlags(f *cli.Flags) *advise.Options {
 	for _, g := range perfmodel.GPUs {
 		gpus = append(gpus, g.Name)
 	}
+	f.Renamed("model", modelDir)
 	f.Group("Model and GPUs", func() {
-		f.StringVar(&p.Model, "model", "", "model `folder` with config.json, or hf:ORG/MODEL; or any name, with --profile or --engine sim")
+		f.StringVar(&p.Model, modelDir, "", "model `folder` with config.json, or hf:ORG/MODEL; or any name, with --profile or --engine sim")
 		f.IntVar(&p.GPUs, "gpus", 1, "number of GPUs")
 		f.StringVar(&p.GPUKind, "gpu-kind", "", strings.Join(gpus, ", "))
 		f.StringVar(&p.Engine, "engine", engines.VLLM.Name, strings.Join(propose.Engines(), ", "))

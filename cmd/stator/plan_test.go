@@ -37,7 +37,7 @@ func TestPlanWritesAConfiguration(t *testing.T) {
 	model := llamaFolder(t)
 	for _, engine := range propose.Engines() {
 		file := filepath.Join(t.TempDir(), "stator.yaml")
-		out, err := runCommand(t, "", "plan", "--model", model, "--gpus", "8", "--gpu-kind", "h200", "--itl", "25ms", "--rate", "8",
+		out, err := runCommand(t, "", "plan", "--model-dir", model, "--gpus", "8", "--gpu-kind", "h200", "--itl", "25ms", "--rate", "8",
 			"--engine", engine, "--simulate=false", "--out", file)
 		if err != nil || !strings.Contains(out, "Proposed: ") || !strings.Contains(out, "Wrote "+file) {
 			t.Errorf("%s: %v\n%s", engine, err, out)
@@ -53,7 +53,7 @@ func TestPlanWritesAConfiguration(t *testing.T) {
 // quantile of the ITL is predicted too short where engines do both.
 func TestPlanIsSimulated(t *testing.T) {
 	race.Skip(t)
-	out, err := runCommand(t, "", "plan", "--model", "builtin:sim", "--engine", "sim", "--gpus", "3", "--isl", "1000", "--osl", "100",
+	out, err := runCommand(t, "", "plan", "--model-dir", "builtin:sim", "--engine", "sim", "--gpus", "3", "--isl", "1000", "--osl", "100",
 		"--ttft", "1s", "--itl", "30ms", "--rate", "10", "--json")
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestPlanIsConfirmed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")
 	}
-	out, err := runCommand(t, "", "plan", "--model", llamaFolder(t), "--gpus", "8", "--gpu-kind", "H200", "--dtype", "fp8", "--isl", "3000",
+	out, err := runCommand(t, "", "plan", "--model-dir", llamaFolder(t), "--gpus", "8", "--gpu-kind", "H200", "--dtype", "fp8", "--isl", "3000",
 		"--osl", "300", "--ttft", "500ms", "--itl", "25ms", "--rate", "30")
 	if err != nil || !strings.Contains(out, "The estimate prefers 3 × TP 1 aggregated with 8-bit KV, with which the simulation has") ||
 		!strings.Contains(out, "Proposed: 2 × TP 1 prefill with 8-bit KV + 1 × TP 1 decode with 8-bit KV. ") {
@@ -107,7 +107,7 @@ func TestPlanForATrace(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	out, err := runCommand(t, "", "plan", "--model", llamaFolder(t), "--gpus", "8", "--gpu-kind", "H200", "--trace", file, "--ttft", "2s", "--json")
+	out, err := runCommand(t, "", "plan", "--model-dir", llamaFolder(t), "--gpus", "8", "--gpu-kind", "H200", "--trace", file, "--ttft", "2s", "--json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,16 +131,16 @@ func TestPlanRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--model " + gguf + " --gpu-kind H200":                                        "is a file: the size of a model is read from the config.json",
-		"--model /nowhere --gpu-kind H200":                                            "name a profile with --profile",
-		"--model " + model:                                                            "name the GPU with --gpu-kind",
-		"--model " + model + " --gpu-kind H2000":                                      "unknown: use A10",
-		"--model " + model + " --gpu-kind L4 --dtype bf16 --gpus 1 --itl 1ms --out x": "No fleet of 1 GPUs meets the targets",
-		"--model " + model + " --gpu-kind H200 --dtype int4 --out x":                  "cannot load them as int4",
-		"--model " + model + " --gpu-kind H200 --engine trtllm --dtype fp8 --out x":   "cannot load them as fp8",
-		"--model " + model + " --gpu-kind H200 --profile /nowhere":                    "load profile",
-		"--model " + model + " --gpu-kind H200 --trace /nowhere":                      "open trace",
-		"--model " + model + " --gpu-kind A10 --isl 2000000":                          "does not fit",
+		"--model-dir " + gguf + " --gpu-kind H200":                                        "is a file: the size of a model is read from the config.json",
+		"--model-dir /nowhere --gpu-kind H200":                                            "name a profile with --profile",
+		"--model-dir " + model:                                                            "name the GPU with --gpu-kind",
+		"--model-dir " + model + " --gpu-kind H2000":                                      "unknown: use A10",
+		"--model-dir " + model + " --gpu-kind L4 --dtype bf16 --gpus 1 --itl 1ms --out x": "No fleet of 1 GPUs meets the targets",
+		"--model-dir " + model + " --gpu-kind H200 --dtype int4 --out x":                  "cannot load them as int4",
+		"--model-dir " + model + " --gpu-kind H200 --engine trtllm --dtype fp8 --out x":   "cannot load them as fp8",
+		"--model-dir " + model + " --gpu-kind H200 --profile /nowhere":                    "load profile",
+		"--model-dir " + model + " --gpu-kind H200 --trace /nowhere":                      "open trace",
+		"--model-dir " + model + " --gpu-kind A10 --isl 2000000":                          "does not fit",
 	} {
 		_, err := runCommand(t, "", append([]string{"plan", "--simulate=false"}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -148,9 +148,9 @@ func TestPlanRefuses(t *testing.T) {
 		}
 	}
 	for _, args := range []string{
-		"", "--model m --gpus 0", "--model m --gpus 99999", "--model m --engine x", "--model m --dtype x", "--model m --quantile 1",
-		"--model m --isl 0", "--model m --osl NaN", "--model m --spread 2", "--model m --rate -1", "--model m --rows 0", "--model m --ttft -1s",
-		"--model m --profile-gpus 0",
+		"", "--model-dir m --gpus 0", "--model-dir m --gpus 99999", "--model-dir m --engine x", "--model-dir m --dtype x", "--model-dir m --quantile 1",
+		"--model-dir m --isl 0", "--model-dir m --osl NaN", "--model-dir m --spread 2", "--model-dir m --rate -1", "--model-dir m --rows 0", "--model-dir m --ttft -1s",
+		"--model-dir m --profile-gpus 0",
 	} {
 		if _, err := runCommand(t, "", append([]string{"plan"}, strings.Fields(args)...)...); err == nil {
 			t.Errorf("%s is accepted", args)

@@ -12,13 +12,22 @@ import (
 	"github.com/stator-project/stator/internal/promptlines"
 )
 
+// modelDir is the flag of a model's files. In all commands --model is the name that clients use.
+const modelDir = "model-dir"
+
+// addModelDir adds the flag of a model's files to a command whose flag was called --model.
+func addModelDir(f *cli.Flags) *string {
+	f.Renamed("model", modelDir)
+	return f.String(modelDir, "builtin:sim", "model folder, .gguf `file` or hf:ORG/MODEL")
+}
+
 const tokenizeAbout = `Reads JSON lines and answers each with {"ids": […]}. A line is {"text": "…"}, to which no special
 tokens are added, or a chat, completion or embedding request, which is prepared as an engine does.
 A request with several prompts gets a list for each. Errors are answers, as clients see them.`
 
 func runTokenize(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "tokenize", tokenizeAbout)
-	path := f.String("model", "builtin:sim", "model folder, .gguf `file` or hf:ORG/MODEL")
+	path := addModelDir(f)
 	if err := f.Read(args); err != nil {
 		return err
 	}
@@ -37,7 +46,7 @@ as Hugging Face's apply_chat_template passes it. Errors are answers, as clients 
 
 func runRender(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "render", renderAbout)
-	path := f.String("model", "builtin:sim", "model folder, .gguf `file` or hf:ORG/MODEL")
+	path := addModelDir(f)
 	template := f.String("template", "", "chat template `file` to use instead of the model's")
 	raw := f.Bool("raw", false, "lines are contexts, not requests")
 	if err := f.Read(args); err != nil {

@@ -80,6 +80,7 @@ type replayRun struct {
 // addReplayFlags adds the flags of one simulation to f.
 func addReplayFlags(f *cli.Flags) *replayRun {
 	r := &replayRun{flags: f, Options: replay.NewOptions(f.FlagSet)}
+	f.Renamed("model", modelDir)
 	f.Group("Trace", func() {
 		r.trace.AddFlags(f.FlagSet)
 		r.AddArrivalFlags()

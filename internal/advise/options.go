@@ -53,7 +53,7 @@ func (p *Options) Validate() error {
 
 	switch {
 	case p.Model == "":
-		return fmt.Errorf("name the model's folder with --model")
+		return fmt.Errorf("name the model's folder with --model-dir")
 	case p.GPUs < 1 || p.GPUs > maxGPUs:
 		return fmt.Errorf("--gpus is %d: it must lie between 1 and %d", p.GPUs, maxGPUs)
 	case p.ProfileGPUs < 1 || p.ProfileGPUs > maxGPUs:

@@ -16,6 +16,7 @@ func newFlags() (f *Flags, workers *int, out, errs *bytes.Buffer) {
 	f = New(out, errs, "play [FILE]", "Plays a file.")
 	f.Group("Engines", func() { workers = f.Int("workers", 2, "number of engines") })
 	f.Bool("json", false, "print JSON")
+	f.Renamed("engines", "workers")
 	return f, workers, out, errs
 }
 
@@ -37,6 +38,7 @@ func TestUsageErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"--worker 3":     "stator play: unknown flag --worker; did you mean --workers?\n",
 		"--steam":        "stator play: unknown flag --steam\n",
+		"--engines 3":    "stator play: unknown flag --engines; use --workers, which replaces it\n",
 		"--workers many": "stator play: invalid value \"many\" for flag --workers: parse error\n",
 		"--workers":      "stator play: flag needs an argument: --workers\n",
 		"x":              "stator play: unexpected argument \"x\"\n",

@@ -28,6 +28,7 @@ type Flags struct {
 	arguments string // such as " [ID]"
 	about     string
 	groups    []flagGroup
+	renamed   map[string]string // names of today by former names
 }
 
 // flagGroup is flags under one heading.
@@ -56,6 +57,14 @@ func (f *Flags) Group(title string, define func()) {
 	define()
 	added := slices.DeleteFunc(f.names(), func(name string) bool { return slices.Contains(before, name) })
 	f.groups = append(f.groups, flagGroup{title, added})
+}
+
+// Renamed records the former name of a flag, which is no flag any more. The error about it names the flag of today.
+func (f *Flags) Renamed(former, today string) {
+	if f.renamed == nil {
+		f.renamed = map[string]string{}
+	}
+	f.renamed[former] = today
 }
 
 // names returns the names of all flags, sorted.
@@ -111,6 +120,9 @@ func (f *Flags) Explain(err error) string {
 	const unknown = "flag provided but not defined: -"
 	if name, ok := strings.CutPrefix(err.Error(), unknown); ok {
 		text := "unknown flag --" + name
+		if today := f.renamed[name]; today != "" {
+			return text + "; use --" + today + ", which replaces it"
+		}
 		if near := config.Nearest(name, f.names()); near != "" {
 			text += "; did you mean --" + near + "?"
 		}

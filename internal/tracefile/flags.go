@@ -18,7 +18,8 @@ func (o *Options) AddFlags(f *flag.FlagSet) {
 	f.IntVar(&o.MooncakeBlock, "trace-block-size", trace.MooncakeBlock, "tokens of a block of a Mooncake trace")
 	f.BoolVar(&o.AzureSessions, "azure-sessions", false,
 		"guess which rows of an Azure trace continue a conversation; without it prompts share nothing")
-	f.StringVar(&o.AgentModel, "model", "builtin:sim", "model folder, .gguf `file` or hf:ORG/MODEL whose tokenizer encodes agents' text")
+	f.StringVar(&o.AgentModel, "model-dir", "builtin:sim",
+		"model folder, .gguf `file` or hf:ORG/MODEL whose tokenizer encodes agents' text")
 	f.BoolVar(&o.AgentJoin, "agent-join", false, "make the prompt of each row of an agent's session the whole conversation so far")
 	f.IntVar(&o.AgentSessions, "agent-sessions", 0,
 		"run agents' sessions concurrently, `n` at a time (default: at their recorded times)")

@@ -77,9 +77,9 @@ def ours(stator, path, texts):
         for t in texts:
             questions.write(json.dumps({"text": t}) + "\n")
         questions.seek(0)
-        done = subprocess.run([stator, "tokenize", "--model", str(path)], stdin=questions, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        done = subprocess.run([stator, "tokenize", "--model-dir", str(path)], stdin=questions, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode:
-        raise SystemExit(f"stator tokenize --model {path}: {done.stderr.decode()[-500:]}")
+        raise SystemExit(f"stator tokenize --model-dir {path}: {done.stderr.decode()[-500:]}")
     return [json.loads(line).get("ids") for line in done.stdout.decode().split("\n") if line]
 
 

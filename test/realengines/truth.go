@@ -122,7 +122,7 @@ func (t *truth) tokenize(ctx context.Context, b *bench, list []request, answers 
 		chosen = append(chosen, i)
 	}
 
-	cmd := exec.CommandContext(ctx, b.stator, "tokenize", "--model", b.model)
+	cmd := exec.CommandContext(ctx, b.stator, "tokenize", "--model-dir", b.model)
 	cmd.Stdin = &input
 	out, err := cmd.Output()
 	if err != nil {

@@ -78,7 +78,7 @@ def theirs(source, lines):
 
 def ours(stator, model, file, lines):
     """What stator makes of each line."""
-    command = [stator, "render", "--raw", "--model", model, "--template", str(file)]
+    command = [stator, "render", "--raw", "--model-dir", model, "--template", str(file)]
     p = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, encoding="utf-8")
     if p.returncode != 0:
         return [(None, p.stderr.strip())] * len(lines)

@@ -107,7 +107,7 @@ class VLLM:
 
 def ours(program, command, folder, requests):
     lines = "".join(json.dumps(q) + "\n" for q in requests)
-    done = subprocess.run([program, command, "--model", str(folder)], input=lines.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run([program, command, "--model-dir", str(folder)], input=lines.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     answers = [json.loads(line) for line in done.stdout.decode().split("\n") if line]
     if len(answers) != len(requests):
         raise SystemExit(f"stator {command}: {done.stderr.decode()[-2000:]}")
