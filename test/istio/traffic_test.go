@@ -37,8 +37,8 @@ type fleet struct {
 	gateway, admin string // addresses
 }
 
-// TestTrafficThroughIstiod: an Envoy that istiod configures, with the EnvoyFilter of the snippet, sends all requests to the engines that the
-// router has picked. Conversations find as much in the caches of the engines as through an Envoy that Stator configures.
+// TestTrafficThroughIstiod: an Envoy that istiod configures, with the EnvoyFilter of the snippet, sends all requests to the engines that
+// the router has picked. Conversations find as much in the caches of the engines as through an Envoy that Stator configures.
 func TestTrafficThroughIstiod(t *testing.T) {
 	own := startFleet(t)
 	own.start(own.stator, "up", "--config", own.config, "--envoy", own.envoy, "--listen-address", own.gateway, "--admin-address", own.admin)

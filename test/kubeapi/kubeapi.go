@@ -162,6 +162,9 @@ func (s *Server) PutEndpoints(namespace, service, name string, ips ...string) {
 	})
 }
 
+// NoAnswer has [Server.Break] end connections without an answer.
+const NoAnswer = -1
+
 // Break has every answer be that status, such as 403 or 503, and ends all watches. 0 ends it.
 func (s *Server) Break(status int) {
 	s.mu.Lock()
@@ -237,6 +240,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	broken := s.broken
 	s.mu.Unlock()
 	switch {
+	case broken == NoAnswer:
+		panic(http.ErrAbortHandler) // which ends the connection
 	case broken != 0:
 		refuse(w, broken, "the test has broken the server")
 	case query.Get("watch") == "true":

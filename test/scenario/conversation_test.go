@@ -107,8 +107,12 @@ func chunks(resp *http.Response, see func(data string) bool) error {
 }
 
 func (g *gateway) stream(ctx context.Context, maxTokens int) (*http.Response, error) {
+	return g.streamAbout(ctx, "a harbour", maxTokens)
+}
+
+func (g *gateway) streamAbout(ctx context.Context, subject string, maxTokens int) (*http.Response, error) {
 	body := fmt.Sprintf(`{"model":"sim","stream":true,"stream_options":{"include_usage":true},"max_tokens":%d,
-		"messages":[{"role":"user","content":"Tell me a long story about a harbour."}]}`, maxTokens)
+		"messages":[{"role":"user","content":"Tell me a long story about %s."}]}`, maxTokens, subject)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		return nil, err

@@ -1,22 +1,30 @@
 package scenario
 
 import (
+	"cmp"
+	"encoding/base64"
 	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/stator-project/stator/test/kubeapi"
 )
@@ -26,12 +34,18 @@ import (
 
 // shape is the configuration of an Envoy as some gateway writes it. Each text is a part of YAML.
 type shape struct {
+	before string // a filter before that of ext_proc
 	filter string // of ext_proc: its modes, its failure mode, and the metadata that it passes on
 	pool   string // the type of the cluster of workers, and its load balancing
 	picker string // the transport socket of the cluster of routers
 	log    bool   // there is an access log to routers
 	flags  []string
+	envoy  string // the program; empty for the one of all tests
 }
+
+// oldestVariable names the oldest Envoy that is supported, which does not report who served. Without it, the Envoy of all tests runs with
+// the configuration for the oldest.
+const oldestVariable = "STATOR_TEST_OLDEST_ENVOY"
 
 // Parts of shapes.
 const (
@@ -85,7 +99,7 @@ var shapes = map[string]shape{
 	},
 	"an EnvoyFilter": {filter: buffered + lbMetadata, pool: overrideHost(byMetadata, reports), log: true},
 	"an Envoy that does not report who served": {
-		filter: duplex + lbMetadata, pool: overrideHost(byMetadata, ""), log: true,
+		filter: duplex + lbMetadata, pool: overrideHost(byMetadata, ""), log: true, envoy: os.Getenv(oldestVariable),
 	},
 }
 
@@ -104,8 +118,14 @@ static_resources:
           ACCESSLOG
           route_config:
             virtual_hosts:
-            - {name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: pool, timeout: 0s}}]}
+            - name: all
+              domains: ["*"]
+              routes: [{match: {prefix: /}, route: {cluster: pool, timeout: 0s}}]
+              response_headers_to_add:
+              - header: {key: x-test-picked, value: "%REQ(x-gateway-destination-endpoint)%"}
+              - header: {key: x-test-served, value: "%UPSTREAM_REMOTE_ADDRESS%"}
           http_filters:
+          BEFORE
           - name: envoy.filters.http.ext_proc
             typed_config:
               "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
@@ -125,6 +145,13 @@ static_resources:
         explicit_http_config: {http2_protocol_options: {}}
 `
 
+// isServedAsPicked reports whether the engine that served is the one that the router picked, by Envoy's own account. Only the access log
+// tells it to the router.
+func isServedAsPicked(header http.Header) bool {
+	picked, served := header.Get("x-test-picked"), header.Get("x-test-served")
+	return picked != "" && picked == served
+}
+
 const accessLogToPicker = `access_log:
           - name: envoy.access_loggers.http_grpc
             typed_config:
@@ -143,6 +170,8 @@ type picker struct {
 	port   int // of the engines
 	net    int // the third number of the addresses of pods
 
+	engines map[int]*command // of the pods
+
 	config, routerAt string
 	endpoints        string   // of the engines, for Envoy
 	flags            []string // of the router
@@ -153,30 +182,42 @@ var networks atomic.Int32
 
 var inPool = map[string]string{"app": "vllm"}
 
+// newPicker returns an API server with a pool that has no pods.
+func newPicker(t *testing.T) *picker {
+	t.Helper()
+	p := &picker{
+		gateway: &gateway{t: t, admin: freeAddress(t)}, api: kubeapi.New(t), net: int(networks.Add(1)), engines: map[int]*command{},
+	}
+	_, port, _ := strings.Cut(freeAddress(t), ":")
+	_, _ = fmt.Sscan(port, &p.port)
+	p.api.PutPool("llm", "sim", inPool, p.port)
+	return p
+}
+
 // startPicker starts pods with engines, a router and an Envoy.
 func startPicker(t *testing.T, s shape, pods int) *picker {
 	t.Helper()
-	listen, routerAt := freeAddress(t), freeAddress(t)
-	_, port, err := net.SplitHostPort(freeAddress(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &picker{gateway: &gateway{t: t, url: "http://" + listen, admin: freeAddress(t)}, api: kubeapi.New(t), net: int(networks.Add(1))}
-	_, _ = fmt.Sscan(port, &p.port)
-	p.api.PutPool("llm", "sim", inPool, p.port)
+	p := newPicker(t)
 	var endpoints []string
 	for i := range pods {
 		endpoints = append(endpoints, endpoint(p.startPod(i)))
 	}
-
-	p.config = configFile(t, `models: [{name: sim, path: "builtin:sim"}]`+"\n")
-	p.flags = append([]string{"extproc", "--config", p.config, "--kubernetes-api", p.api.URL,
-		"--inference-pool", "llm/sim", "--listen-address", routerAt, "--admin-address", p.admin}, s.flags...)
-	p.router = start(t, p.flags...)
-	p.routerAt, p.endpoints = routerAt, strings.Join(endpoints, ", ")
-	p.envoy = p.startEnvoy(s, listen)
-	p.awaitWorkers(pods)
+	p.endpoints = strings.Join(endpoints, ", ")
+	p.serve(s, pods)
 	return p
+}
+
+// serve starts a router and an Envoy, and waits for so many workers.
+func (p *picker) serve(s shape, workers int) {
+	p.t.Helper()
+	listen := freeAddress(p.t)
+	p.url, p.routerAt = "http://"+listen, freeAddress(p.t)
+	p.config = configFile(p.t, `models: [{name: sim, path: "builtin:sim"}]`+"\n")
+	p.flags = append([]string{"extproc", "--config", p.config, "--kubernetes-api", p.api.URL,
+		"--inference-pool", "llm/sim", "--listen-address", p.routerAt, "--admin-address", p.admin}, s.flags...)
+	p.router = start(p.t, p.flags...)
+	p.envoy = p.startEnvoy(s, listen)
+	p.awaitWorkers(workers)
 }
 
 // startEnvoy starts an Envoy that listens there, and whose pickers are the first router and others.
@@ -191,14 +232,15 @@ func (p *picker) startEnvoy(s shape, listen string, others ...string) *command {
 		routers += ", " + endpoint(at)
 	}
 	_, port, _ := strings.Cut(listen, ":")
-	text := strings.NewReplacer("FILTER", s.filter, "POOL", s.pool, "TLS", s.picker, "ACCESSLOG", log).Replace(envoyInCluster)
+	parts := []string{"BEFORE", s.before, "FILTER", s.filter, "POOL", s.pool, "TLS", s.picker, "ACCESSLOG", log}
+	text := strings.NewReplacer(parts...).Replace(envoyInCluster)
 	text = strings.NewReplacer("LISTEN", port, "ENGINES", p.endpoints, "PICKER", routers).Replace(text)
 	config := filepath.Join(p.t.TempDir(), "envoy.yaml")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
-	return startCommand(p.t, exec.Command(envoyPath(p.t), "--config-path", config, "--use-dynamic-base-id", "--concurrency", "2",
-		"--log-level", "warn"))
+	return startCommand(p.t, exec.Command(cmp.Or(s.envoy, envoyPath(p.t)), "--config-path", config, "--use-dynamic-base-id",
+		"--concurrency", "2", "--log-level", "warn"))
 }
 
 // startEnvoyFor replaces the Envoy by one with a second picker.
@@ -212,17 +254,25 @@ func (p *picker) startEnvoyFor(s shape, second string) {
 	})
 }
 
+// engineAt returns the address of a pod's engine.
+func (p *picker) engineAt(i int) string { return fmt.Sprintf("%s:%d", p.pod(i).IP, p.port) }
+
 // startPod starts the engine of a pod, adds the pod, and returns the address of the engine.
 func (p *picker) startPod(i int) string {
-	at := fmt.Sprintf("127.77.%d.%d", p.net, i+1)
-	address := net.JoinHostPort(at, fmt.Sprint(p.port))
-	start(p.t, "sim", "--listen-address", address, "--kv-events", "ipc://"+filepath.Join(p.t.TempDir(), "e"), "--log-level", "warn")
+	address := p.engineAt(i)
+	p.engines[i] = p.startEngine(address)
+	p.api.PutPod(p.pod(i))
+	return address
+}
+
+func (p *picker) startEngine(address string) *command {
+	p.t.Helper()
+	engine := start(p.t, "sim", "--listen-address", address, "--kv-events", "ipc://"+filepath.Join(p.t.TempDir(), "e"), "--log-level", "warn")
 	eventually(p.t, "the engine answers", func() error {
 		_, err := get("http://" + address + "/health")
 		return err
 	})
-	p.api.PutPod(p.pod(i))
-	return address
+	return engine
 }
 
 // pod returns a ready pod.
@@ -262,14 +312,24 @@ func TestPickerForGateways(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := startPicker(t, s, 3)
+			if s.envoy != "" {
+				t.Logf("Envoy %s", versionAt(t, s.envoy))
+			}
 			const clients, turns = 25, 4
 			var all sync.WaitGroup
-			var found atomic.Int64 // later turns that found their cache
+			var found atomic.Int64  // later turns that found their cache
+			var served atomic.Int64 // requests that the worker that was picked has served
+			count := func(header http.Header) {
+				if isServedAsPicked(header) {
+					served.Add(1)
+				}
+			}
 			for i := range clients {
 				all.Go(func() {
 					list := []message{{"user", strings.Repeat(fmt.Sprintf("Everything about subject %d, please. ", i), 20)}}
 					for turn := range turns {
 						r := p.chat(list, 8)
+						count(r.header)
 						if turn > 0 && r.usage.Details.CachedTokens > 0 {
 							found.Add(1)
 						}
@@ -283,6 +343,7 @@ func TestPickerForGateways(t *testing.T) {
 							t.Error(err)
 							return
 						}
+						count(resp.Header)
 						if n, err := countTokens(resp); err != nil || n != 40 {
 							t.Errorf("%d of 40 tokens came: %v", n, err)
 						}
@@ -295,6 +356,9 @@ func TestPickerForGateways(t *testing.T) {
 			p.assertNothingBooked()
 			if n := p.metric("stator_extproc_requests_total", `outcome="picked"`); n != requests {
 				t.Errorf("%g of %d requests were picked", n, requests)
+			}
+			if n := served.Load(); n != requests {
+				t.Errorf("%d of %d requests were served by the worker that was picked", n, requests)
 			}
 			if n := found.Load(); n < clients*(turns-1)/2 {
 				t.Errorf("%d of %d later turns found their cache", n, clients*(turns-1))
@@ -312,64 +376,264 @@ func TestPickerForGateways(t *testing.T) {
 	}
 }
 
-// TestPodsComeAndGo scales a pool from three pods to five and to two while clients stream. No answer has a hole, and a pod that is to
-// go gets no more requests.
-func TestPodsComeAndGo(t *testing.T) {
-	t.Parallel()
-	// The endpoints of original destinations are those that the router picks, so Envoy needs no others.
-	p := startPicker(t, shape{filter: duplex, pool: originalDst}, 3)
-	stop := make(chan struct{})
-	var all sync.WaitGroup
-	var answers atomic.Int64
-	for range 12 {
-		all.Go(func() {
+// crowd is clients that stream one answer after the other.
+type crowd struct {
+	stop       chan struct{}
+	all        sync.WaitGroup
+	whole, cut atomic.Int64 // answers
+}
+
+// startCrowd starts so many clients. They go on until end is called.
+func (p *picker) startCrowd(clients int) *crowd {
+	c := &crowd{stop: make(chan struct{})}
+	for range clients {
+		c.all.Go(func() {
 			for {
 				select {
-				case <-stop:
+				case <-c.stop:
 					return
 				default:
+					c.stream(p, 60)
 				}
-				resp, err := p.stream(t.Context(), 60)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if n, err := countTokens(resp); err != nil || n != 60 {
-					t.Errorf("%d of 60 tokens came: %v", n, err)
-				}
-				answers.Add(1)
 			}
 		})
 	}
+	return c
+}
 
-	p.startPod(3)
-	p.startPod(4)
-	p.awaitWorkers(5)
-	for i := range 3 {
-		pod := p.pod(i)
-		pod.Terminating = true // its engine goes on, as one does in its grace period
-		p.api.PutPod(pod)
+// stream reads one answer, and counts it.
+func (c *crowd) stream(p *picker, tokens int) {
+	resp, err := p.stream(p.t.Context(), tokens)
+	c.read(p, resp, err, tokens)
+}
+
+func (c *crowd) read(p *picker, resp *http.Response, err error, tokens int) {
+	n := 0
+	if err == nil {
+		n, err = countTokens(resp)
 	}
-	p.awaitWorkers(2)
-	before := answers.Load()
-	eventually(t, "the others serve", func() error {
-		if answers.Load() < before+24 {
-			return errors.New("too few answers")
-		}
-		return nil
-	})
+	if err != nil || n != tokens {
+		c.cut.Add(1)
+		p.t.Errorf("%d of %d tokens came: %v", n, tokens, err)
+		return
+	}
+	c.whole.Add(1)
+}
 
-	p.api.Break(503) // the API server goes away, which stops nothing
-	before = answers.Load()
-	eventually(t, "requests are served without an API server", func() error {
-		text, err := p.read("/readyz")
-		if err != nil || !strings.Contains(text, "degraded: InferencePool llm/sim") || answers.Load() < before+24 {
-			return fmt.Errorf("%d answers, %w: %s", answers.Load()-before, err, text)
+// awaitMore waits until each client may have had two more answers.
+func (c *crowd) awaitMore(t *testing.T, clients int) {
+	t.Helper()
+	want := c.whole.Load() + 2*int64(clients)
+	eventually(t, "answers go on", func() error {
+		if n := c.whole.Load() + c.cut.Load(); n < want {
+			return fmt.Errorf("%d of %d answers", n, want)
 		}
 		return nil
 	})
-	close(stop)
-	all.Wait()
+}
+
+// end waits for the last answers, and demands that none was cut off and that no booking is left.
+func (c *crowd) end(p *picker) {
+	p.t.Helper()
+	close(c.stop)
+	c.all.Wait()
+	p.t.Logf("%d answers were whole, and %d had holes or were cut off", c.whole.Load(), c.cut.Load())
+	if n := c.cut.Load(); n != 0 {
+		p.t.Errorf("%d answers had holes or were cut off", n)
+	}
+	p.assertNothingBooked()
+}
+
+// TestPodsComeAndGo scales a pool up to five pods and down to two, three times, while 40 clients stream. The pods that go are being
+// deleted when answers of five seconds have just begun, and end when they have no more requests. No answer has a hole.
+func TestPodsComeAndGo(t *testing.T) {
+	t.Parallel()
+	const rounds, clients, longAnswers, longTokens = 3, 30, 10, 600
+	// The endpoints of original destinations are those that the router picks, so Envoy needs no others.
+	p := startPicker(t, shape{filter: duplex, pool: originalDst}, 3)
+	c := p.startCrowd(clients)
+	pods := []int{0, 1, 2}
+	next := 3
+	for range rounds {
+		for ; len(pods) < 5; next++ {
+			p.startPod(next)
+			pods = append(pods, next)
+		}
+		p.awaitWorkers(5)
+
+		served := map[string]int{} // long answers, by the address of the engine
+		for i := range longAnswers {
+			resp, err := p.streamAbout(t.Context(), fmt.Sprintf("harbour %d", next*longAnswers+i), longTokens)
+			if err == nil {
+				served[resp.Header.Get("x-test-served")]++
+			}
+			c.all.Go(func() { c.read(p, resp, err, longTokens) })
+		}
+		slices.SortStableFunc(pods, func(a, b int) int { return cmp.Compare(served[p.engineAt(b)], served[p.engineAt(a)]) })
+		going := pods[:3]
+		pods = pods[3:]
+		before := p.generated(going...)
+		for _, i := range going {
+			pod := p.pod(i)
+			pod.Terminating = true // its engine goes on, as one does in its grace period
+			p.api.PutPod(pod)
+		}
+		p.awaitWorkers(2)
+
+		for _, i := range going {
+			eventually(t, "a pod that is being deleted has finished", func() error {
+				if n := p.running(i); n != 0 {
+					return fmt.Errorf("%g requests run", n)
+				}
+				return nil
+			})
+		}
+		if n := p.generated(going...) - before; n < 2*longTokens {
+			t.Errorf("the pods had %g tokens left to generate, of long answers %v: the test shows little", n, served)
+		}
+		for _, i := range going {
+			p.engines[i].kill() // a request that came now would be lost
+			p.api.DeletePod("llm", p.pod(i).Name)
+		}
+		c.awaitMore(t, clients)
+	}
+	c.end(p)
+}
+
+// pickerAway is how long the API server is away, beside the time that the test itself needs.
+var pickerAway = flag.Duration("picker.away", 0, "`time` for which the API server of Kubernetes answers nothing")
+
+// TestPickerWithoutAPIServer: while the API server does not answer, the workers that were known serve, and no answer is cut off. When it is
+// back, the pods that came and went meanwhile are right.
+func TestPickerWithoutAPIServer(t *testing.T) {
+	t.Parallel()
+	const clients = 12
+	p := startPicker(t, shape{filter: duplex, pool: originalDst}, 3)
+	c := p.startCrowd(clients)
+	workers := func() (names []string) {
+		for _, r := range p.fleet() {
+			names = append(names, r.Worker)
+		}
+		slices.Sort(names)
+		return names
+	}
+	before := workers()
+
+	p.api.Break(kubeapi.NoAnswer)
+	eventually(t, "the reason is shown", func() error {
+		text, err := p.read("/readyz")
+		if err == nil && !strings.Contains(text, "degraded: InferencePool llm/sim") {
+			err = fmt.Errorf("%q", text)
+		}
+		return err
+	})
+	p.startPod(3)
+	pod := p.pod(0)
+	pod.Terminating = true
+	p.api.PutPod(pod)
+	for began := time.Now(); ; {
+		c.awaitMore(t, clients)
+		if now := workers(); !slices.Equal(now, before) {
+			t.Fatalf("workers %v without an API server, not %v", now, before)
+		}
+		if time.Since(began) >= *pickerAway {
+			break
+		}
+	}
+
+	p.api.Break(0)
+	began := time.Now()
+	want := []string{p.pod(1).Name, p.pod(2).Name, p.pod(3).Name}
+	eventually(t, "the workers are right", func() error {
+		if now := workers(); !slices.Equal(now, want) {
+			return fmt.Errorf("%v, not %v", now, want)
+		}
+		return nil
+	})
+	t.Logf("the API server was away for %s or more, and the workers were right %d ms after it was back",
+		*pickerAway, time.Since(began).Milliseconds())
+	eventually(t, "nothing is degraded", func() error {
+		text, err := p.read("/readyz")
+		if err == nil && strings.Contains(text, "degraded") {
+			err = fmt.Errorf("%q", text)
+		}
+		return err
+	})
+	c.awaitMore(t, clients)
+	c.end(p)
+}
+
+// subsetFromHeader has Envoy read a value of metadata from a header of the client. Gateways set this metadata themselves.
+const subsetFromHeader = `- name: envoy.filters.http.header_to_metadata
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config
+              request_rules:
+              - header: x-test-subset
+                on_header_present: {metadata_namespace: envoy.lb.subset_hint, key: x-gateway-destination-endpoint-subset,
+                  type: PROTOBUF_VALUE, encode: BASE64}`
+
+// TestPickerKeepsToSubsets: a request goes to the endpoints alone to which a gateway restricts it. Both pods have an engine at each of two
+// ports, and the address of one is IPv6.
+func TestPickerKeepsToSubsets(t *testing.T) {
+	t.Parallel()
+	p := newPicker(t)
+	_, second, _ := strings.Cut(freeAddress(t), ":")
+	first := fmt.Sprint(p.port)
+	secondPort, _ := strconv.Atoi(second)
+	p.api.PutPool("llm", "sim", inPool, p.port, secondPort)
+	v4, v6 := fmt.Sprintf("127.77.%d.1", p.net), "::1"
+	for _, ip := range []string{v4, v6} {
+		for _, port := range []string{first, second} {
+			p.startEngine(net.JoinHostPort(ip, port))
+		}
+		name := "vllm-" + strings.NewReplacer(".", "-", "::", "v6-").Replace(ip)
+		p.api.PutPod(kubeapi.Pod{Namespace: "llm", Name: name, UID: name, IP: ip, Labels: maps.Clone(inPool), Ready: true})
+	}
+	p.serve(shape{
+		before: subsetFromHeader, pool: originalDst,
+		filter: duplex + "\n              metadata_options: {forwarding_namespaces: {untyped: [envoy.lb, envoy.lb.subset_hint]}}",
+	}, 4)
+
+	a, b := v4+":"+first, v4+":"+second
+	c, d := "[::1]:"+first, "[::1]:"+second
+	for name, tt := range map[string]struct {
+		subset any
+		want   []string // none for a refusal
+	}{
+		"a list of one endpoint":              {[]any{a}, []string{a}},
+		"its other port":                      {[]any{b}, []string{b}},
+		"one endpoint of IPv6":                {[]any{c}, []string{c}},
+		"its other port, as a string":         {d, []string{d}},
+		"a list of two":                       {[]any{b, c}, []string{b, c}},
+		"two in a string, one of them absent": {"10.9.9.9:80," + d, []string{d}},
+		"an IPv4 address":                     {[]any{v4}, []string{a, b}},
+		"an IPv6 address":                     {v6, []string{c, d}},
+		"an empty list":                       {[]any{}, nil},
+		"an empty string":                     {"", nil},
+		"endpoints of no worker":              {[]any{"10.9.9.9:80", "[::2]:" + first}, nil},
+	} {
+		value, err := structpb.NewValue(tt.subset)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := proto.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 8 {
+			body := fmt.Sprintf(`{"model": "sim", "max_tokens": 2, "messages": [{"role": "user", "content": "Tell me about %d."}]}`, i)
+			r, err := p.send(t.Context(), http.MethodPost, "/v1/chat/completions", []byte(body),
+				"x-test-subset", base64.StdEncoding.EncodeToString(raw))
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case tt.want == nil && (r.status != http.StatusServiceUnavailable || r.error.Code != "no_ready_worker"):
+				t.Errorf("%s: status %d: %s", name, r.status, r.body)
+			case tt.want != nil && !slices.Contains(tt.want, r.header.Get("x-test-served")):
+				t.Errorf("%s: status %d from %q, not from one of %v: %s", name, r.status, r.header.Get("x-test-served"), tt.want, r.body)
+			}
+		}
+	}
 	p.assertNothingBooked()
 }
 
@@ -525,7 +789,7 @@ func (p *picker) endRouters(streams int, ready, end func()) {
 	for trial := range *pickerEnds {
 		ready()
 		var all sync.WaitGroup
-		until := p.generated() + float64(streams**pickerTokens*(1+trial%3)/4)
+		until := p.generated(0, 1, 2) + float64(streams**pickerTokens*(1+trial%3)/4)
 		for range streams {
 			all.Go(func() {
 				resp, err := p.stream(p.t.Context(), *pickerTokens)
@@ -540,7 +804,7 @@ func (p *picker) endRouters(streams int, ready, end func()) {
 			})
 		}
 		eventually(p.t, "the engines answer", func() error {
-			if n := p.generated(); n < until {
+			if n := p.generated(0, 1, 2); n < until {
 				return fmt.Errorf("%g of %g tokens", n, until)
 			}
 			return nil
@@ -553,17 +817,29 @@ func (p *picker) endRouters(streams int, ready, end func()) {
 	p.t.Logf("%d of %d answers had holes or were cut, in %d ends of routers", cut.Load(), streams**pickerEnds, *pickerEnds)
 }
 
-// generated returns the tokens that the engines of three pods have emitted.
-func (p *picker) generated() (tokens float64) {
+// generated returns the tokens that the engines of these pods have emitted.
+func (p *picker) generated(pods ...int) float64 {
 	p.t.Helper()
-	for i := range 3 {
-		text, err := get(fmt.Sprintf("http://%s:%d/metrics", p.pod(i).IP, p.port))
+	return p.reported("vllm:generation_tokens_total", pods)
+}
+
+// running returns the requests that these engines have.
+func (p *picker) running(pods ...int) float64 {
+	p.t.Helper()
+	return p.reported("vllm:num_requests_running", pods) + p.reported("vllm:num_requests_waiting", pods)
+}
+
+// reported returns the sum of a metric of engines.
+func (p *picker) reported(metric string, pods []int) (sum float64) {
+	p.t.Helper()
+	for _, i := range pods {
+		text, err := get("http://" + p.engineAt(i) + "/metrics")
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		tokens += sample(text, "vllm:generation_tokens_total")
+		sum += sample(text, metric)
 	}
-	return tokens
+	return sum
 }
 
 // TestStoppedPickerCutsNothing: behind istiod's pool without an access log, all bytes of answers pass the router. So a router that stops
@@ -608,10 +884,7 @@ func TestKilledPickerCutsNothing(t *testing.T) {
 // It becomes ready when the API server is back.
 func TestHealthWhileTheClusterIsAway(t *testing.T) {
 	t.Parallel()
-	p := &picker{gateway: &gateway{t: t, admin: freeAddress(t)}, api: kubeapi.New(t), net: int(networks.Add(1))}
-	_, port, _ := strings.Cut(freeAddress(t), ":")
-	_, _ = fmt.Sscan(port, &p.port)
-	p.api.PutPool("llm", "sim", inPool, p.port)
+	p := newPicker(t)
 	p.startPod(0)
 	p.api.Break(403)
 	healthAt := freeAddress(t)
