@@ -114,7 +114,7 @@ var allowed = map[string][]string{
 	"extproc/relay":   {"internal/enginetls", "extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
 	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric"},
 	"extproc/exchange": {"extproc/prefill", "extproc/quota", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
-		"internal/route/handoff", "internal/route/decision", "internal/route/request"},
+		"internal/route/handoff", "internal/route/pick", "internal/route/decision", "internal/route/request"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},
 	// It counts bookings that have ended, with the facts of both.

@@ -175,6 +175,12 @@ func (r *Router) logClosed(source string, closed time.Time) {
 func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking, now time.Time) {
 	f := r.fleet.Snapshot()
 	r.demand.ended(e, f)
+	if k == nil && e.Booking != "" {
+		// The relay has ended the bookings of its attempts.
+		if last, ok := r.doors.requests.AnswerOfRelay(e.Booking); ok {
+			k = &last
+		}
+	}
 	if k != nil {
 		r.answers.Ended(k, e, outcome == accesslog.Retried, f)
 		if r.lines != nil {

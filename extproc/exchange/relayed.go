@@ -16,6 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
+	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/request"
 )
 
@@ -37,48 +38,51 @@ import (
 // The parameters of a transfer are never used a second time. A decode worker frees the blocks at the prefill worker when it has fetched
 // them, and no one learns whether it had done so before it died; another decode worker would read the present content of these blocks.
 
-// maxPlans bounds the decisions that are kept for the relay. Of more at a time the oldest are forgotten; their requests are
-// decided once more.
+// maxPlans bounds the decisions that are kept for the relay, and the answers of the relay. Of more at a time the oldest are forgotten:
+// requests are decided once more, and answers are not counted.
 const maxPlans = 1 << 14
 
-// plans are the latest decisions whose requests may come to the relay, by their ids. It is safe for concurrent use.
-type plans struct {
+// latest keeps the last maxPlans values, by their ids. It is safe for concurrent use.
+type latest[V any] struct {
 	mu   sync.Mutex
-	byID map[string]*plan // guarded by mu
-	ids  []string         // guarded by mu; a ring, in the order of addPlan
-	next int              // guarded by mu
+	byID map[string]V // guarded by mu
+	ids  []string     // guarded by mu; a ring, in the order of add
+	next int          // guarded by mu
 }
 
-// plan is such a decision.
+func (l *latest[V]) add(id string, v V) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byID == nil {
+		l.byID = map[string]V{}
+		l.ids = make([]string, maxPlans)
+	}
+	delete(l.byID, l.ids[l.next])
+	l.ids[l.next] = id
+	l.next = (l.next + 1) % maxPlans
+	l.byID[id] = v
+}
+
+// take returns a value once. It is the zero value if there is none.
+func (l *latest[V]) take(id string) (v V, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v, ok = l.byID[id]
+	delete(l.byID, id)
+	return v, ok
+}
+
+// plan is a decision whose request may come to the relay.
 type plan struct {
 	decision decision.Decision // without slices
 	relayed  bool              // the relay sends the first requests; otherwise the picked worker has failed
 	broke    []string          // prefill workers that the body has broken
 }
 
-// addPlan keeps a decision.
-func (p *plans) addPlan(d *decision.Decision, relayed bool, broke []string) {
+// newPlan returns the plan of a decision.
+func newPlan(d *decision.Decision, relayed bool, broke []string) *plan {
 	kept := &plan{decision: *d, relayed: relayed, broke: broke}
 	kept.decision.Candidates, kept.decision.Others = nil, nil
-
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.byID == nil {
-		p.byID = map[string]*plan{}
-		p.ids = make([]string, maxPlans)
-	}
-	delete(p.byID, p.ids[p.next])
-	p.ids[p.next] = d.ID
-	p.next = (p.next + 1) % maxPlans
-	p.byID[d.ID] = kept
-}
-
-// take returns a decision once; nil if there is none.
-func (p *plans) take(id string) *plan {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	kept := p.byID[id]
-	delete(p.byID, id)
 	return kept
 }
 
@@ -103,7 +107,8 @@ const maxAttempts = 3
 // Relay begins a request that has come to the relay: its method and path, the id of its decision and of the request, and its body.
 // ctx ends when the client leaves. The answer is set, and nothing else, for a request that goes to no worker.
 func (s *Service) Relay(ctx context.Context, h Head, id string, body []byte) (*Relayed, *Answer) {
-	r := &Relayed{svc: s, exchange: s.Begin(Origin{Context: ctx}), plan: s.plans.take(id)}
+	r := &Relayed{svc: s, exchange: s.Begin(Origin{Context: ctx})}
+	r.plan, _ = s.plans.take(id)
 	x := &r.exchange
 	x.head = h
 	x.target = s.Settings().classify(http.MethodPost, h.Path)
@@ -329,13 +334,23 @@ func (a *Attempt) Failed(err error, now time.Time) {
 
 // Answered ends an attempt whose answer was sent to the client: with its status, and whether it broke off.
 func (a *Attempt) Answered(status int, cutOff bool, now time.Time) {
-	a.relayed.svc.router.Ended(route.Ending{
+	a.ended(route.Ending{
 		ID: a.decision.ID, Served: a.decision.Address, CutOff: cutOff,
 		Failed: cutOff || status >= http.StatusInternalServerError, Refused: status >= 400 && status < 500,
 	}, now)
 }
 
+// ended ends the booking of the last attempt, and keeps it for the entry in Envoy's access log.
+func (a *Attempt) ended(e route.Ending, now time.Time) {
+	if k, ok := a.relayed.svc.router.Ended(e, now); ok {
+		a.relayed.svc.answers.add(a.relayed.exchange.booking, k)
+	}
+}
+
+// AnswerOfRelay returns once the booking of the worker to which the relay has sent a request last, by the id of its first decision.
+func (s *Service) AnswerOfRelay(id string) (pick.Booking, bool) { return s.answers.take(id) }
+
 // Left ends an attempt whose client has left before the answer began.
 func (a *Attempt) Left(now time.Time) {
-	a.relayed.svc.router.Ended(route.Ending{ID: a.decision.ID, Left: true}, now)
+	a.ended(route.Ending{ID: a.decision.ID, Left: true}, now)
 }

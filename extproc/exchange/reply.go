@@ -96,7 +96,7 @@ func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 		r.Remove = []string{envoynames.HeaderPrefiller} // a client would have the sidecar send its prompt anywhere
 	}
 	if d.Split && x.usesRelay() {
-		x.svc.plans.addPlan(d, x.isRelayed(d), x.broke)
+		x.svc.plans.add(d.ID, newPlan(d, x.isRelayed(d), x.broke))
 		set(envoynames.HeaderDecision, d.ID)
 		set(headerRetryOn, x.retriable(d.Transfer))
 	}

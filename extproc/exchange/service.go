@@ -13,6 +13,7 @@ import (
 	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/pick"
 )
 
 // Settings can be replaced while the service runs.
@@ -70,7 +71,10 @@ type Service struct {
 	shadow   bool
 	// tenantKey returns the key of tenants' salts.
 	tenantKey func() []byte
-	plans     plans
+	// plans are the latest decisions whose requests may come to the relay. answers are the bookings of the latest requests that the
+	// relay has answered, by the ids of their first decisions.
+	plans   latest[*plan]
+	answers latest[pick.Booking]
 	// decisions keeps the memory of decisions for later requests.
 	decisions sync.Pool // of *route.Decision
 }

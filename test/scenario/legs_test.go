@@ -226,6 +226,12 @@ func TestLegsFail(t *testing.T) {
 				l.assertNothingBooked()
 				l.awaitTransfer()
 			}
+			eventually(t, "every answer counts for its worker", func() error {
+				if n := l.metric("stator_request_answers_total", `code="2xx"`); n != float64(l.chats) {
+					return fmt.Errorf("%g of %d", n, l.chats)
+				}
+				return nil
+			})
 		})
 	}
 }
