@@ -164,7 +164,7 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		HeadersTimeout:     g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
 		ConnectionIdleTimeout: g.ConnectionIdleTimeout.Std(),
 		AffinityHeader:        g.AffinityHeader, TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
-		TLS:         xds.PEMFiles{CA: g.TLS.ClientCAFile, Cert: g.TLS.CertFile, Key: g.TLS.KeyFile},
+		TLS:       xds.PEMFiles{CA: g.TLS.ClientCAFile, Cert: g.TLS.CertFile, Key: g.TLS.KeyFile},
 		EngineTLS: xds.PEMFiles{CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile}, EngineServerName: t.ServerName,
 		CORSOrigins: g.CORSOrigins, AccessLog: g.AccessLog,
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
