@@ -218,7 +218,8 @@ func assertBodiesArrive(g *gateway, w *backend, model string, lengths ...int) {
 // bodiesOfWhole: long bodies reach workers unchanged, up to the bound. Longer ones are refused, also compressed ones.
 func bodiesOfWhole(t *testing.T) {
 	w := startBackend(t, nil)
-	e := startEdge(t, true, "maxBodyBytes: 16777216", simModel("sim", w))
+	// A busy machine with the race detector needs more than five seconds for the longest body.
+	e := startEdge(t, true, "maxBodyBytes: 16777216, decisionTimeout: 60s", simModel("sim", w))
 	before := settled(e)
 	assertBodiesArrive(e.gateway, w, "sim", 64<<10, 1<<20, 1<<20+1, 16<<20)
 
