@@ -3,7 +3,6 @@
 package scenario
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 )
 
@@ -115,27 +113,7 @@ func TestFirstDay(t *testing.T) {
 
 // streams sends streams from so many clients until stop. An answer counts if it is complete.
 func (g *gateway) streams(clients int) *load {
-	l := &load{}
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	for client := range clients {
-		all.Go(func() {
-			for n := client; ctx.Err() == nil; n += clients {
-				if err := g.completeAnswer("sim", true, n, 10); err != nil {
-					l.failed.Add(1)
-					l.lastError.Store(err.Error())
-				} else {
-					l.ok.Add(1)
-				}
-			}
-		})
-	}
-	l.stop = sync.OnceFunc(func() {
-		cancel()
-		all.Wait()
-	})
-	g.t.Cleanup(l.stop)
-	return l
+	return g.loadOf(clients, func(client, i int) error { return g.completeAnswer("sim", true, client+i*clients, 10) })
 }
 
 // configure replaces the models in the configuration files of all members.

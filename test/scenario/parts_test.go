@@ -151,14 +151,21 @@ type load struct {
 }
 
 func (g *gateway) load(clients int) *load {
+	return g.loadOf(clients, func(client, i int) error {
+		_, err := g.tryChat(context.Background(), []message{{"user", fmt.Sprintf("client %d asks question %d", client, i)}}, 4)
+		return err
+	})
+}
+
+// loadOf has so many clients call send, one time after the other, until stop.
+func (g *gateway) loadOf(clients int, send func(client, i int) error) *load {
 	l := &load{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	for c := range clients {
 		all.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				_, err := g.tryChat(context.Background(), []message{{"user", fmt.Sprintf("client %d asks question %d", c, i)}}, 4)
-				if err != nil {
+				if err := send(c, i); err != nil {
 					l.failed.Add(1)
 					l.lastError.Store(err.Error())
 					continue
