@@ -177,7 +177,7 @@ func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking
 	r.demand.ended(e, f)
 	if k == nil && e.Booking != "" {
 		// The relay has ended the bookings of its attempts.
-		if last, ok := r.doors.requests.AnswerOfRelay(e.Booking); ok {
+		if last, ok := r.doors.requests.LastBooking(e.Booking); ok {
 			k = &last
 		}
 	}

@@ -38,7 +38,7 @@ import (
 // The parameters of a transfer are never used a second time. A decode worker frees the blocks at the prefill worker when it has fetched
 // them, and no one learns whether it had done so before it died; another decode worker would read the present content of these blocks.
 
-// maxPlans bounds the decisions that are kept for the relay, and the answers of the relay. Of more at a time the oldest are forgotten:
+// maxPlans bounds the decisions that are kept for the relay, and the bookings of its requests. Of more at a time the oldest are forgotten:
 // requests are decided once more, and answers are not counted.
 const maxPlans = 1 << 14
 
@@ -191,6 +191,11 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 		r.svc.router.End(d.ID, now)
 		return nil, NoAnswer()
 	}
+	// Envoy may report the end of the answer before Answered does.
+	if k, ok := r.svc.router.Booking(d.ID); ok {
+		r.svc.lastBookings.add(r.exchange.booking, k)
+	}
+
 	r.attempts++
 	attempt := &Attempt{Address: d.Address, Body: prefill.NewBody(r.body), relayed: r, decision: d}
 	if d.Ranks > 1 {
@@ -334,23 +339,16 @@ func (a *Attempt) Failed(err error, now time.Time) {
 
 // Answered ends an attempt whose answer was sent to the client: with its status, and whether it broke off.
 func (a *Attempt) Answered(status int, cutOff bool, now time.Time) {
-	a.ended(route.Ending{
+	a.relayed.svc.router.Ended(route.Ending{
 		ID: a.decision.ID, Served: a.decision.Address, CutOff: cutOff,
 		Failed: cutOff || status >= http.StatusInternalServerError, Refused: status >= 400 && status < 500,
 	}, now)
 }
 
-// ended ends the booking of the last attempt, and keeps it for the entry in Envoy's access log.
-func (a *Attempt) ended(e route.Ending, now time.Time) {
-	if k, ok := a.relayed.svc.router.Ended(e, now); ok {
-		a.relayed.svc.answers.add(a.relayed.exchange.booking, k)
-	}
-}
-
-// AnswerOfRelay returns once the booking of the worker to which the relay has sent a request last, by the id of its first decision.
-func (s *Service) AnswerOfRelay(id string) (pick.Booking, bool) { return s.answers.take(id) }
+// LastBooking returns once the booking of the worker to which the relay has sent a request last, by the id of its first decision.
+func (s *Service) LastBooking(id string) (pick.Booking, bool) { return s.lastBookings.take(id) }
 
 // Left ends an attempt whose client has left before the answer began.
 func (a *Attempt) Left(now time.Time) {
-	a.ended(route.Ending{ID: a.decision.ID, Left: true}, now)
+	a.relayed.svc.router.Ended(route.Ending{ID: a.decision.ID, Left: true}, now)
 }

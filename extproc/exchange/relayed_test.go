@@ -28,6 +28,10 @@ func TestRelayToTheOnlyDecodeWorker(t *testing.T) {
 		if attempt.Address != "10.0.0.1:8000" || bodyOf(t, attempt) != completionOfClient || attempt.Last() != (i == maxAttempts-1) {
 			t.Errorf("attempt %d: %s receives %s, last: %v", i, attempt.Address, bodyOf(t, attempt), attempt.Last())
 		}
+		// The end of the request counts for this worker, even if Envoy reports it now.
+		if k, ok := s.LastBooking(r.Pick.ID); !ok || k.Rank.Worker.Address != attempt.Address {
+			t.Errorf("attempt %d: the last booking is %+v, %v", i, k, ok)
+		}
 		attempt.Failed(io.EOF, time.Now())
 	}
 	if n := router.Bookings(); n != 0 {

@@ -71,10 +71,10 @@ type Service struct {
 	shadow   bool
 	// tenantKey returns the key of tenants' salts.
 	tenantKey func() []byte
-	// plans are the latest decisions whose requests may come to the relay. answers are the bookings of the latest requests that the
-	// relay has answered, by the ids of their first decisions.
-	plans   latest[*plan]
-	answers latest[pick.Booking]
+	// plans are the latest decisions whose requests may come to the relay. lastBookings are of the last attempts of the relay's latest
+	// requests, by the ids of their first decisions.
+	plans        latest[*plan]
+	lastBookings latest[pick.Booking]
 	// decisions keeps the memory of decisions for later requests.
 	decisions sync.Pool // of *route.Decision
 }

@@ -141,7 +141,7 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	}
 	w.judged.Candidates[won].Rank.Load.Health().Picked(d.At)
 	r.predictor.Predict(d.ID, q.Session, q.Chain, &w.overlap, *w.judged.Candidates[won].Rank, d.At)
-	if !r.bookings.Has(d.ID) { // it has ended meanwhile, or the table is full
+	if !r.IsBooked(d.ID) { // it has ended meanwhile, or the table is full
 		r.predictor.Forget(d.ID)
 	}
 	r.speeds.Of(w.judged.Candidates[won].Rank.Worker).Reuse.Observe(d.PromptTokens, d.Cached)

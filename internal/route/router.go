@@ -130,7 +130,13 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 }
 
 // IsBooked reports whether a decision has a booking that has not ended.
-func (r *Router) IsBooked(id string) bool { return r.bookings.Has(id) }
+func (r *Router) IsBooked(id string) bool {
+	_, ok := r.bookings.Get(id)
+	return ok
+}
+
+// Booking returns the booking of a decision. False means that it has ended, or that there was none.
+func (r *Router) Booking(id string) (pick.Booking, bool) { return r.bookings.Get(id) }
 
 // End ends the booking of a decision, because its request is over, however it ended. False means that
 // there is no such booking (any more).

@@ -254,13 +254,13 @@ func (b *Bookings) EndAs(id string, why func(fleet.Rank) Reason) (k Booking, ok 
 	return k, true
 }
 
-// Has reports whether there is a booking under id.
-func (b *Bookings) Has(id string) bool {
+// Get returns the booking under id, which may end at any time. False means that there is none.
+func (b *Bookings) Get(id string) (Booking, bool) {
 	s := b.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.byID[id]
-	return ok
+	k, ok := s.byID[id]
+	return k, ok
 }
 
 // EndIf ends every booking that match accepts, and returns how many there were. match must not call back
