@@ -449,7 +449,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 .PHONY: clean
 clean: ## remove what was built and installed here
-	rm -rf bin bench dist $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-clients .venv-nixl $(VENV_ENVOYS) .oracle
+	rm -rf bin bench dist $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-clients .node-clients .venv-nixl $(VENV_ENVOYS) .oracle
 
 ##@ Figures
 
@@ -660,9 +660,23 @@ VENV_CLIENTS := .venv-clients
 $(VENV_CLIENTS)/bin/python:
 	$(PYTHON) -m venv $(VENV_CLIENTS)
 
-$(VENV_CLIENTS)/.clients: test/realengines/requirements.txt | $(VENV_CLIENTS)/bin/python
-	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement test/realengines/requirements.txt
+$(VENV_CLIENTS)/.clients: test/clients/requirements.txt | $(VENV_CLIENTS)/bin/python
+	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement test/clients/requirements.txt
 	touch $@
+
+# The agents' packages put their programs in place by a script.
+NODE_CLIENTS := .node-clients
+
+$(NODE_CLIENTS)/.clients: test/clients/package-lock.json
+	@mkdir -p $(NODE_CLIENTS)
+	cp test/clients/package.json test/clients/package-lock.json $(NODE_CLIENTS)
+	cd $(NODE_CLIENTS) && npm ci --no-audit --no-fund --ignore-scripts
+	cd $(NODE_CLIENTS)/node_modules && node @anthropic-ai/claude-code/install.cjs && node opencode-ai/postinstall.mjs
+	touch $@
+
+.PHONY: test-clients
+test-clients: build $(VENV_CLIENTS)/.clients $(NODE_CLIENTS)/.clients ## run docs/clients.md: Claude Code, Codex, OpenCode and libraries through the gateway; needs Node, installs 2 GB (3 minutes; ARGS="--only Codex")
+	go run ./test/clients $(ARGS)
 
 .PHONY: test-vllm
 test-vllm: build $(WEED_STAMP) $(VENV_VLLM)/.connector $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/results/real-engines.md; installs 5.7 GB (40 minutes; ARGS="--only truth")
