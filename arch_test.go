@@ -44,6 +44,7 @@ var allowed = map[string][]string{
 	"internal/route/pick":       {"internal/fleet", "internal/kv/blockhash", "internal/route/cost"},
 	"internal/route/peers":      {"internal/fleet"},
 	"internal/route/handoff":    {"internal/fleet", "internal/prompt/openai"},
+	"internal/route/sessionid":  {"internal/prompt/openai"},
 	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/fleet",
 		"internal/perfmodel", "internal/route/pick", "internal/route/queue", "internal/route/decision", "internal/route/eligible", "internal/route/learned", "internal/route/predict", "internal/route/request", "internal/route/score", "internal/route/serving"},
 	"internal/route/decision": {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/cost"},
@@ -57,7 +58,7 @@ var allowed = map[string][]string{
 	"internal/plansettings":   {"internal/config", "internal/engines", "internal/fleet", "internal/modelfile", "internal/perfmodel", "internal/plan", "internal/plan/capacity", "workeragent/engine"},
 	// The configuration's defaults and checks are those of the packages that use the values.
 	"internal/config": {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan", "internal/plan/forecast", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
-		"internal/route/pick", "internal/route/queue", "internal/route/serving"},
+		"internal/route/pick", "internal/route/queue", "internal/route/serving", "internal/route/sessionid"},
 	// It plays a log with a policy of its own.
 	"internal/shadow":        {"internal/decisionlog", "internal/route/pick", "internal/sim", "internal/trace"},
 	"internal/plan/capacity": {"internal/fleet", "internal/perfmodel"},
@@ -110,11 +111,13 @@ var allowed = map[string][]string{
 		"internal/plan",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/route", "internal/route/..."},
 	// Requests to engines: those to prefill workers, and those that Envoy cannot send twice.
-	"extproc/prefill": {"internal/enginetls", "internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request"},
+	"extproc/prefill": {"internal/enginetls", "internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request",
+		// Engines get the session of the client.
+		"internal/envoynames", "internal/route/sessionid"},
 	"extproc/relay":   {"internal/enginetls", "extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
-	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric"},
+	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric", "internal/route/sessionid"},
 	"extproc/exchange": {"extproc/prefill", "extproc/quota", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
-		"internal/route/handoff", "internal/route/pick", "internal/route/decision", "internal/route/request"},
+		"internal/route/handoff", "internal/route/pick", "internal/route/decision", "internal/route/request", "internal/route/sessionid"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},
 	// It counts bookings that have ended, with the facts of both.

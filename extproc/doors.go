@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/extproc/stream"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/grpcserve"
+	"github.com/stator-project/stator/internal/route/sessionid"
 )
 
 // doors are the servers that Envoy connects to:
@@ -115,7 +116,7 @@ func requestSettings(settings *config.Config) exchange.Settings {
 		PassPaths:     g.PassPaths,
 		DefaultModel:  first,
 		SeveralPools:  len(settings.Models) > 1,
-		SessionHeader: g.AffinityHeader,
+		Sessions:      sessionid.ParseAll(g.Sessions),
 		Hints:         exchange.Hints(g.Hints),
 		TrustEveryone: g.TrustsEveryone(),
 		RoleHeader:    g.RoleHeader,

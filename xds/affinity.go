@@ -1,6 +1,8 @@
 package xds
 
 import (
+	"slices"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
@@ -53,19 +55,20 @@ func buildAffinity(s Settings, p *packer) *hcmv3.HttpFilter {
 }
 
 // buildHashPolicy lists the headers by which Envoy chooses a worker if there is no decision: requests with an equal
-// header go to the same one. A client that names its session knows it better than the filter does. Workers get the
-// header of the filter, because Envoy removes headers before it hashes them.
+// header go to the same one. The first header that a request has counts. A client that names its session knows it better than the
+// filter does. Workers get the header of the filter, because Envoy removes headers before it hashes them.
 func buildHashPolicy(s Settings) []*routev3.RouteAction_HashPolicy {
-	header := func(name string) *routev3.RouteAction_HashPolicy {
-		return &routev3.RouteAction_HashPolicy{
+	names := slices.Clone(s.SessionHeaders)
+	if s.AffinityModule != "" {
+		names = append(names, envoynames.HeaderAffinity)
+	}
+
+	list := make([]*routev3.RouteAction_HashPolicy, len(names))
+	for i, name := range names {
+		list[i] = &routev3.RouteAction_HashPolicy{
+			Terminal:        i+1 < len(names),
 			PolicySpecifier: &routev3.RouteAction_HashPolicy_Header_{Header: &routev3.RouteAction_HashPolicy_Header{HeaderName: name}},
 		}
 	}
-
-	session := header(s.AffinityHeader)
-	if s.AffinityModule == "" {
-		return []*routev3.RouteAction_HashPolicy{session}
-	}
-	session.Terminal = true
-	return []*routev3.RouteAction_HashPolicy{session, header(envoynames.HeaderAffinity)}
+	return list
 }

@@ -12,7 +12,7 @@ import (
 // reads bodies. The listener for trusted clients and an Envoy of an operator do not. No snippet has a key in it.
 func TestAuthIsOfTheGatewaysListener(t *testing.T) {
 	s := Settings{
-		Listen: "127.0.0.1:80", TrustedListen: "127.0.0.1:81", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"m"}, AffinityHeader: "x",
+		Listen: "127.0.0.1:80", TrustedListen: "127.0.0.1:81", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"m"}, SessionHeaders: []string{"x"},
 		MaxBodyBytes: 1 << 20, TenantHeader: "x-tenant",
 		Auth: Auth{Keys: []APIKey{{"red", "secret-key"}}, Issuers: []Issuer{{Name: "i", Audiences: []string{"a"}, JWKS: "{}", TenantClaim: "sub"}}},
 	}

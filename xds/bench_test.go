@@ -146,7 +146,7 @@ func benchServer(b *testing.B, f *fleet.Fleet) (received func(total int)) {
 
 func benchSettings() Settings {
 	s := Settings{
-		Listen: "127.0.0.1:80", ExtProc: []string{"127.0.0.1:9002"}, MaxBodyBytes: 1 << 20, AffinityHeader: "x-session-id",
+		Listen: "127.0.0.1:80", ExtProc: []string{"127.0.0.1:9002"}, MaxBodyBytes: 1 << 20, SessionHeaders: []string{"x-session-id"},
 		DecisionTimeout: time.Second, IdleTimeout: time.Minute,
 	}
 	for pool := range benchPools {

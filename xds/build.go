@@ -76,8 +76,8 @@ type Settings struct {
 	HeadersTimeout, BodyTimeout time.Duration
 	// ConnectionIdleTimeout ends connections of clients without a request. 0 is no bound.
 	ConnectionIdleTimeout time.Duration
-	// AffinityHeader is the header that Envoy hashes if there is no decision.
-	AffinityHeader string
+	// SessionHeaders are the headers with clients' sessions. If there is no decision, Envoy hashes the first one that a request has.
+	SessionHeaders []string
 	// AffinityModule is the path of the Wasm module that computes such a header from the prompt of requests without
 	// one, as Envoys see it. Empty means none.
 	AffinityModule string

@@ -78,7 +78,7 @@ func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot, left []xd
 	s := xds.Settings{
 		Listen: "127.0.0.1:8080", ExtProc: []string{"unix:///run/extproc.sock"}, Models: []string{"sim"}, MaxBodyBytes: 1 << 20,
 		DecisionTimeout: 5 * time.Second, IdleTimeout: 10 * time.Minute, AttemptIdleTimeout: 5 * time.Minute,
-		AffinityHeader: "x-session-id",
+		SessionHeaders: []string{"x-session-id"},
 	}
 	for _, a := range d.CmdArgs {
 		switch a.Key {
@@ -168,7 +168,7 @@ func whole(v any) any {
 }
 
 func TestBuildIsDeterministic(t *testing.T) {
-	s := xds.Settings{Listen: "127.0.0.1:8080", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"a", "b"}, MaxBodyBytes: 1 << 20, AffinityHeader: "x-session-id", IdleTimeout: time.Minute, DecisionTimeout: time.Second}
+	s := xds.Settings{Listen: "127.0.0.1:8080", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"a", "b"}, MaxBodyBytes: 1 << 20, SessionHeaders: []string{"x-session-id"}, IdleTimeout: time.Minute, DecisionTimeout: time.Second}
 	f := fleet.New(fleet.Hooks{})
 	for i := range 20 {
 		if _, err := f.Put(fleet.Worker{Name: fmt.Sprintf("w%d", i), Model: "a", Address: fmt.Sprintf("10.0.0.%d:80", i+1), Ranks: 1, State: fleet.Ready}); err != nil {

@@ -9,7 +9,7 @@ import (
 // TestFailClosed: where requests need a decision, the filter lets none pass without one, and the snippet does not either.
 func TestFailClosed(t *testing.T) {
 	s := Settings{Listen: "127.0.0.1:0", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"m"},
-		AffinityHeader: "x-session-id", MaxBodyBytes: 1 << 20, DecisionTimeout: time.Second, IdleTimeout: time.Minute}
+		SessionHeaders: []string{"x-session-id"}, MaxBodyBytes: 1 << 20, DecisionTimeout: time.Second, IdleTimeout: time.Minute}
 	for _, closed := range []bool{false, true} {
 		s.FailClosed = closed
 		if allows := buildExtProc(s, audience{}).GetFailureModeAllow(); allows == closed {

@@ -37,7 +37,7 @@ func servedModel(t *testing.T) (s *Server, f *fleet.Fleet, log *testkit.Log, con
 	t.Helper()
 	log, f = &testkit.Log{}, fleet.New(fleet.Hooks{})
 	settings := Settings{
-		Listen: "127.0.0.1:0", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"sim"}, MaxBodyBytes: 1 << 20, AffinityHeader: "x-session-id",
+		Listen: "127.0.0.1:0", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"sim"}, MaxBodyBytes: 1 << 20, SessionHeaders: []string{"x-session-id"},
 		DecisionTimeout: time.Second, IdleTimeout: time.Minute,
 	}
 	s = NewServer(settings, f, log.Logger(), prometheus.NewRegistry())

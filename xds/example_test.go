@@ -17,7 +17,7 @@ func ExampleBuild() {
 	}
 
 	r, err := xds.Build(xds.Settings{
-		Listen: "127.0.0.1:8080", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"sim"}, AffinityHeader: "x-session-id",
+		Listen: "127.0.0.1:8080", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"sim"}, SessionHeaders: []string{"x-session-id"},
 	}, workers.Snapshot())
 	if err != nil {
 		fmt.Println(err)

@@ -16,7 +16,7 @@ import (
 func snippetSettings(v Version, models ...string) SnippetSettings {
 	return SnippetSettings{Version: v, Settings: Settings{
 		ExtProc: []string{"127.0.0.1:9002"}, Models: models, MaxBodyBytes: 1 << 20, DecisionTimeout: time.Second, IdleTimeout: time.Minute,
-		AffinityHeader: "x-session-id",
+		SessionHeaders: []string{"x-session-id"},
 	}}
 }
 

@@ -13,7 +13,7 @@ import (
 // Each Envoy gets listeners with its node id, whether it connects before the first push or after it, and all else is the
 // same. A node id that two Envoys have is found, and the tables of an Envoy go with its last stream.
 func TestTablesOfNodes(t *testing.T) {
-	s := Settings{Listen: "127.0.0.1:80", TrustedListen: "127.0.0.1:81", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"m"}, AffinityHeader: "x"}
+	s := Settings{Listen: "127.0.0.1:80", TrustedListen: "127.0.0.1:81", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"m"}, SessionHeaders: []string{"x"}}
 	r, err := Build(s, fleet.New(fleet.Hooks{}).Snapshot())
 	if err != nil {
 		t.Fatal(err)

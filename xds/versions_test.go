@@ -53,7 +53,7 @@ func TestVersionOfNode(t *testing.T) {
 // built once for each version.
 func TestResourcesOfVersions(t *testing.T) {
 	s := Settings{
-		Listen: "127.0.0.1:80", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"m"}, AffinityHeader: "x", MaxBodyBytes: 1 << 20,
+		Listen: "127.0.0.1:80", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"m"}, SessionHeaders: []string{"x"}, MaxBodyBytes: 1 << 20,
 	}
 	r, err := Build(s, fleet.New(fleet.Hooks{}).Snapshot())
 	if err != nil {

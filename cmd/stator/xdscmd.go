@@ -163,7 +163,7 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		AttemptIdleTimeout: g.AttemptIdleTimeout.Std(),
 		HeadersTimeout:     g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
 		ConnectionIdleTimeout: g.ConnectionIdleTimeout.Std(),
-		AffinityHeader:        g.AffinityHeader, TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
+		SessionHeaders:        g.SessionHeaders(), TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
 		TLS:       xds.PEMFiles{CA: g.TLS.ClientCAFile, Cert: g.TLS.CertFile, Key: g.TLS.KeyFile},
 		EngineTLS: xds.PEMFiles{CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile}, EngineServerName: t.ServerName,
 		CORSOrigins: g.CORSOrigins, AccessLog: g.AccessLog,

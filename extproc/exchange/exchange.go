@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
 	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/sessionid"
 )
 
 // Head holds the headers of a request that matter here.
@@ -18,8 +19,8 @@ type Head struct {
 	Method, Path    string
 	ContentEncoding string
 	ContentLength   string
-	Session         string
-	Role, Tenant    string // as Envoy's own authentication has set them
+	Session         sessionid.Name // by a header
+	Role, Tenant    string         // as Envoy's own authentication has set them
 	Hints           []envoynames.Header
 	// RequestID is the header x-request-id, if Envoy sends it. DerivedID is set if Envoy learns the id of the booking
 	// with the pick only; see "No booking is lost".
@@ -228,7 +229,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	}
 	req := request.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
-		Session: x.head.Session, Source: x.origin.Source, Done: x.origin.Context.Done(), Reading: &x.reading,
+		Session: x.head.Session.Text, Source: x.origin.Source, Done: x.origin.Context.Done(), Reading: &x.reading,
 		Tenant: x.tenant(), Only: x.head.Subset,
 	}
 	if set.TenantHeader != "" {

@@ -32,7 +32,7 @@ func (x *Exchange) readEnvelope(body []byte, known bool) (clean []byte, a *Answe
 		return clean, nil
 	}
 
-	clean, err := handoff.Strip(body)
+	clean, err := handoff.Strip(body, x.readSession)
 	if err != nil {
 		if _, better := openai.Parse(x.target.endpoint, body, openai.Limits{}); better != nil {
 			return nil, nil // the router has a better error
@@ -47,7 +47,7 @@ func (x *Exchange) readEnvelope(body []byte, known bool) (clean []byte, a *Answe
 // open reads the envelope of a body that is not parsed, and returns the body without members of transfers; nil if it has none. The envelope
 // outlives the body, so it keeps nothing of it.
 func (x *Exchange) open(body []byte) (clean []byte, err *openai.Error) {
-	e, err := handoff.Read(body, x.target.shape)
+	e, err := handoff.Read(body, x.target.shape, x.readSession)
 	if err != nil {
 		return nil, err
 	}

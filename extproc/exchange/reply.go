@@ -100,6 +100,9 @@ func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 		set(envoynames.HeaderDecision, d.ID)
 		set(headerRetryOn, x.retriable(d.Transfer))
 	}
+	if name := x.sessionForEngine(d); name != "" {
+		set(envoynames.HeaderSession, name)
+	}
 	if d.Ranks > 1 {
 		set(prefill.HeaderRank, strconv.Itoa(d.Rank))
 	}

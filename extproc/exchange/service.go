@@ -14,6 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/sessionid"
 )
 
 // Settings can be replaced while the service runs.
@@ -28,8 +29,9 @@ type Settings struct {
 	DefaultModel string
 	// SeveralPools means that there is more than one pool, so that Envoy needs the pool of every pick.
 	SeveralPools bool
-	// SessionHeader is the header with a client's session, in lower case.
-	SessionHeader string
+	// Sessions are the places in which clients name their sessions. The first one that a request has counts.
+	Sessions       []sessionid.Source
+	sessionHeaders []string // of Sessions
 
 	// Hints selects the routing hints of trusted clients that count. Empty means HintsBody.
 	Hints Hints
@@ -130,6 +132,7 @@ func (s *Service) Reload(set Settings) {
 	for _, b := range []*Budget{&s.bodies, &s.prefilling, &s.relayed} {
 		b.limit.Store(set.BodiesBytes)
 	}
+	set.sessionHeaders = sessionid.Headers(set.Sessions)
 	s.settings.Store(&set)
 }
 

@@ -27,9 +27,10 @@ const (
 
 // Names are the names of headers that the configuration selects, in lower case. An empty name selects none.
 type Names struct {
-	// Session names the client's session, Role the client's role by Envoy's own authentication, and Tenant the
-	// client's tenant by the same.
-	Session, Role, Tenant string
+	// Role names the client's role by Envoy's own authentication, and Tenant the client's tenant by the same.
+	Role, Tenant string
+	// Sessions name the client's session. The first one that a request has counts. An empty one selects none.
+	Sessions []string
 }
 
 // Request holds the fields of a ProcessingRequest that the router needs. Its texts are
@@ -70,7 +71,10 @@ type Request struct {
 // RequestHead holds the headers of a request that the router needs.
 type RequestHead struct {
 	Method, Path, ContentEncoding, ContentLength string
-	Session, Role, Tenant                        string
+	Role, Tenant                                 string
+	// Session is the client's session, and SessionAt the index of its header in Names.Sessions.
+	Session   string
+	SessionAt int
 	// RequestID is the header x-request-id.
 	RequestID string
 	// Authorization is the header of that name.
@@ -290,23 +294,31 @@ func (r *Request) readHeader(key, raw []byte) {
 
 // readNamed stores the value of a header that Names selects. One header may be selected more than once.
 func (r *Request) readNamed(key, value []byte) {
-	switch string(key) {
-	case "":
+	if len(key) == 0 {
 		return
-	case r.Names.Session, r.Names.Role, r.Names.Tenant:
-	default:
-		return
-	}
-
-	text := string(value)
-	if string(key) == r.Names.Session {
-		r.Session = text
 	}
 	if string(key) == r.Names.Role {
-		r.Role = text
+		r.Role = string(value)
 	}
 	if string(key) == r.Names.Tenant {
-		r.Tenant = text
+		r.Tenant = string(value)
+	}
+	r.readSession(key, value)
+}
+
+// readSession stores the value of a header with a session, unless one with an earlier name is stored.
+func (r *Request) readSession(key, value []byte) {
+	if len(value) == 0 {
+		return
+	}
+	for i, name := range r.Names.Sessions {
+		switch {
+		case r.Session != "" && i > r.SessionAt:
+			return
+		case string(key) == name:
+			r.Session, r.SessionAt = string(value), i
+			return
+		}
 	}
 }
 

@@ -62,7 +62,7 @@ func body(end bool, b string) *extprocv3.ProcessingRequest {
 
 // generated returns a request as the generated code decodes it.
 func generated(m *extprocv3.ProcessingRequest, affinity string) Request {
-	r := Request{Names: Names{Session: affinity}, Observed: m.GetObservabilityMode()}
+	r := Request{Names: Names{Sessions: []string{affinity}}, Observed: m.GetObservabilityMode()}
 	if c := m.GetProtocolConfig(); c != nil {
 		r.Mode, r.ResponseMode = modeOf(int32(c.GetRequestBodyMode())), modeOf(int32(c.GetResponseBodyMode()))
 	}
@@ -88,7 +88,9 @@ func generated(m *extprocv3.ProcessingRequest, affinity string) Request {
 					r.RequestID = value
 				}
 			case affinity:
-				r.Session = value
+				if value != "" {
+					r.Session = value
+				}
 			}
 		}
 	case *extprocv3.ProcessingRequest_RequestBody:
@@ -207,7 +209,7 @@ func same(a, b Request) bool {
 	if a.Kind == Other { // the generated code names the rest by types
 		a.Field = 0
 	}
-	return bytes.Equal(x, y) && a.Names == b.Names && a.Kind == b.Kind && a.Field == b.Field && a.EndOfStream == b.EndOfStream &&
+	return bytes.Equal(x, y) && slices.Equal(a.Names.Sessions, b.Names.Sessions) && a.Kind == b.Kind && a.Field == b.Field && a.EndOfStream == b.EndOfStream &&
 		a.Mode == b.Mode && a.Observed == b.Observed && a.Method == b.Method && a.Path == b.Path && a.ContentEncoding == b.ContentEncoding &&
 		a.ContentLength == b.ContentLength && a.Session == b.Session && a.RequestID == b.RequestID &&
 		a.ResponseMode == b.ResponseMode && a.Status == b.Status && a.EventStream == b.EventStream
@@ -244,7 +246,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, message []byte) {
 		var m extprocv3.ProcessingRequest
 		theirs := proto.Unmarshal(message, &m)
-		r := Request{Names: Names{Session: "x-s"}}
+		r := Request{Names: Names{Sessions: []string{"x-s"}}}
 		err := r.Read(message)
 		switch {
 		case errors.Is(err, errTwice):
@@ -468,13 +470,13 @@ func TestCodecHandlesBothKinds(t *testing.T) {
 	c := Codec()
 	data := marshal(t, headers(false, ":method", "POST", ":path", "/v1/completions"))
 	slices := mem.BufferSlice{mem.SliceBuffer(data[:7]), mem.SliceBuffer(data[7:])}
-	r, m := &Request{}, &extprocv3.ProcessingRequest{}
+	r, m := &Request{Names: Names{Sessions: []string{"x-s"}}}, &extprocv3.ProcessingRequest{}
 	for _, v := range []any{r, m} {
 		if err := c.Unmarshal(slices, v); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if r.Path != "/v1/completions" || !same(*r, generated(m, "")) {
+	if r.Path != "/v1/completions" || !same(*r, generated(m, "x-s")) {
 		t.Errorf("%+v", r)
 	}
 	clear(data) // nothing is kept of the buffers
@@ -545,4 +547,22 @@ func BenchmarkWire(b *testing.B) {
 			})
 		}
 	})
+}
+
+// TestFirstSessionHeaderCounts: of several headers with a session the first one by Names counts, in any order, and an empty one does not.
+func TestFirstSessionHeaderCounts(t *testing.T) {
+	for want, message := range map[string]*extprocv3.ProcessingRequest{
+		"1 one":   headers(false, "x-b", "two", "x-a", "one", "x-c", "three"),
+		"1 again": headers(false, "x-a", "one", "x-b", "two", "x-a", "again"),
+		"3 two":   headers(false, "x-c", "three", "x-b", "two", "x-a", ""),
+		"0 ":      headers(false, "x-d", "four", "", "five"),
+	} {
+		r := Request{Names: Names{Sessions: []string{"", "x-a", "", "x-b", "x-c"}}}
+		if err := r.Read(marshal(t, message)); err != nil {
+			t.Fatal(err)
+		}
+		if got := strconv.Itoa(r.SessionAt) + " " + r.Session; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 }

@@ -11,9 +11,11 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
+	"github.com/stator-project/stator/internal/route/sessionid"
 )
 
 // Leg is the request to one prefill worker.
@@ -68,6 +70,9 @@ func (l *Leg) send(ctx context.Context) (answer []byte) {
 	r.Header = http.Header{"Content-Type": jsonType, http.CanonicalHeaderKey(HeaderRequestID): {l.requestID}}
 	if l.authorization != "" {
 		r.Header["Authorization"] = []string{l.authorization}
+	}
+	if session := sessionid.HeaderValue(p.Session); session != "" {
+		r.Header.Set(envoynames.HeaderSession, session)
 	}
 	if p.Ranks > 1 {
 		r.Header.Set(HeaderRank, strconv.Itoa(p.Rank))

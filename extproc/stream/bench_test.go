@@ -50,7 +50,7 @@ func TestAllocationsOfHeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := messages.Request{Names: messages.Names{Session: "x-session-id"}}
+	m := messages.Request{Names: messages.Names{Sessions: []string{"x-session-id"}}}
 	read := testing.AllocsPerRun(1000, func() { err = m.Read(raw) })
 	if read > 2 || err != nil { // path and session
 		t.Errorf("reading headers takes %.0f allocations, %v", read, err)

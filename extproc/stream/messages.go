@@ -10,13 +10,14 @@ import (
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/route/sessionid"
 )
 
 // headOf returns the headers of a first message.
 func headOf(m *messages.Request) exchange.Head {
 	h := exchange.Head{
 		Method: m.Method, Path: m.Path, ContentEncoding: m.ContentEncoding, ContentLength: m.ContentLength,
-		Session: m.Session, Role: m.Role, Tenant: m.Tenant, Hints: m.Hints, RequestID: m.RequestID,
+		Session: sessionid.Name{Text: m.Session, At: m.SessionAt}, Role: m.Role, Tenant: m.Tenant, Hints: m.Hints, RequestID: m.RequestID,
 		Authorization: m.Authorization, Subset: m.Subset, WithoutBody: m.EndOfStream,
 	}
 	switch m.Mode {

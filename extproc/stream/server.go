@@ -142,7 +142,7 @@ func (s *Server) open(stream grpc.ServerStream) *door {
 
 // headerNames returns the headers to read.
 func headerNames(s *exchange.Settings) messages.Names {
-	return messages.Names{Session: s.SessionHeader, Role: s.RoleHeader, Tenant: s.TenantHeader}
+	return messages.Names{Sessions: s.SessionHeaders(), Role: s.RoleHeader, Tenant: s.TenantHeader}
 }
 
 // serve handles one message of Envoy and sends the reply. It returns true after the last one. A panic fails this

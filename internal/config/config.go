@@ -6,6 +6,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/internal/route/sessionid"
 )
 
 // The apiVersion and kind every file must carry.
@@ -71,10 +72,10 @@ type Gateway struct {
 	// MaxBodiesBytes bounds the sum of the bodies for which a router is making decisions. A request beyond it is
 	// answered with 503. It must be at least maxBodyBytes.
 	MaxBodiesBytes int64 `yaml:"maxBodiesBytes"`
-	// PassPaths are further paths whose requests reach workers. Stator does not parse these requests; they go to the
-	// least loaded worker. Their bodies must be JSON objects in UTF-8 or forms (multipart/form-data). A path that
-	// ends in "/*" stands for all paths below it, and "/*" for all paths. Engines have paths that change or stop
-	// them, so list only what every client may use. Others get 404.
+	// PassPaths are further paths whose requests reach workers. Stator does not parse these requests; they go to the worker of
+	// their session, or to the least loaded one. Their bodies must be JSON objects in UTF-8 or forms (multipart/form-data). A
+	// path that ends in "/*" stands for all paths below it, and "/*" for all paths. Engines have paths that change or stop them,
+	// so list only what every client may use. Others get 404.
 	PassPaths []string `yaml:"passPaths" default:"the paths of OpenAI, vLLM and Anthropic that compute something; see docs/security.md"`
 	// DecisionTimeout is the time that Envoy waits for a decision before it routes a request itself. A
 	// short one costs cache hits while the router is busy. A long one costs time while the router hangs.
@@ -105,9 +106,10 @@ type Gateway struct {
 	// TrustedListen is a second IP and port for clients whose routing hints count. Only trusted clients may
 	// reach it. Without it there is none.
 	TrustedListen string `yaml:"trustedListen" default:"none"`
-	// AffinityHeader is the request header that names a client's session. Envoy sends a session to one
-	// worker if the router makes no decision. The policy session does so too.
-	AffinityHeader string `yaml:"affinityHeader"`
+	// Sessions are the places in which clients name their sessions: "header:NAME", or "body:MEMBER", where a dot leads into a member
+	// that is an object. The first one that a request has counts. If the router makes no decision, Envoy sends a session to one
+	// worker, by the headers of the list alone. At most 32. See docs/routing.md.
+	Sessions []string `yaml:"sessions" default:"the headers and members of known clients; see docs/routing.md"`
 	// AffinityFilter names the sessions of clients that name none, for requests without a decision of the router. "wasm" is
 	// a module in Envoy that computes the header x-stator-affinity from the beginning of the prompt, so the turns of a
 	// conversation go to one worker. It reads at most 1 MiB of a body. "make build-wasm" builds it. Envoy needs 8 s more of
@@ -238,6 +240,16 @@ func (g *Gateway) Scheme() string {
 // TrustsEveryone reports whether the routing hints of all clients count.
 func (g *Gateway) TrustsEveryone() bool { return g.HintsFrom == hintsFromEveryone }
 
+// SessionHeaders returns the headers of Sessions.
+func (g *Gateway) SessionHeaders() (names []string) {
+	for _, name := range sessionid.Headers(sessionid.ParseAll(g.Sessions)) {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // FiltersAffinity reports whether a Wasm filter names the sessions of clients that do not.
 func (g *Gateway) FiltersAffinity() bool { return g.AffinityFilter == affinityWasm }
 
@@ -248,7 +260,7 @@ type Model struct {
 	// Path is a Hugging Face folder (tokenizer.json, chat template, config.json) or one .gguf file. A
 	// relative path starts at the configuration file's folder. "hf:ORG/MODEL" or "hf:ORG/MODEL@REVISION" downloads
 	// these files from a Hugging Face hub, some MB and never weights: see prompt.md. "builtin:sim" is a small vocabulary that is
-	// part of Stator. Without a path the model's prompts are not read, and its requests go to the least loaded worker: for
+	// part of Stator. Without a path the model's prompts are not read, and its requests go by session or by load: for
 	// models whose vocabulary Stator refuses, such as embedding models and rerankers of BERT's kind. Launch needs it.
 	Path string `yaml:"path" default:"prompts are not read"`
 	// Aliases are further names for the same model. Engines need not know them: a worker gets the model's own name, where the router reads
@@ -298,8 +310,8 @@ func (m *Model) Names() []string { return append([]string{m.Name}, m.Aliases...)
 // Router configures how a worker is chosen.
 type Router struct {
 	// Policy is the rule of choice: kv (lowest cost), round-robin, random, power-of-two (the less loaded of two that are drawn),
-	// least-loaded, direct (the worker that the request names) or session (rendezvous hashing of
-	// gateway.affinityHeader).
+	// least-loaded, direct (the worker that the request names) or session (rendezvous hashing of the session
+	// by gateway.sessions).
 	Policy string `yaml:"policy"`
 	// DecodePolicy is the policy for decode workers, of a model with prefill and decode workers.
 	DecodePolicy string `yaml:"decodePolicy" default:"policy"`

@@ -16,6 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/internal/route/sessionid"
 )
 
 // Defaults are set before a file is decoded, in every struct that the file fills: the file's own values
@@ -54,7 +55,7 @@ func (g *Gateway) setDefaults() {
 
 		ConnectionIdleTimeout: Duration(75 * time.Second), // longer than most clients keep connections that they do not use
 
-		AffinityHeader: "x-session-id",
+		Sessions:       sessionid.Defaults(),
 		AffinityFilter: affinityOff,
 		Hints:          hintsBody,
 		HintsFrom:      hintsFromTrusted,

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -42,7 +41,6 @@ func parse(data []byte, mayLackModels bool) (*Config, error) {
 	if errs := decode(root, c); len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	c.Gateway.AffinityHeader = strings.ToLower(c.Gateway.AffinityHeader) // as Envoy spells headers
 	c.Gateway.inherit()
 	for i := range c.Models {
 		c.Models[i].inherit()

@@ -16,6 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/internal/route/sessionid"
 )
 
 // The values of gateway.hints and gateway.hintsFrom.
@@ -150,9 +151,22 @@ func (v *validator) gateway(g *Gateway) {
 		v.is(origin == "*" || ok, fmt.Sprintf("gateway.corsOrigins[%d]", i), "is %q: use a scheme and a host, such as https://chat.example.com, or *",
 			origin)
 	}
-	v.header(g.AffinityHeader, "gateway.affinityHeader")
+	v.sessions(g.Sessions)
 	v.oneOf(g.AffinityFilter, []string{affinityOff, affinityWasm}, "gateway.affinityFilter")
 	v.trust(g)
+}
+
+// sessions checks the places in which clients name their sessions.
+func (v *validator) sessions(list []string) {
+	v.is(len(list) <= sessionid.MaxSources, "gateway.sessions", "must have at most %d elements", sessionid.MaxSources)
+	for i, text := range list {
+		path := fmt.Sprintf("gateway.sessions[%d]", i)
+		s, err := sessionid.Parse(text)
+		v.is(err == nil, path, "%v", err)
+		if s.Header != "" {
+			v.header(s.Header, path)
+		}
+	}
 }
 
 // edge checks the bounds on clients' connections.

@@ -69,6 +69,9 @@ const (
 	// HeaderDataRank is vLLM's header that selects a data-parallel rank. Routers set it; clients must not.
 	HeaderDataRank = "x-data-parallel-rank"
 
+	// HeaderSession is vLLM's header with the client's session. Routers set it for a session that clients name elsewhere.
+	HeaderSession = "x-session-id"
+
 	// DetailPrefix begins the response code details of answers that the router gave itself. They have
 	// OpenAI's shape already, so Envoy must not replace them.
 	DetailPrefix = "stator_"

@@ -58,8 +58,11 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	q.PolicyName, q.Policy = c.Policy, c.Picker
 	q.PolicyInput = q.Hints.PolicyInput(d.Session)
 	q.Session = learned.SessionHash(r.cfg.Seed, d.Session)
-	if q.Model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
+	switch {
+	case req.Known && req.Endpoint == prompt.Embeddings:
 		q.RouteByLoad() // embeddings leave nothing in a cache that a later request could use
+	case q.Model.Prompt == nil || !req.Known:
+		q.RouteUnread()
 	}
 	q.MayWait = q.Model.Queue != nil && req.Ready != nil && !r.cfg.Shadow
 
@@ -70,7 +73,7 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	}
 	if w.prompt.Unread {
 		r.counts.unread.Add(1)
-		q.RouteByLoad()
+		q.RouteUnread()
 	}
 	d.BlockSize, d.Policy = q.Model.BlockSize, q.PolicyName
 	q.OutputTokens = q.BoundOutput(q.OutputTokens, d.MaxTokens)

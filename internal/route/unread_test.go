@@ -1,6 +1,7 @@
 package route_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stator-project/stator/internal/kv/kvindex"
@@ -8,6 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/serving"
 )
@@ -43,5 +45,43 @@ func TestModelWithoutVocabulary(t *testing.T) {
 	d = r.Decide(&request.Request{Endpoint: prompt.Embeddings, Known: true, Body: []byte(`{"model":"sim"}`)}, start)
 	if d.Outcome != decision.Refused || d.Err.Status != 400 {
 		t.Errorf("a request without input: %+v", d)
+	}
+}
+
+// TestUnreadSessions: a session whose prompts are not read stays on one worker by the policies for caches and for sessions, and its decision
+// shows that. Other policies spread it, and embeddings, which leave nothing in a cache, go by load.
+func TestUnreadSessions(t *testing.T) {
+	for _, c := range []struct {
+		policy   string
+		endpoint prompt.Endpoint
+		known    bool
+		shown    string
+		stays    bool
+	}{
+		{pick.KV, prompt.Chat, false, pick.Session, true},
+		{pick.Session, prompt.Chat, false, pick.Session, true},
+		{pick.RoundRobin, prompt.Chat, false, pick.LeastLoaded, false},
+		{pick.KV, prompt.Embeddings, true, pick.LeastLoaded, false},
+	} {
+		x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
+		r := route.New(route.Config{Seed: 1}, newFleet(t, x, 2), x)
+		if err := r.SetModels(map[string]*serving.Config{"sim": {Policy: c.policy}}); err != nil {
+			t.Fatal(err)
+		}
+		workers := map[string]bool{}
+		for range 4 {
+			d := r.Decide(&request.Request{Endpoint: c.endpoint, Known: c.known, Model: "sim", Session: "s",
+				Body: []byte(`{"model":"sim","input":"a"}`)}, start)
+			if d.Outcome != decision.Picked || d.Policy != c.shown {
+				t.Fatalf("%+v: policy %q, %v", c, d.Policy, d.Err)
+			}
+			if text := d.String(); strings.Contains(text, "routed by session") != c.stays {
+				t.Errorf("%+v: %s", c, text)
+			}
+			workers[d.Worker] = true
+		}
+		if (len(workers) == 1) != c.stays {
+			t.Errorf("%+v: %d workers", c, len(workers))
+		}
 	}
 }

@@ -111,7 +111,7 @@ func resources(cfg *config.Config, extproc string) (xds.Resources, error) {
 	g := &cfg.Gateway
 	return xds.Build(xds.Settings{
 		Listen: g.Listen, ExtProc: []string{extproc}, Models: []string{m.Name}, MaxBodyBytes: g.MaxBodyBytes,
-		DecisionTimeout: g.DecisionTimeout.Std(), IdleTimeout: g.IdleTimeout.Std(), AffinityHeader: g.AffinityHeader,
+		DecisionTimeout: g.DecisionTimeout.Std(), IdleTimeout: g.IdleTimeout.Std(), SessionHeaders: g.SessionHeaders(),
 	}, f.Snapshot())
 }
 

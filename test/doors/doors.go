@@ -21,6 +21,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/internal/route/sessionid"
 	"github.com/stator-project/stator/test/testkit"
 )
 
@@ -50,7 +51,7 @@ func New(relay string) *World {
 	w := &World{
 		Registry: prometheus.NewRegistry(), models: map[string]*serving.Config{},
 		Settings: exchange.Settings{
-			BodyBytes: 1 << 20, BodiesBytes: 4 << 20, SessionHeader: "x-session-id", PassPaths: []string{"/*"},
+			BodyBytes: 1 << 20, BodiesBytes: 4 << 20, Sessions: sessionid.ParseAll(sessionid.Defaults()), PassPaths: []string{"/*"},
 		},
 	}
 	index := kvindex.New(kvindex.Config{})
@@ -126,7 +127,6 @@ func Number(t *testing.T, d *datadriven.TestData, key string, absent int) int {
 func (w *World) configure(t *testing.T, d *datadriven.TestData) {
 	w.Settings.BodyBytes = int64(Number(t, d, "body", 1<<20))
 	w.Settings.PassPaths = []string{Value(d, "pass", "/*")}
-	w.Settings.SessionHeader = Value(d, "affinity", "x-session-id")
 	w.Settings.Hints = exchange.Hints(Value(d, "hints", ""))
 	w.Settings.TrustEveryone = Value(d, "from", "") == "everyone"
 	w.Settings.TenantHeader = Value(d, "tenant", "")

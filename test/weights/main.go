@@ -149,7 +149,7 @@ func (m *measurement) start(ctx context.Context, path string) (end func(), err e
 func (m *measurement) serve(ctx context.Context, ln net.Listener) (stop func()) {
 	s := xds.NewServer(xds.Settings{
 		Listen: "127.0.0.1:0", ExtProc: []string{"127.0.0.1:9"}, Models: []string{model}, MaxBodyBytes: 1 << 20,
-		AffinityHeader: "x-session-id", DecisionTimeout: time.Second, IdleTimeout: time.Minute,
+		SessionHeaders: []string{"x-session-id"}, DecisionTimeout: time.Second, IdleTimeout: time.Minute,
 	}, m.fleet, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	g := grpc.NewServer(xds.Options()...)
 	ctx, cancel := context.WithCancel(ctx)

@@ -1,5 +1,7 @@
 package openai
 
+import "bytes"
+
 // EachMember calls see for each member at the top level of a body: its name, and the beginning and end of its text, from the
 // quote before the name to the end of the value. A name of more than 256 bytes is empty. A body that does not begin as a JSON
 // object has no members. EachMember returns an error for an object that is malformed or nests too deeply; see may have been
@@ -28,4 +30,17 @@ func EachMember(body []byte, see func(name string, from, to int)) *Error {
 		s.Fail("unexpected text after the body's object")
 	}
 	return s.failure()
+}
+
+// MemberValue returns the value of a member: what follows the colon behind the name in a text from [EachMember].
+func MemberValue(member []byte) []byte {
+	at := 1 // behind the quote that begins the name
+	for member[at] != '"' {
+		if member[at] == '\\' {
+			at++
+		}
+		at++
+	}
+	colon := at + bytes.IndexByte(member[at:], ':')
+	return bytes.TrimLeft(member[colon+1:], " \t\r\n")
 }

@@ -33,7 +33,11 @@ func (d *Decision) String() string {
 		fmt.Fprintf(&b, "prompt %d tokens, %d complete blocks of %d, first %016x, last %016x\n\n",
 			d.PromptTokens, d.Blocks, d.BlockSize, d.First, d.Last)
 	default:
-		fmt.Fprint(&b, "prompt not read: routed by load\n\n")
+		by := "load"
+		if d.Policy == "session" && d.Session != "" {
+			by = "session"
+		}
+		fmt.Fprintf(&b, "prompt not read: routed by %s\n\n", by)
 	}
 
 	b.writeTables(d.rows())
@@ -194,6 +198,9 @@ func (d *Decision) policyReason(won *Candidate) string {
 	case "direct":
 		return "the request names it."
 	case "session":
+		if d.Session != "" && d.PromptTokens == 0 {
+			return "its session belongs there, by the hash of both names, among the workers that are not crowded."
+		}
 		if d.Session != "" {
 			return "its session belongs there, by the hash of both names."
 		}

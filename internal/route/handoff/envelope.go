@@ -18,15 +18,18 @@ type Envelope struct {
 
 // Read reads the envelope of a body of the shape of an endpoint. It returns an error for a body that is not one JSON object in UTF-8
 // without a byte order mark, or that nests too deeply: an engine might read members that are not found here. Python's decoder, for
-// example, accepts UTF-16 and byte order marks.
-func Read(body []byte, shape Endpoint) (Envelope, *openai.Error) {
+// example, accepts UTF-16 and byte order marks. It calls see for each member at the top level and the text of its value, unless see is nil.
+func Read(body []byte, shape Endpoint, see func(name string, value []byte)) (Envelope, *openai.Error) {
 	e := Envelope{IsSingle: true}
-	found, err := readMembers(body, func(name string, member []byte) {
+	found, err := readMembers(body, func(name string, value []byte) {
 		switch {
 		case name == "model": // of several the last one counts
-			e.Model = openai.ShortString(valueOf(member))
+			e.Model = openai.ShortString(value)
 		case name == "sampling_params" && shape == Generate:
-			e.IsSingle = asksForOne(valueOf(member))
+			e.IsSingle = asksForOne(value)
+		}
+		if see != nil {
+			see(name, value)
 		}
 	})
 	if err != nil {
@@ -39,7 +42,7 @@ func Read(body []byte, shape Endpoint) (Envelope, *openai.Error) {
 }
 
 // readMembers reports whether a body has members of transfers, and calls see for each member, unless see is nil.
-func readMembers(body []byte, see func(name string, member []byte)) (found bool, err *openai.Error) {
+func readMembers(body []byte, see func(name string, value []byte)) (found bool, err *openai.Error) {
 	if !isObject(body) || !utf8.Valid(body) {
 		return false, openai.Invalid("", "invalid_json",
 			"The request body is not a JSON object in UTF-8 without a byte order mark. Send one.")
@@ -47,7 +50,7 @@ func readMembers(body []byte, see func(name string, member []byte)) (found bool,
 	err = openai.EachMember(body, func(name string, from, to int) {
 		found = found || isTransfer(name, body[from:to], holderLevels)
 		if see != nil {
-			see(name, body[from:to])
+			see(name, openai.MemberValue(body[from:to]))
 		}
 	})
 	return found, err

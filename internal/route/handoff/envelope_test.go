@@ -27,7 +27,7 @@ func TestModelOfEnvelope(t *testing.T) {
 		``:                                                    "",
 		`{"x":"` + strings.Repeat("y", 1<<20) + `","model":"m"}`: "m",
 	} {
-		e, err := Read([]byte(body), Responses)
+		e, err := Read([]byte(body), Responses, nil)
 		if err != nil && e.Model != "" || e.Model != want {
 			t.Errorf("%.60s: %.60q, %v, want %.60q", body, e.Model, err, want)
 		}
@@ -37,7 +37,7 @@ func TestModelOfEnvelope(t *testing.T) {
 // TestEnvelopeBuildsNothing checks that a large body costs no memory.
 func TestEnvelopeBuildsNothing(t *testing.T) {
 	body := []byte(`{"input":[` + strings.Repeat(`{"text":"x\n","\n":0},`, 1<<16) + `0],"model":"m"}`)
-	if n := testing.AllocsPerRun(3, func() { _, _ = Read(body, Responses) }); n > 8 {
+	if n := testing.AllocsPerRun(3, func() { _, _ = Read(body, Responses, nil) }); n > 8 {
 		t.Errorf("%v allocations", n)
 	}
 }

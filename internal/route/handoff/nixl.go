@@ -105,7 +105,7 @@ func checkNixl(given []byte) error {
 		return errors.New("kv_transfer_params is no object")
 	}
 	values := map[string][]byte{}
-	err := openai.EachMember(given, func(name string, from, to int) { values[name] = valueOf(given[from:to]) })
+	err := openai.EachMember(given, func(name string, from, to int) { values[name] = openai.MemberValue(given[from:to]) })
 	if err != nil {
 		return errors.New(err.Message) // it was read before, so this cannot happen
 	}

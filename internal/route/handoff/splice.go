@@ -47,7 +47,7 @@ func members(object []byte, names ...string) (map[string][]byte, error) {
 	err := openai.EachMember(object, func(name string, from, to int) {
 		for _, wanted := range names {
 			if name == wanted {
-				values[wanted] = valueOf(object[from:to])
+				values[wanted] = openai.MemberValue(object[from:to])
 			}
 		}
 	})
@@ -55,19 +55,6 @@ func members(object []byte, names ...string) (map[string][]byte, error) {
 		return nil, err
 	}
 	return values, nil
-}
-
-// valueOf returns the value of a member's text: what follows the colon behind the name.
-func valueOf(member []byte) []byte {
-	at := 1 // behind the quote that begins the name
-	for member[at] != '"' {
-		if member[at] == '\\' {
-			at++
-		}
-		at++
-	}
-	colon := at + bytes.IndexByte(member[at:], ':')
-	return bytes.TrimLeft(member[colon+1:], " \t\r\n")
 }
 
 func isText(value []byte) bool {

@@ -32,9 +32,10 @@ var holders = map[string]bool{"vllm_xargs": true, "sampling_params": true, "extr
 const holderLevels = 2
 
 // Strip returns a body without the members of transfers at its top level and in holders, in new memory; nil if it has none. Names
-// may have escapes and be repeated. All other members keep their bytes and their order. It returns an error as [Read] does.
-func Strip(body []byte) (clean []byte, err *openai.Error) {
-	found, err := readMembers(body, nil)
+// may have escapes and be repeated. All other members keep their bytes and their order. It calls see, unless it is nil, and returns an
+// error as [Read] does.
+func Strip(body []byte, see func(name string, value []byte)) (clean []byte, err *openai.Error) {
+	found, err := readMembers(body, see)
 	if !found || err != nil {
 		return nil, err
 	}
@@ -62,7 +63,7 @@ func isTransfer(name string, member []byte, levels int) bool {
 	if levels == 0 || !holders[name] {
 		return false
 	}
-	value := valueOf(member)
+	value := openai.MemberValue(member)
 	return isObject(value) && hasTransfer(value, levels-1)
 }
 
@@ -79,7 +80,7 @@ func appendStripped(dst, object []byte, levels int) []byte {
 		}
 
 		member := object[from:to]
-		value := valueOf(member)
+		value := openai.MemberValue(member)
 		if levels == 0 || !holders[name] || !isObject(value) {
 			dst = append(dst, member...)
 			return

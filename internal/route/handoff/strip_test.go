@@ -38,7 +38,7 @@ func TestStrip(t *testing.T) {
 		{"too deep", `{"kv_transfer_params":{},"a":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + "}", "", "too deeply"},
 		{"more behind it", `{"kv_transfer_params":{}} {}`, "", "after the body's object"},
 	} {
-		clean, err := Strip([]byte(c.body))
+		clean, err := Strip([]byte(c.body), nil)
 		if string(clean) != c.want || (err == nil) != (c.fault == "") || err != nil && !strings.Contains(err.Message, c.fault) {
 			t.Errorf("%s: %q, %v", c.name, clean, err)
 		}
@@ -51,7 +51,7 @@ func FuzzStrip(f *testing.F) {
 	f.Add([]byte(`{"a":"\u0000","bootstrap_host":null,"a":[{}]}`))
 	f.Add([]byte(`{"sampling_params":{"extra_args":{"kv_transfer_params":{}}},"vllm_xargs":{"a":{"kv_transfer_params":1}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		clean, err := Strip(body)
+		clean, err := Strip(body, nil)
 		var was, is map[string]any
 		if err != nil || json.Unmarshal(body, &was) != nil {
 			return // a body that is refused, or one with NaN, which engines in Python accept
@@ -85,7 +85,7 @@ func BenchmarkStrip(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if clean, err := Strip(body); clean != nil || err != nil {
+		if clean, err := Strip(body, nil); clean != nil || err != nil {
 			b.Fatal(err)
 		}
 	}

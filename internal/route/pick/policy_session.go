@@ -26,6 +26,38 @@ func (session) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 	return best
 }
 
+// Sticky keeps a session on one rank as the policy Session does, for requests whose prompts are not read: they may be found in a cache
+// there. It passes over ranks that have more than twice the mean number of requests, and more than crowd. Like Session it keeps no state.
+var Sticky Policy = sticky{}
+
+type sticky struct{}
+
+// crowd is the number of requests that a rank may have in any case: a program sends several at a time, and engines run many together.
+const crowd = 4
+
+func (sticky) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
+	if asked.Session == "" {
+		return leastLoaded{}.Choose(cs, asked, rng)
+	}
+	sum := int64(0)
+	for i := range cs {
+		sum += requests(&cs[i])
+	}
+
+	key := xxh3.HashString(asked.Session)
+	best, most := -1, uint64(0)
+	for i := range cs {
+		n := requests(&cs[i])
+		if n > crowd && n*int64(len(cs)) > 2*sum {
+			continue
+		}
+		if h := rendezvous(key, &cs[i]); best < 0 || h > most {
+			best, most = i, h
+		}
+	}
+	return best // there is one: not all ranks have more than the mean
+}
+
 // rendezvous is the hash of a session and a rank. It is made of names and rank numbers alone, because ids
 // and addresses differ between routers and between starts.
 func rendezvous(key uint64, c *Candidate) uint64 {

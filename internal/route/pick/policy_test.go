@@ -96,3 +96,32 @@ func TestTemperatureOfOneRequest(t *testing.T) {
 }
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
+
+// TestStickyLeavesACrowd: a session stays on its rank while that has a few requests or no more than its share, goes to another one while it
+// has more, and comes back. Which other one does not depend on chance.
+func TestStickyLeavesACrowd(t *testing.T) {
+	cs := named("a", "b", "c")
+	alice := &Request{Session: "alice"}
+	home := Sticky.Choose(cs, alice, nil)
+	if want := policy(t, Session, 0).Choose(cs, alice, nil); home != want {
+		t.Errorf("an idle fleet: rank %d, want %d", home, want)
+	}
+
+	for _, c := range []struct {
+		here, others int64
+		stays        bool
+	}{{4, 0, true}, {5, 0, false}, {20, 20, true}, {20, 5, true}, {21, 5, false}, {0, 9, true}} {
+		for i := range cs {
+			cs[i].Facts.Booked.Requests = c.others
+		}
+		cs[home].Facts.Booked.Requests = c.here
+		got := Sticky.Choose(cs, alice, nil)
+		if (got == home) != c.stays || got != Sticky.Choose(cs, alice, nil) {
+			t.Errorf("%d requests there and %d on the others: rank %d, home %d", c.here, c.others, got, home)
+		}
+	}
+	cs[home].Facts.Booked.Requests = 100
+	if got := Sticky.Choose(cs, &Request{}, newRand(1)); got == home {
+		t.Error("a request without a session went to the busiest rank")
+	}
+}

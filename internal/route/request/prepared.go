@@ -62,6 +62,18 @@ func (q *Prepared) RefusalOf(req *Request) *decision.Refusal {
 	return nil
 }
 
+// RouteUnread leaves the prompt, which cannot be read, out of the decision. A session stays on its worker, which may have the prompt in its
+// cache, if the model's policy is for caches or sessions. Other requests go by load.
+func (q *Prepared) RouteUnread() {
+	switch {
+	case q.PolicyInput.Session == "" || q.PolicyName != pick.KV && q.PolicyName != pick.Session:
+		q.RouteByLoad()
+	case q.PolicyName == pick.KV:
+		q.PolicyName, q.Policy = pick.Session, pick.Sticky
+	}
+	q.Parsed = nil
+}
+
 // RouteByLoad leaves the prompt out of the decision.
 func (q *Prepared) RouteByLoad() {
 	q.PolicyName, q.Policy = pick.LeastLoaded, serving.Any.Choice(fleet.Aggregated).Picker

@@ -14,7 +14,7 @@ type Request struct {
 	// must never come from a client.
 	ID       string
 	Endpoint prompt.Endpoint
-	// Known is false for a path whose body is not parsed. Such a request is routed by load.
+	// Known is false for a path whose body is not parsed. Such a request is routed by session, or by load.
 	Known bool
 	Body  []byte
 	// Parsed is the body's content, if the caller has parsed it already. If it is nil and Known
