@@ -61,12 +61,19 @@ var measures = []measure{
 	{"ITL p99", "%.2f", func(r *sim.Result) float64 { return r.ITL.P99 }, -1, nil},
 	{"E2E mean ms", "%.1f", func(r *sim.Result) float64 { return r.E2E.Mean }, -1, nil},
 	{"E2E p99", "%.1f", func(r *sim.Result) float64 { return r.E2E.P99 }, -1, nil},
+	{"program mean s", "%.1f", func(r *sim.Result) float64 { return r.Programs.Time.Mean }, -1, hasPrograms},
+	{"program p99", "%.1f", func(r *sim.Result) float64 { return r.Programs.Time.P99 }, -1, hasPrograms},
+	{"programs lost", "%.0f", func(r *sim.Result) float64 { return float64(r.Programs.Lost) }, -1, hasPrograms},
+	{"fairness", "%.3f", func(r *sim.Result) float64 { return r.Programs.Fairness }, 1, hasPrograms},
 	{"output tokens/s", "%.1f", func(r *sim.Result) float64 { return r.OutputRate }, 1, nil},
 	{"prefix reuse", "%.4f", func(r *sim.Result) float64 { return r.PrefixReuse }, 1, nil},
 	{"most loaded / mean", "%.2f", func(r *sim.Result) float64 { return r.Imbalance() }, -1, nil},
 	{"SLA misses", "%.0f", slaMisses, -1, func(r *sim.Result) bool { return r.SLAMisses != nil }},
 	{"GPU hours", "%.3f", func(r *sim.Result) float64 { return r.GPUHours }, -1, func(r *sim.Result) bool { return r.GPUHours > 0 }},
 }
+
+// hasPrograms reports whether a run has played sessions as programs.
+func hasPrograms(r *sim.Result) bool { return r.Programs != nil }
 
 // slaMisses returns how many requests missed the SLA; 0 without one.
 func slaMisses(r *sim.Result) float64 {
@@ -86,7 +93,7 @@ func (m *measure) text(r *sim.Result) string {
 
 // difference writes by how much the figure of a run differs from the first run's, or "" if it hardly does.
 func (m *measure) difference(r, first *sim.Result) string {
-	if m.has != nil && !m.has(r) {
+	if m.has != nil && (!m.has(r) || !m.has(first)) {
 		return ""
 	}
 	return difference(m.of(r), m.of(first))

@@ -60,6 +60,9 @@ func (o *Options) AddArrivalFlags() {
 	f.Float64Var(&o.cfg.ArrivalSpeedup, "arrival-speedup", 1,
 		"divides the times between arrivals; 3 is three times as many requests a second")
 	f.IntVar(&o.cfg.Concurrency, "concurrency", 0, "closed loop: this many requests at a time, whatever the trace's times")
+	f.Float64Var(&o.cfg.ProgramRate, "program-rate", 0,
+		"play sessions as programs, so many of which begin in a minute: a request waits for the answer before, and its pause")
+	f.DurationVar(&o.cfg.MaxPause, "max-pause", time.Minute, "longest pause of a program")
 	f.DurationVar(&o.cfg.Warmup, "warmup", 0, "leave the times and tokens of requests out that arrive so soon after the first")
 	f.DurationVar(&o.Jitter, "jitter", 0, "delay each arrival by a random time up to this, for traces whose times were rounded")
 	f.Uint64Var(&o.Seed, "seed", 0, "determines all random choices: ties, random policies, generated arrivals")
@@ -94,6 +97,7 @@ func (o *Options) addEngineFlags(f *flag.FlagSet) {
 	f.IntVar(&c.Engine.BlockSize, "block-size", 64, "tokens of a block")
 	f.IntVar(&c.Engine.Blocks, "blocks", 16384, "KV capacity of an engine, in blocks")
 	f.IntVar(&c.Engine.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once on an engine")
+	f.IntVar(&c.Engine.MaxModelLen, "max-model-len", 131072, "tokens of a prompt and its answer")
 	f.IntVar(&c.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 8192, "tokens of one pass of an engine")
 	f.StringVar(&o.timing, "timing", "polynomial", "duration of passes: polynomial, fixed:PREFILL,DECODE or profile:DIR")
 	f.Var(&o.tiers, "tier", "`tier=blocks,read,write,latency`: a cache behind that of each engine, with the times of a block; "+

@@ -25,6 +25,7 @@ const (
 	workerStarts               // worker starts again
 	workerReady                // worker, which was started during the run, is ready
 	plans                      // the number of engines is planned
+	stepArrives                // step arrives
 
 	kinds        // how many there are
 	bookingsCome // booked reaches all replicas but the one that published it
@@ -38,6 +39,7 @@ type event struct {
 	life    uint64 // of the pass, or of the links; an old one has no effect
 	span    time.Duration
 	job     *job
+	step    *step
 	id      string // of the job's decision
 	message *message
 	booked  *peers.Update

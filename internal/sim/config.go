@@ -99,6 +99,11 @@ type Config struct {
 	// Concurrency is the number of requests that run at a time in a closed loop, which ignores the times of
 	// arrivals. 0 means an open loop.
 	Concurrency int
+	// ProgramRate plays the sessions of a trace as programs of agents, so many of which begin in a minute, by a Poisson process: a request
+	// arrives when the answers that it waits for have ended, and its pause is over. Times of arrivals are ignored. 0 plays requests at
+	// their times. MaxPause bounds the pauses; default one minute.
+	ProgramRate float64
+	MaxPause    time.Duration
 	// ArrivalSpeedup divides the times between arrivals; default 1.
 	ArrivalSpeedup float64
 	// Warmup is the time after the first arrival for which requests count as warm-up: they are played and counted,
@@ -134,6 +139,7 @@ func (c Config) withDefaults() Config {
 	c.ReportEvery = cmp.Or(c.ReportEvery, time.Second)
 	c.ArrivalSpeedup = cmp.Or(c.ArrivalSpeedup, 1)
 	c.MaxWait = cmp.Or(c.MaxWait, 30*time.Second)
+	c.MaxPause = cmp.Or(c.MaxPause, time.Minute)
 
 	predictFor := 5 * time.Second
 	if c.NoEvents {
@@ -206,6 +212,9 @@ func (c Config) Validate() error {
 	refuse(c.Replicas < 1 || c.Replicas > 64, "%d replicas: there must be 1 to 64", c.Replicas)
 	refuse(c.Concurrency < 0, "concurrency %d is negative", c.Concurrency)
 	refuse(!(c.ArrivalSpeedup > 0 && c.ArrivalSpeedup < 1e9), "arrival speedup %v: it must be positive", c.ArrivalSpeedup)
+	refuse(!(c.ProgramRate >= 0 && c.ProgramRate < 1e9), "program rate %v: it must be at least 0", c.ProgramRate)
+	refuse(c.ProgramRate > 0 && c.Concurrency > 0, "programs begin at a rate, and requests do not in a closed loop: leave one of them out")
+	refuse(c.MaxPause < 0, "the longest pause is negative")
 	refuse(c.Warmup < 0, "the warm-up is negative")
 	refuse(c.SLA.TTFT < 0 || c.SLA.ITL < 0 || c.SLA.E2E < 0, "a latency of the SLA is negative")
 	refuse(c.EventLag < 0 || c.SignalLag < 0, "a lag is negative")

@@ -48,6 +48,8 @@ type Result struct {
 	// PrefillReplicas are the numbers of engines that only prefill.
 	Replicas        []Replicas `json:"replicas,omitempty"`
 	PrefillReplicas []Replicas `json:"prefill_replicas,omitempty"`
+	// Programs are the sessions, with Config.ProgramRate; nil without.
+	Programs *Programs `json:"programs,omitempty"`
 	// Interrupted means that the run was stopped before its end. Requests that were running are neither
 	// completed nor errors.
 	Interrupted bool `json:"interrupted,omitempty"`
@@ -211,6 +213,7 @@ func (r *run) result() *Result {
 
 	out.Curves = Curves{TTFT: curve(t.ttft), ITL: t.gaps.curve(), E2E: curve(t.e2e)}
 	out.Interrupted = t.interrupted
+	out.Programs = r.programs.result()
 	if t.sla != (SLA{}) {
 		out.SLAMisses = &t.misses
 	}
@@ -265,6 +268,10 @@ func (r *Result) String() string {
 		r.Duration, r.OutputRate)
 	if r.Queued > 0 {
 		fmt.Fprintf(&b, "%d waited in a router's queue\n", r.Queued)
+	}
+	if p := r.Programs; p != nil {
+		fmt.Fprintf(&b, "%d programs completed, %d lost; time mean %.1f s, p50 %.1f, p90 %.1f, p99 %.1f; fairness %.3f\n",
+			p.Completed, p.Lost, p.Time.Mean, p.Time.P50, p.Time.P90, p.Time.P99, p.Fairness)
 	}
 	fmt.Fprintf(&b, "prefix reuse %.4f (the router predicted %.4f); most loaded worker %.2f x the mean\n\n", r.PrefixReuse, r.Predicted,
 		r.Imbalance())

@@ -66,8 +66,9 @@ type run struct {
 	dequeued      []dequeuedJob        // see resume
 	tally         tally
 	demand        demand
-	pools         []*pool // with Planning; nil without
-	draining      int     // workers that may leave after an event
+	pools         []*pool   // with Planning; nil without
+	programs      *programs // with ProgramRate; nil without
+	draining      int       // workers that may leave after an event
 }
 
 // newRun creates the engines first, because every replica lists them all.
@@ -105,7 +106,11 @@ const stopCheck = 1024
 
 // play handles events until no request is left.
 func (r *run) play() error {
-	if err := r.readArrival(); err != nil {
+	read := r.readArrival
+	if r.cfg.ProgramRate > 0 {
+		read = r.hold
+	}
+	if err := read(); err != nil {
 		return err
 	}
 
@@ -151,7 +156,9 @@ type dequeuedJob struct {
 }
 
 // done reports whether all requests have ended.
-func (r *run) done() bool { return r.ended && r.pending == nil && r.inFlight == 0 }
+func (r *run) done() bool {
+	return r.ended && r.pending == nil && r.inFlight == 0 && (r.programs == nil || r.programs.unfinished == 0)
+}
 
 // readArrival reads the next arrival of the trace into pending. Times count from the first arrival.
 func (r *run) readArrival() error {
@@ -196,6 +203,8 @@ func (r *run) handle(e *event) error {
 			return err
 		}
 		return r.admit()
+	case stepArrives:
+		return r.beginStep(e.step)
 	case passBegins:
 		r.begin(r.workers[e.worker])
 	case passEnds:
@@ -251,9 +260,16 @@ func (r *run) clock() time.Time { return epoch.Add(r.now) }
 func (r *run) arrive() error {
 	a := *r.pending
 	r.pending = nil
+	if err := r.submitArrival(a, nil); err != nil {
+		return err
+	}
+	return r.readArrival()
+}
 
+// submitArrival makes a job of an arrival, which may be a step of a program, and has it decided.
+func (r *run) submitArrival(a trace.Arrival, s *step) error {
 	// Replicas decide in turn, as behind a load balancer that does not see their load.
-	j := &job{at: r.now, number: r.tally.arrived, replica: r.replicas[r.turn]}
+	j := &job{at: r.now, number: r.tally.arrived, replica: r.replicas[r.turn], step: s}
 	r.turn = (r.turn + 1) % len(r.replicas)
 	j.engine.Prompt = a.Prompt.Append(r.buffer())
 	if len(j.engine.Prompt) == 0 || a.Output < 1 {
@@ -269,7 +285,7 @@ func (r *run) arrive() error {
 	j.engine.Owner = j
 
 	r.decide(j)
-	return r.readArrival()
+	return nil
 }
 
 // decide lets the job's replica choose an engine. The decision may be delayed by the replica's queue.
@@ -348,6 +364,7 @@ func (r *run) drop(j *job) {
 	r.inFlight--
 	delete(j.worker.jobs, j)
 	r.tally.fail(j)
+	r.endStep(j.step, 0, true)
 	r.reportOutcome(j, Outcome{End: r.now, Failed: true})
 	j.replica.router.End(j.decision.ID, r.clock())
 }
@@ -355,6 +372,7 @@ func (r *run) drop(j *job) {
 // fail counts a request that no engine accepted.
 func (r *run) fail(j *job) {
 	r.tally.fail(j)
+	r.endStep(j.step, 0, true)
 	r.reportOutcome(j, Outcome{End: r.now, Failed: true})
 	r.prompts = append(r.prompts, j.engine.Prompt)
 }
@@ -439,6 +457,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 	}
 	r.tally.countEnd(j, r.now, out.Index+1)
 	r.demand.ended(out.Index + 1)
+	r.endStep(j.step, out.Index+1, false)
 	r.reportOutcome(j, Outcome{First: j.first, End: r.now, Cached: out.Cached, Output: out.Index + 1})
 	r.inFlight--
 	delete(j.worker.jobs, j)

@@ -47,6 +47,7 @@ type job struct {
 	replica  *replica
 	worker   *worker // that decodes; it computes the prompt too, unless source does
 	handoff  handoff
+	step     *step // of a program; nil for none
 	number   int
 	seed     uint64
 	at       time.Duration // of the arrival

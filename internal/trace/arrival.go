@@ -15,6 +15,13 @@ type Arrival struct {
 	Output int
 	// Session names the conversation that the request belongs to; empty means none.
 	Session string
+
+	// Step is the number of the request among those of its session, for traces that record what a request waits for. After are the
+	// steps whose answers it waits for, and Pause is the time from the last one of them to the request; with no step, the time from the
+	// beginning of the session.
+	Step  int
+	After []int
+	Pause time.Duration
 }
 
 // Source returns the arrivals of a trace one after another, in order. ok is false after the last one.

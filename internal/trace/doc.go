@@ -2,7 +2,7 @@
 // and the lengths of their answers.
 //
 // A trace is a [Source], a function that returns one [Arrival] after another. [Mooncake], [Azure],
-// [Sessions] and [Decisions] read published formats and this project's own decision logs; [Generated]
+// [Sessions], [Weka] and [Decisions] read published formats and this project's own decision logs; [Generated]
 // and [Conversations] make arrivals by rule, the same ones for the same seed. [Take], [Jitter]
 // and [Tile] change the arrivals of another source.
 //

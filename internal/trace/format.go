@@ -18,13 +18,17 @@ const (
 	FormatMooncake  Format = "mooncake"  // JSON lines of lengths and block ids
 	FormatAzure     Format = "azure"     // CSV of lengths
 	FormatAgent     Format = "agent"     // JSON lines of text, by session
+	FormatWeka      Format = "weka"      // programs of agents with block ids
 	FormatDecisions Format = "decisions" // a decision log
 	FormatGenerate  Format = "generate"
 )
 
 // Formats returns the names of all formats.
 func Formats() []string {
-	return []string{string(FormatMooncake), string(FormatAzure), string(FormatAgent), string(FormatDecisions), string(FormatGenerate)}
+	return []string{
+		string(FormatMooncake), string(FormatAzure), string(FormatAgent), string(FormatWeka), string(FormatDecisions),
+		string(FormatGenerate),
+	}
 }
 
 // ParseFormat returns the format of that name.
@@ -34,7 +38,7 @@ func ParseFormat(name string) (Format, error) {
 			return Format(f), nil
 		}
 	}
-	return "", fmt.Errorf("trace format %q is unknown: use mooncake, azure, agent, decisions or generate", name)
+	return "", fmt.Errorf("trace format %q is unknown: use mooncake, azure, agent, weka, decisions or generate", name)
 }
 
 // byteOrderMark begins text files of some programs.
@@ -71,12 +75,14 @@ func DetectFormat(head []byte) (Format, error) {
 			return FormatMooncake, nil
 		case "decision", "end", decisionlog.Format:
 			return FormatDecisions, nil
+		case "block_size":
+			return FormatWeka, nil
 		case "input":
 			return FormatAgent, nil
 		}
 	}
-	return "", errors.New("detect trace format: its first object has neither input_length and hash_ids, nor input, nor decision: name " +
-		"the format")
+	return "", errors.New("detect trace format: its first object has neither input_length and hash_ids, nor block_size, nor input, nor " +
+		"decision: name the format")
 }
 
 func isAzureHeader(line string) bool {

@@ -48,6 +48,8 @@ type sessionReader struct {
 // step is one request of a session.
 type step struct {
 	at      time.Duration
+	number  int           // in its session
+	pause   time.Duration // since the step before
 	session string
 	input   string
 	output  string
@@ -121,7 +123,7 @@ func (s *sessionReader) readRows(r io.Reader) error {
 		if s.bytes > maxSessionBytes || len(s.steps) >= maxSessionRows {
 			return l.fail(fmt.Errorf("%w: sessions may have %d MB and %d rows", errTooLarge, maxSessionBytes>>20, maxSessionRows))
 		}
-		s.steps = append(s.steps, step{at, row.Session, *row.Input, row.Output})
+		s.steps = append(s.steps, step{at: at, session: row.Session, input: *row.Input, output: row.Output})
 	}
 }
 
@@ -129,6 +131,7 @@ func (s *sessionReader) readRows(r io.Reader) error {
 func (s *sessionReader) source(cfg SessionConfig) (Source, int) {
 	byTime := func(x, y step) int { return cmp.Compare(x.at, y.at) }
 	slices.SortStableFunc(s.steps, byTime)
+	numberSteps(s.steps)
 	if cfg.Join {
 		joinTurns(s.steps)
 	}
@@ -144,11 +147,27 @@ func (s *sessionReader) source(cfg SessionConfig) (Source, int) {
 		}
 		next := steps[0]
 		steps = steps[1:]
-		return Arrival{
+		a := Arrival{
 			At: next.at, Session: next.session, Prompt: text{next.input, cfg.Encode},
-			Output: max(1, len(cfg.Encode(nil, next.output))),
-		}, true, nil
+			Output: max(1, len(cfg.Encode(nil, next.output))), Step: next.number, Pause: next.pause,
+		}
+		if a.Step > 0 {
+			a.After = []int{a.Step - 1}
+		}
+		return a, true, nil
 	}, len(s.steps)
+}
+
+// numberSteps numbers the steps of each session. A pause is the time between two steps, because the end of an answer is not recorded.
+func numberSteps(steps []step) {
+	last := map[string]*step{}
+	for i := range steps {
+		s := &steps[i]
+		if before := last[s.session]; before != nil {
+			s.number, s.pause = before.number+1, s.at-before.at
+		}
+		last[s.session] = s
+	}
 }
 
 // text is a prompt that is not encoded yet.

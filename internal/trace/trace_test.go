@@ -47,6 +47,7 @@ func TestDetectFormat(t *testing.T) {
 		`{"timestamp": 1760428436442742, "input": "<pr_description>\nC`: FormatAgent,
 		`{"meta": {"input_lengths": [1]}, "x": [[{}]], "input": "a"}`:   FormatAgent,
 		`{"version":1,"format":"stator-decisions"}`:                     FormatDecisions, `{"decision":{"id"`: FormatDecisions,
+		`{"id":"t","models":["m"],"block_size":64`: FormatWeka,
 		`{"meta": {`: "", "": "", "[1]": "", "a,b": "", `{"a": 1}`: "",
 	} {
 		if got, err := DetectFormat([]byte(head)); got != want || (err == nil) != (want != "") {

@@ -12,7 +12,7 @@ import (
 // AddFlags adds the flags that name a trace and how it is read. The seed of generated arrivals is not among
 // them: the caller sets it.
 func (o *Options) AddFlags(f *flag.FlagSet) {
-	f.StringVar(&o.Path, "trace", "", "trace `file`, or folder of agents' sessions")
+	f.StringVar(&o.Path, "trace", "", "trace `file`, or folder of agents' sessions or programs")
 	f.StringVar(&o.Decisions, "decisions", "", "decision log `file` of a router, instead of a trace")
 	f.StringVar(&o.Format, "format", "", strings.Join(trace.Formats(), ", ")+" (default: detected)")
 	f.IntVar(&o.MooncakeBlock, "trace-block-size", trace.MooncakeBlock, "tokens of a block of a Mooncake trace")

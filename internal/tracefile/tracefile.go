@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -108,10 +109,7 @@ func Open(ctx context.Context, o Options) (*Trace, error) {
 		return nil, fmt.Errorf("open trace: %w", err)
 	}
 	if info.IsDir() {
-		if format != "" && format != trace.FormatAgent {
-			return nil, fmt.Errorf("trace %s is a folder: only agents' sessions may be one", path)
-		}
-		return openFolder(ctx, path, &o)
+		return openFolder(ctx, path, format, &o)
 	}
 
 	t := &Trace{name: path, size: info.Size()}
@@ -173,20 +171,32 @@ func (t *Trace) start(ctx context.Context, format trace.Format, o *Options) (err
 		if err == nil {
 			t.next, t.Total, err = trace.SessionFile(r, cfg)
 		}
+	case trace.FormatWeka:
+		t.next, t.Total, err = trace.Weka(r)
 	default:
 		t.next = trace.Mooncake(r, o.MooncakeBlock)
 	}
 	return err
 }
 
-func openFolder(ctx context.Context, path string, o *Options) (*Trace, error) {
-	cfg, err := o.sessionConfig(ctx)
-	if err != nil {
-		return nil, err
+// openFolder opens a folder of agents' sessions, or of programs in Weka's format: these files end in .json.
+func openFolder(ctx context.Context, path string, format trace.Format, o *Options) (t *Trace, err error) {
+	t = &Trace{name: path}
+	folder := os.DirFS(filepath.Clean(path))
+	programs, _ := fs.Glob(folder, "*.json") // the pattern is right
+	switch {
+	case format == trace.FormatWeka || format == "" && len(programs) > 0:
+		t.next, t.Total, err = trace.WekaFolder(folder)
+	case format == trace.FormatAgent || format == "":
+		var cfg trace.SessionConfig
+		cfg, err = o.sessionConfig(ctx)
+		if err != nil {
+			return nil, err
+		}
+		t.next, t.Total, err = trace.Sessions(folder, cfg)
+	default:
+		return nil, fmt.Errorf("trace %s is a folder: only agents' sessions and Weka's programs may be one", path)
 	}
-
-	t := &Trace{name: path}
-	t.next, t.Total, err = trace.Sessions(os.DirFS(filepath.Clean(path)), cfg)
 	if err != nil {
 		return nil, t.withName(err)
 	}

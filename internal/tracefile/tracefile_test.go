@@ -16,14 +16,18 @@ func unchanged(next trace.Source) trace.Source { return next }
 func TestOpenDetectsTheFormat(t *testing.T) {
 	dir := t.TempDir()
 	sessions := filepath.Join(dir, "sessions")
-	if err := os.Mkdir(sessions, 0o700); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{sessions, filepath.Join(dir, "programs")} {
+		if err := os.Mkdir(name, 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
+	weka := `{"id":"p","block_size":64,"requests":[{"t":0,"type":"n","in":5,"out":1,"hash_ids":[1]}]}` + "\n"
 	session := `{"timestamp": 0, "input": "hello", "output": "hi", "session_id": "1"}` + "\n"
 	for name, content := range map[string]string{
 		"mooncake.jsonl": `{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1]}` + "\n",
 		"azure.csv":      "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,44\n",
-		"agent.jsonl":    session, "sessions/a.jsonl": session,
+		"weka.json":      weka, "programs/a.json": weka,
+		"agent.jsonl": session, "sessions/a.jsonl": session,
 		"log.jsonl": `{"version":1,"format":"stator-decisions"}
 {"decision":{"id":"x","at":"2026-01-02T03:04:05Z","prompt_tokens":9,"blocks":2,"block_size":4},"hash_every":2,"hashes":["00000000000000aa"]}
 `,
@@ -34,7 +38,8 @@ func TestOpenDetectsTheFormat(t *testing.T) {
 	}
 
 	for _, o := range []Options{
-		{Path: "mooncake.jsonl", MooncakeBlock: 512}, {Path: "azure.csv"}, {Path: "agent.jsonl"}, {Path: "sessions"}, {Path: "log.jsonl"}, {Decisions: "log.jsonl"},
+		{Path: "mooncake.jsonl", MooncakeBlock: 512}, {Path: "azure.csv"}, {Path: "agent.jsonl"}, {Path: "sessions"},
+		{Path: "weka.json"}, {Path: "programs"}, {Path: "programs", Format: "weka"}, {Path: "log.jsonl"}, {Decisions: "log.jsonl"},
 		{Format: "generate", Generated: trace.Generated{Requests: 1}},
 	} {
 		o.AgentModel = "builtin:sim"
@@ -73,7 +78,7 @@ func TestOpenErrors(t *testing.T) {
 		{Options{Path: "a", Decisions: "b"}, "--decisions names a decision log"},
 		{Options{Path: "absent"}, "open trace: stat absent"},
 		{Options{Path: empty}, "it is empty"},
-		{Options{Path: t.TempDir(), Format: "azure"}, "only agents' sessions may be one"},
+		{Options{Path: t.TempDir(), Format: "azure"}, "only agents' sessions and Weka's programs may be one"},
 		{Options{Path: t.TempDir(), AgentModel: "absent"}, "model absent does not exist"},
 		{Options{Format: "parquet"}, "--format: trace format"},
 		{Options{Format: "generate", Generated: trace.Generated{Rate: -1}}, "rate -1"},

@@ -1,0 +1,180 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/stator-project/stator/internal/trace"
+)
+
+// programs plays the sessions of a trace as programs of agents: see Config.ProgramRate. A request without a session is a program alone.
+//
+// Invariant: unfinished counts the programs of which a step has not arrived, or has not ended.
+type programs struct {
+	byStep     map[stepName]*step
+	unfinished int
+
+	completed, lost int
+	times           []float64 // seconds
+	rates           []float64 // tokens of answers per second of waiting and computing
+}
+
+// stepName names a step by its session and its number there.
+type stepName struct {
+	session string
+	number  int
+}
+
+// program is a session that is played.
+type program struct {
+	session string
+	start   time.Duration
+	left    int           // steps that have not ended
+	working time.Duration // the time of its requests, of those that run at a time together
+	running int
+	since   time.Duration // of running
+	output  int           // tokens
+	lost    bool
+}
+
+// step is a request of a program.
+type step struct {
+	arrival trace.Arrival
+	program *program
+	waits   int     // steps that have not ended
+	next    []*step // that wait for this one
+}
+
+// seedPrograms is the second half of the seed of the programs' beginnings.
+const seedPrograms = 0x9109
+
+// hold reads all arrivals, and adds the first steps of their programs to the agenda. Programs begin by a Poisson process, in the order in
+// which the trace has their first requests.
+func (r *run) hold() error {
+	p := &programs{byStep: map[stepName]*step{}}
+	r.programs = p
+	bySession := map[string]*program{}
+	var steps []*step
+	var order []*program
+	for alone := 0; ; alone++ {
+		a, ok, err := r.next()
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		if a.Session == "" {
+			a.Session = fmt.Sprint("request ", alone)
+		}
+		g := bySession[a.Session]
+		if g == nil {
+			g = &program{session: a.Session}
+			bySession[a.Session] = g
+			order = append(order, g)
+		}
+		a.Pause = min(a.Pause, r.cfg.MaxPause)
+		s := &step{arrival: a, program: g}
+		g.left++
+		p.byStep[stepName{a.Session, a.Step}] = s
+		steps = append(steps, s)
+	}
+
+	rng := rand.New(rand.NewPCG(r.cfg.Seed, seedPrograms))
+	at := 0.0
+	for _, g := range order {
+		g.start = time.Duration(at * float64(time.Minute))
+		at += rng.ExpFloat64() / r.cfg.ProgramRate
+	}
+	p.unfinished = len(order)
+	for _, s := range steps {
+		for _, number := range s.arrival.After {
+			if before := p.byStep[stepName{s.arrival.Session, number}]; before != nil && before != s {
+				before.next = append(before.next, s)
+				s.waits++
+			}
+		}
+		if s.waits == 0 {
+			r.agenda.add(event{at: s.program.start + s.arrival.Pause, kind: stepArrives, step: s})
+		}
+	}
+	r.ended = true
+	return nil
+}
+
+// begin lets a step of a program arrive.
+func (r *run) beginStep(s *step) error {
+	g := s.program
+	if g.lost {
+		return nil
+	}
+	if g.running == 0 {
+		g.since = r.now
+	}
+	g.running++
+	return r.submitArrival(s.arrival, s)
+}
+
+// endStep ends a step, and lets those arrive that have waited for it. A program of which a request has failed is lost.
+func (r *run) endStep(s *step, output int, failed bool) {
+	if s == nil {
+		return
+	}
+	g, p := s.program, r.programs
+	g.running--
+	g.left--
+	g.output += output
+	if g.running == 0 {
+		g.working += r.now - g.since
+	}
+	switch {
+	case g.lost:
+	case failed:
+		g.lost = true
+		p.lost++
+		p.unfinished--
+	case g.left == 0:
+		p.completed++
+		p.unfinished--
+		if g.start >= r.cfg.Warmup {
+			p.times = append(p.times, (r.now - g.start).Seconds())
+			p.rates = append(p.rates, float64(g.output)/max(g.working.Seconds(), 1e-3))
+		}
+	}
+	for _, next := range s.next {
+		next.waits--
+		if next.waits == 0 && !g.lost {
+			r.agenda.add(event{at: r.now + next.arrival.Pause, kind: stepArrives, step: next})
+		}
+	}
+}
+
+// Programs is the result of the sessions of a trace that were played as programs.
+type Programs struct {
+	// Completed is how many had all their answers, and Lost how many had an error.
+	Completed int `json:"completed"`
+	Lost      int `json:"lost"`
+	// Time is from the beginning of a program to its last answer, with its pauses, in seconds. Programs of the warm-up do not count.
+	Time Quantiles `json:"time_s"`
+	// Fairness is Jain's index of the tokens of answers per second in which a program has a request that waits or runs: 1 if all
+	// programs have the same, and 1/n if one of n has all.
+	Fairness float64 `json:"fairness"`
+}
+
+// result summarizes the programs; nil without any.
+func (p *programs) result() *Programs {
+	if p == nil {
+		return nil
+	}
+	sum, squares := 0.0, 0.0
+	for _, x := range p.rates {
+		sum += x
+		squares += x * x
+	}
+	out := &Programs{Completed: p.completed, Lost: p.lost, Time: summary(p.times)}
+	if squares > 0 {
+		out.Fairness = round(sum * sum / (float64(len(p.rates)) * squares))
+	}
+	return out
+}
