@@ -263,7 +263,7 @@ func TestUnknownFieldsAreFoundAtAnyDepth(t *testing.T) {
 	for _, m := range []proto.Message{
 		&busv1.Worker{}, &busv1.Load{}, &busv1.Batch{}, &busv1.ReplayRequest{}, &busv1.Position{}, &busv1.SnapshotRequest{},
 		&busv1.SnapshotReply{}, &busv1.Bookings{}, &busv1.Ends{}, &busv1.Gone{}, &busv1.Plan{}, &busv1.Leader{}, &busv1.Demand{},
-		&busv1.Slots{}, &busv1.Assignment{}, &busv1.KVStores{},
+		&busv1.Slots{}, &busv1.Assignment{}, &busv1.KVStores{}, &busv1.Here{},
 		&busv1.Load{Tiers: []*busv1.TierLoad{{}, {}}}, &busv1.Load{Peers: &busv1.TierLoad{}}, &busv1.Batch{Events: []*busv1.Event{{}, {}}},
 		&busv1.SnapshotReply{Snapshot: &busv1.Snapshot{}}, &busv1.Bookings{Ranks: []*busv1.RankAmount{{}}},
 		&busv1.Ends{Ends: []*busv1.RequestEnd{{}, {}}}, &busv1.Plan{Pools: []*busv1.Pool{{}, {Workers: []*busv1.PlannedWorker{{}, {}}}}},

@@ -24,6 +24,8 @@
 //	stator.v1.<cluster>.demand.<replica>          what clients have asked of a replica of the router
 //	stator.v1.<cluster>.kvstore.<node>            where other nodes fetch the KV blocks of a node
 //	stator.v1.<cluster>.drains                    operators' orders to drain workers and nodes
+//	stator.v1.<cluster>.here.<kind>               parts that are there: routers, control planes and planners
+//	stator.v1.<cluster>.here.kv_store.<node>      the same of agents with stores of KV blocks
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.replay    requests for past batches
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.snapshot  requests for a snapshot, page by page
 //	stator.v1.<cluster>.index.<replica>.<worker>.<epoch>  requests to another replica of the router for a snapshot
@@ -39,6 +41,11 @@
 // its subjects and of the key of its lease, so an agent is confined to the workers of its node. Receivers compare
 // the sender in a message with its subject. NATS sends its answers to any subject that a client names,
 // so buckets have no roll-ups and no direct reads, and a message that begins like JSON is refused.
+//
+// # Presence
+//
+// Workers are leases. Other parts publish that they are there, so that routers can report which of them are absent: see [Parts]. Nothing
+// else depends on it. The subject has the kind of the part, so a role cannot publish for another one, and a store's has its node.
 //
 // # Messages
 //
@@ -57,6 +64,8 @@
 //	a lease expires                routers ask the server once before the worker goes
 //	a node's stores are not
 //	    published for a lifetime   other nodes fetch no KV blocks from it any more
+//	a part does not publish that
+//	    it is there for a lifetime routers report it as absent; none while the bus is away
 //	two agents claim one worker    the second one stands by and logs an error
 //	all routers, control planes    drains of operators are forgotten: they are in no storage
 //	    and planners have ended

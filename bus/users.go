@@ -139,8 +139,8 @@ func (u *User) Permissions(cluster string) Permissions {
 		return Permissions{
 			Publish: append([]string{
 				s.key(workerBucket, u.Node+".>"), s.message("kv", u.Node), s.message("load", u.Node, ">"), s.message("kvstore", u.Node),
-				s.message("answer", u.Node, "*"), s.info(workerBucket), s.getEntry(workerBucket),
-				s.key(slotsBucket, u.Node), s.info(slotsBucket),
+				s.message("answer", u.Node, "*"), s.message("here", string(PartStore), u.Node),
+				s.info(workerBucket), s.getEntry(workerBucket), s.key(slotsBucket, u.Node), s.info(slotsBucket),
 			}, s.consumeKey(assignBucket, u.Node)...),
 			Subscribe: []string{s.message("rpc", u.Node, ">"), s.message("kvstore", "*"), inbox},
 		}
@@ -148,13 +148,16 @@ func (u *User) Permissions(cluster string) Permissions {
 		return Permissions{
 			Publish: append([]string{
 				s.message("book", "*"), s.message("demand", "*"), s.message("ends", "*"), s.message("gone"), s.message("rpc", ">"),
-				s.message("drains"),
+				s.message("drains"), s.message("here", string(PartRouter)),
 			}, s.watch()...),
 			Subscribe: []string{s.message("kv", "*"), s.message("load", ">"), s.message("book", "*"), s.message("ends", "*"),
-				s.message("gone"), s.message("drains"), s.message("answer", "*", "*"), inbox},
+				s.message("gone"), s.message("drains"), s.message("answer", "*", "*"), s.message("here", ">"), inbox},
 		}
 	case RoleControl:
-		return Permissions{Publish: append(s.watch(), s.message("drains")), Subscribe: []string{s.message("drains"), inbox}}
+		return Permissions{
+			Publish:   append(s.watch(), s.message("drains"), s.message("here", string(PartControl))),
+			Subscribe: []string{s.message("drains"), inbox},
+		}
 	case RolePlanner:
 		// It has no consumer on the buckets that it writes.
 		return Permissions{
@@ -163,6 +166,7 @@ func (u *User) Permissions(cluster string) Permissions {
 				s.key(leaderBucket, leaderKey), s.info(leaderBucket), s.getEntry(leaderBucket),
 				s.key(scaleBucket, wantedKey), s.info(scaleBucket), s.getEntry(scaleBucket),
 				s.key(assignBucket, "*"), s.info(assignBucket), s.getEntry(assignBucket), s.message("drains"),
+				s.message("here", string(PartPlanner)),
 			}, append(s.consume(workerBucket), s.consume(slotsBucket)...)...),
 			Subscribe: []string{s.message("demand", "*"), s.message("load", ">"), s.message("book", "*"), s.message("drains"), inbox},
 		}

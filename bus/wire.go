@@ -40,6 +40,7 @@ const (
 	kindSlots    kind = "slots"
 	kindKVStores kind = "kv_stores"
 	kindDrains   kind = "drains"
+	kindHere     kind = "here"
 
 	kindAssignment kind = "assignment"
 )
@@ -52,6 +53,7 @@ const (
 	warnLifetime   kind = "lifetime"
 	warnKVStores   kind = "kv_stores"
 	warnDrains     kind = "drains"
+	warnParts      kind = "parts"
 )
 
 // encode returns the bytes of a message. The messages have no field whose value could be refused, so an error is a mistake

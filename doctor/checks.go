@@ -166,7 +166,8 @@ func checkReload(o *observation) (found []Finding) {
 	return found
 }
 
-// checkAbsent compares the workers that the router expects of agents with those that are there.
+// checkAbsent compares the workers that the router expects of agents, and the other parts that the configuration expects, with those that
+// are there.
 func checkAbsent(o *observation) (found []Finding) {
 	for _, s := range o.router.metricsNow {
 		if s.Name != "stator_fleet_expected_workers" {
@@ -190,6 +191,33 @@ func checkAbsent(o *observation) (found []Finding) {
 				", or look at /debug/agent there, which has the engines and why they do not start"
 		}
 		found = append(found, f)
+	}
+	return append(found, absentParts(o)...)
+}
+
+// partNames are the parts in sentences, and the commands that start them, by the label of the metric.
+var partNames = map[string][2]string{
+	string(bus.PartRouter):  {"routers", "stator extproc"},
+	string(bus.PartControl): {"control planes", "stator xds"},
+	string(bus.PartPlanner): {"planners", "stator planner"},
+	string(bus.PartStore):   {"agents with KV stores", "stator agent"},
+}
+
+// absentParts compares the parts that the configuration expects with those that the router sees on the bus.
+func absentParts(o *observation) (found []Finding) {
+	for _, s := range o.router.metricsNow {
+		part := s.Labels["part"]
+		name, known := partNames[part]
+		there := o.router.metricsNow.Sum("stator_cluster_present_parts", "part", part)
+		if s.Name != "stator_cluster_expected_parts" || !known || there >= s.Value {
+			continue
+		}
+		found = append(found, Finding{
+			Subject: "the cluster", What: fmt.Sprintf("%g of %g %s are there", there, s.Value, name[0]),
+			Why: "the next one that fails may have no other to take its place",
+			Remedy: "start " + name[1] +
+				", or look at its log for why it has lost the bus; /readyz of the router names those that it sees",
+		})
 	}
 	return found
 }

@@ -111,6 +111,14 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			setSample(o, 2, "stator_fleet_expected_workers", "model", "m", "role", "aggregated", "node", "")
 			setSample(o, 2, "stator_fleet_present_workers", "model", "m", "role", "aggregated", "node", "")
 		}, nil},
+		{"absent", func(o *observation) {
+			setSample(o, 3, "stator_cluster_expected_parts", "part", "router")
+			setSample(o, 1, "stator_cluster_present_parts", "part", "router")
+		}, []string{"the cluster: 1 of 3 routers are there", "start stator extproc"}},
+		{"", func(o *observation) {
+			setSample(o, 3, "stator_cluster_expected_parts", "part", "router")
+			setSample(o, 3, "stator_cluster_present_parts", "part", "router")
+		}, nil},
 		{"reload", func(o *observation) {
 			o.router.config = &configSeen{Path: "f", Pending: []string{"prompts.memoryBytes"}}
 		},

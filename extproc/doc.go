@@ -31,6 +31,7 @@
 //	models, aliases, block sizes  used by the next decision; bookings and cache states stay
 //	busy limits, queues, policies used by the next decision; queued requests are checked again
 //	gateway: bodies, hints        used by the next request
+//	expected numbers of parts     compared at once
 //	listed workers                gone ones leave at once, and new ones join after 3 s; the others go on undisturbed
 //	index, prompts, decision log  none: their memory and file are set up once
 //
@@ -48,10 +49,18 @@
 // [Router.Run] owns every goroutine. [New] and [Router.Reload] must not be called at the same time. All
 // other methods are safe for concurrent use.
 //
-// # Absent workers
+// # Absent workers and parts
 //
 // [Router.Expected] compares the fleet with the engines that the configuration has agents launch, by model, role and node. Where
 // launches have room for more or fewer engines the plan has the numbers, without nodes. Workers that the file lists are
-// not compared: whether they serve is a matter of their health. How many routers,
-// control planes and planners there should be is in no file, so they are not compared either.
+// not compared: whether they serve is a matter of their health.
+//
+//	kind of part                                  expected number                  those that are there
+//	--------------------------------------------  -------------------------------  --------------------------
+//	workers of launches                           launch[].count, on each node     the fleet
+//	workers of launches with min and max          the plan, on all nodes together  the fleet
+//	routers, control planes, planners, KV stores  expected of the configuration    their messages on the bus
+//
+// Parts are counted when a lifetime of leases has passed since the router began to read their messages. An absent part changes no
+// decision: /readyz names the kinds, metrics have both numbers, and the doctor has the remedy.
 package extproc

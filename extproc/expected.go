@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
@@ -26,13 +27,16 @@ type Expected struct {
 	Want, There int
 }
 
-// expectations are the workers that the configuration has agents run.
-type expectations struct{ list []Expected }
+// expectations are the workers that the configuration has agents run, and the parts that it expects.
+type expectations struct {
+	list  []Expected
+	parts map[bus.PartKind]int // other parts
+}
 
 // newExpectations reads a configuration. The workers of launches with one model, role and node are counted together. Those of a pool of
 // which a launch can have more or fewer engines are where the planner has room for them.
 func newExpectations(cfg *config.Config) *expectations {
-	x := &expectations{}
+	x := &expectations{parts: expectedParts(&cfg.Expected)}
 	carriedOut := cfg.Planner.ByAgents() && !cfg.Planner.Advisory
 	for i := range cfg.Models {
 		m := &cfg.Models[i]

@@ -186,6 +186,8 @@ func (r *Router) followReplicas(ctx context.Context, b *bus.Bus) {
 	r.subscribe(&all, "ends", func() error { return b.SubscribeEnds(ctx, r.replica, r.applyEnd) })
 	r.subscribe(&all, "gone", func() error { return b.SubscribeGone(ctx, r.applyGone) })
 	all.Go(func() { r.publishBookings(ctx, b) })
+	all.Go(func() { _ = b.HoldPart(ctx, bus.PartRouter, "") })
+	all.Go(func() { b.WatchParts(ctx, &r.parts) })
 	all.Wait()
 }
 

@@ -74,6 +74,7 @@ type Router struct {
 	demand    *demand // the requests of clients to this replica
 	indexes   indexes
 	expected  atomic.Pointer[expectations]
+	parts     bus.Parts      // of the cluster, by the bus
 	lines     *answers.Lines // nil for none
 	// answers are the metrics by model, worker and tenant.
 	answers *answers.Metrics
@@ -125,7 +126,7 @@ func New(cfg Config) (*Router, error) {
 	// These collectors read the parts when they are scraped, so they are registered last.
 	cfg.Metrics.MustRegister(
 		&collector{r.routes, r.feed, r.index, r.memory, r.Coverage}, NewDriftCollector(r.drift), peersCollector{r.peers},
-		expectedCollector{r},
+		expectedCollector{r}, NewPartsCollector(r.parts.Names, func() map[bus.PartKind]int { return r.expected.Load().parts }),
 	)
 	return r, nil
 }
@@ -246,7 +247,7 @@ func (r *Router) ReadyModels() error {
 
 // Degraded returns why requests are decided without the files of their models; nil if all have them. The router serves all the same: see
 // [hubFiles].
-func (r *Router) Degraded() error { return errors.Join(r.models.hubErr(), r.absent()) }
+func (r *Router) Degraded() error { return errors.Join(r.models.hubErr(), r.absent(), r.absentParts()) }
 
 // Reload replaces the models and settings that need no restart; see the package comment. After an error the old
 // ones stay in use.

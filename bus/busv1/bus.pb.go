@@ -1544,6 +1544,67 @@ func (x *Drain) GetOver() bool {
 	return false
 }
 
+// Here is published by a part that is there. Its subject has the kind.
+type Here struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`      // of the process; differs at each of its starts
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`  // of its machine, or of the node of stores; for people
+	Gone          bool                   `protobuf:"varint,3,opt,name=gone" json:"gone,omitempty"` // the part ends
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Here) Reset() {
+	*x = Here{}
+	mi := &file_bus_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Here) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Here) ProtoMessage() {}
+
+func (x *Here) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Here.ProtoReflect.Descriptor instead.
+func (*Here) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Here) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Here) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Here) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
 var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
@@ -1668,7 +1729,11 @@ const file_bus_proto_rawDesc = "" +
 	"\x05Drain\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12'\n" +
 	"\x0fat_milliseconds\x18\x02 \x01(\x03R\x0eatMilliseconds\x12\x12\n" +
-	"\x04over\x18\x03 \x01(\bR\x04overB3Z*github.com/stator-project/stator/bus/busv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x04over\x18\x03 \x01(\bR\x04over\">\n" +
+	"\x04Here\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04gone\x18\x03 \x01(\bR\x04goneB3Z*github.com/stator-project/stator/bus/busv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_bus_proto_rawDescOnce sync.Once
@@ -1682,7 +1747,7 @@ func file_bus_proto_rawDescGZIP() []byte {
 	return file_bus_proto_rawDescData
 }
 
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_bus_proto_goTypes = []any{
 	(*Worker)(nil),          // 0: stator.bus.v1.Worker
 	(*ReplayRequest)(nil),   // 1: stator.bus.v1.ReplayRequest
@@ -1705,10 +1770,11 @@ var file_bus_proto_goTypes = []any{
 	(*KVStore)(nil),         // 18: stator.bus.v1.KVStore
 	(*Drains)(nil),          // 19: stator.bus.v1.Drains
 	(*Drain)(nil),           // 20: stator.bus.v1.Drain
-	(*Batch)(nil),           // 21: stator.bus.v1.Batch
+	(*Here)(nil),            // 21: stator.bus.v1.Here
+	(*Batch)(nil),           // 22: stator.bus.v1.Batch
 }
 var file_bus_proto_depIdxs = []int32{
-	21, // 0: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
+	22, // 0: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
 	3,  // 1: stator.bus.v1.ReplayReply.position:type_name -> stator.bus.v1.Position
 	6,  // 2: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
 	9,  // 3: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
@@ -1736,7 +1802,7 @@ func file_bus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

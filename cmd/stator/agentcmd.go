@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/workeragent"
@@ -90,6 +91,9 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 		})
 	})
 	p.part(found.Run)
+	if len(stores) > 0 {
+		p.part(func(ctx context.Context) error { return p.bus.HoldPart(ctx, bus.PartStore, *node) })
+	}
 	for _, s := range stores {
 		p.part(s.Run)
 	}

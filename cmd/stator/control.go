@@ -56,6 +56,9 @@ func (c *control) addParts(part func(func(context.Context) error), ln net.Listen
 		return nil
 	})
 	part(func(ctx context.Context) error { return c.members.FollowBus(ctx, b) })
+	if b != nil {
+		part(func(ctx context.Context) error { return b.HoldPart(ctx, bus.PartControl, "") })
+	}
 	part(func(ctx context.Context) error {
 		// An Envoy that already has workers would lose them for a moment if it were served before the fleet is complete. It
 		// keeps its workers while it waits.

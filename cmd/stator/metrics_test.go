@@ -89,6 +89,11 @@ func metricParts(t *testing.T) []metricPart {
 		t.Fatal(err)
 	}
 	router.MustRegister(extproc.NewDriftCollector(comparedWorker()))
+	expected := map[bus.PartKind]int{bus.PartRouter: 1, bus.PartControl: 1, bus.PartPlanner: 1, bus.PartStore: 1}
+	router.MustRegister(extproc.NewPartsCollector(
+		func(bus.PartKind, time.Time) ([]string, bool) { return nil, true },
+		func() map[bus.PartKind]int { return expected },
+	))
 	router.MustRegister(accesslog.NewEnvoyCollector(func() []accesslog.Envoy { return []accesslog.Envoy{{Name: "edge"}} }))
 	xds.NewServer(xdsSettings(cfg, []string{"127.0.0.1:9002"}), members, log, control)
 	probeNone(t, router)

@@ -59,6 +59,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 		return nil
 	})
 	p.part(func(ctx context.Context) error { return followed.FollowBus(ctx, p.bus) })
+	p.part(func(ctx context.Context) error { return p.bus.HoldPart(ctx, bus.PartPlanner, "") })
 	p.part(func(ctx context.Context) error {
 		return p.followed.Follow(ctx, func(cfg *config.Config) error {
 			next, err := plansettings.Settings(cfg)

@@ -277,7 +277,11 @@ func (u *up) runParts(ctx context.Context) error {
 	})
 	u.control.addParts(part, u.xdsLn, u.bus)
 	part(u.planner.Run)
+	part(func(ctx context.Context) error { return u.bus.HoldPart(ctx, bus.PartPlanner, "") })
 	part(u.found.Run)
+	if len(u.stores) > 0 {
+		part(func(ctx context.Context) error { return u.bus.HoldPart(ctx, bus.PartStore, "") })
+	}
 	for _, s := range u.stores {
 		part(s.Run)
 	}

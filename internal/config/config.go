@@ -45,6 +45,8 @@ type Config struct {
 	EngineTLS EngineTLS `yaml:"engineTLS" reload:"every part"`
 	// Planner configures how many workers each model has, by the demand of clients and the latencies that they may see.
 	Planner Planner `yaml:"planner"`
+	// Expected is how many parts the cluster should have. With fewer, routers and "stator doctor" report the absent ones.
+	Expected Expected `yaml:"expected"`
 
 	// Found are the workers that were discovered, of models above: see With. A file has none.
 	Found []fleet.Worker `yaml:"-"`
@@ -156,6 +158,19 @@ type GatewayTLS struct {
 	KeyFile string `yaml:"keyFile" file:"relative" default:"none"`
 	// ClientCAFile is a file with the authorities of clients. With it, a client needs a certificate that one of them has signed.
 	ClientCAFile string `yaml:"clientCAFile" file:"relative" default:"clients need no certificate"`
+}
+
+// Expected has the numbers of parts that should run, in the whole cluster. Routers count those that publish on the bus. Workers need no
+// number: launch[].count, or the plan, has it.
+type Expected struct {
+	// Routers is the number of "stator extproc". 0 is not compared.
+	Routers int `yaml:"routers"`
+	// ControlPlanes is the number of "stator xds". 0 is not compared.
+	ControlPlanes int `yaml:"controlPlanes"`
+	// Planners is the number of "stator planner", those that stand by included. 0 is not compared.
+	Planners int `yaml:"planners"`
+	// Stores is the number of agents that have stores of KV blocks. 0 is not compared.
+	Stores int `yaml:"stores"`
 }
 
 // EngineTLS has the certificates of connections to engines. The files are in PEM, and every part of Stator and every Envoy has them at

@@ -56,6 +56,7 @@ const (
 	maxContext      = fleet.MaxContext
 	maxPrefillShare = 1000
 	maxCount        = 256
+	maxExpected     = 1024 // as many as routers keep
 
 	// waitMargin is the time for which Envoy must keep a request beyond the longest wait: the answer that
 	// ends the wait has to reach it before.
@@ -85,6 +86,12 @@ func (c *Config) Validate() error {
 	v.bus(&c.Bus)
 	v.engineTLS(&c.EngineTLS)
 	v.planner(&c.Planner)
+	for key, n := range map[string]int{
+		"routers": c.Expected.Routers, "controlPlanes": c.Expected.ControlPlanes,
+		"planners": c.Expected.Planners, "stores": c.Expected.Stores,
+	} {
+		v.is(n >= 0 && n <= maxExpected, "expected."+key, "must lie between 0 and %d", maxExpected)
+	}
 
 	names, workers := map[string]string{}, map[string]string{}
 	addresses := map[string]string{}

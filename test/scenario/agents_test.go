@@ -3,6 +3,7 @@ package scenario
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -54,6 +55,46 @@ func TestPlanAcrossAgents(t *testing.T) {
 		t.Errorf("%d of %d requests failed: %v", n, n+l.ok.Load(), l.lastError.Load())
 	}
 	p.assertNothingBooked()
+}
+
+// TestAbsentParts: of a fleet with one part of each kind, which should have more, the router's page and the doctor name what is absent. A
+// part that is started counts, and so does the loss of one.
+func TestAbsentParts(t *testing.T) {
+	t.Parallel()
+	const numbers = "expected: {routers: 1, controlPlanes: 2, planners: 2, stores: 2}"
+	p := startPartsFor(t, partsSettings{models: numbers + `
+models: [{name: sim, path: "builtin:sim", kv: {hostBytes: 8388608}, launch: [{engine: sim, count: 1}]}]`})
+	await := func(want ...string) {
+		t.Helper()
+		eventually(t, strings.Join(want, ", "), func() error {
+			page, err := p.read("/readyz")
+			for _, part := range []string{"routers", "control planes", "planners", "agents with KV stores"} {
+				is := strings.Contains(page, part+" are there")
+				wanted := slices.ContainsFunc(want, func(text string) bool { return strings.Contains(text, part) })
+				if is != wanted {
+					err = errNotYet
+				}
+			}
+			for _, text := range want {
+				if !strings.Contains(page, text) {
+					err = errNotYet
+				}
+			}
+			return err
+		})
+	}
+
+	await("1 of 2 control planes are there: ", "1 of 2 planners are there: ", "1 of 2 agents with KV stores are there: ")
+	if _, found := doctor(t, "--config", p.file, "--admin-address", p.extprocAdmin, "--wait", "500ms", "--json"); !slices.Equal(found,
+		slices.Repeat([]string{"absent the cluster"}, 3)) {
+		t.Errorf("the doctor finds %q", found)
+	}
+	start(t, "planner", "--config", p.file, "--admin-address", "127.0.0.1:0")
+	p.xds.kill()
+	await("0 of 2 control planes are there", "1 of 2 agents with KV stores are there: ")
+	if n := p.metric(`stator_cluster_present_parts{part="planner"}`); n != 2 {
+		t.Errorf("%g planners", n)
+	}
 }
 
 // awaitNodes waits until each node has so many workers, all of them ready.
