@@ -627,6 +627,11 @@ oracle-vllm: bin/stator $(VENV_VLLM)/.vllm ## compare prepared chats with a runn
 	test/oracle/vocabularies.sh .oracle/vocabularies
 	$(VENV_VLLM)/bin/python -B test/oracle/vllm/compare.py --vllm $(VENV_VLLM)/bin/vllm --stator bin/stator --vocabularies .oracle/vocabularies $(ORACLE_ARGS)
 
+.PHONY: oracle-vllm-agents
+oracle-vllm-agents: bin/stator $(VENV_VLLM)/.vllm ## the same for requests of the Messages and the Responses API (ORACLE_ARGS="--requests 1000 --seed 1")
+	test/oracle/vocabularies.sh .oracle/vocabularies
+	$(VENV_VLLM)/bin/python -B test/oracle/vllm/compare_agents.py --vllm $(VENV_VLLM)/bin/vllm --stator bin/stator --vocabularies .oracle/vocabularies $(ORACLE_ARGS)
+
 $(VENV_VLLM)/bin/python:
 	$(PYTHON) -m venv $(VENV_VLLM)
 

@@ -104,8 +104,8 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 		}
 		// vLLM accepts embeddings in place of text, and chats for embeddings. The simulator's model has no
 		// weights that could use them.
-		if scratch.Unread {
-			return nil, openai.Invalid("", "", "This engine computes no embeddings in place of text: send text.")
+		if scratch.Unread != openai.WhyRead {
+			return nil, openai.Invalid("", "", "This engine does not read this form of prompt: send text.")
 		}
 
 		// The choices of a prompt share its tokens.

@@ -45,7 +45,7 @@ var (
 	heldBack = metric.Desc("route", "held_back_total",
 		"Times that a worker became half-open because it did not serve three requests in a row that were sent there.")
 	unread = metric.Desc("route", "unread_requests_total",
-		"Requests that were routed by session or load because their prompt has a form that only some engines accept.")
+		"Requests that were routed by session or load because their prompt was not read, by the reason.", "reason")
 	queueRequests = metric.Desc("route", "queue_requests",
 		"Requests in the queue: every rank that may serve them is busy.", "model", "class")
 	queueTokens = metric.Desc("route", "queue_tokens", "Tokens in the prompts of queued requests.", "model", "class")
@@ -139,7 +139,11 @@ func (c *collector) collectRoutes(out samples) {
 	out.counter(lostRaces, s.Bookings.LostRaces)
 	out.counter(unpromised, s.Unpromised)
 	out.counter(heldBack, s.HeldBack)
-	out.counter(unread, s.Unread)
+	for why, n := range s.Unread {
+		if label := prompt.Why(why).String(); label != "" {
+			out.counter(unread, n, label)
+		}
+	}
 
 	out.counter(queuedTotal, s.Queued)
 	out.counter(cancelled, s.Cancelled)

@@ -13,6 +13,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/request"
@@ -163,12 +164,12 @@ func TestRulesAreThoseOfTheEngines(t *testing.T) {
 			`{"model": "base", "prompt": "hi", "max_tokens": -1}`: 0,
 			`{"model": "base", "prompt": [12, "x"]}`:              1,
 		} {
-			before := r.routes.Stats().Unread
+			before := r.routes.Stats().Unread[openai.WhyForm]
 			d := r.routes.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: []byte(body)}, time.Now())
 			if d.Outcome != want {
 				t.Errorf("%v: %s: %s", engines, body, d)
 			}
-			counted := r.routes.Stats().Unread - before
+			counted := r.routes.Stats().Unread[openai.WhyForm] - before
 			if want == decision.Picked && counted != unread || want == decision.Refused && counted != 0 {
 				t.Errorf("%v: %s: %d counted as unread", engines, body, counted)
 			}

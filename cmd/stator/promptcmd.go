@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/promptlines"
 )
 
@@ -21,6 +22,20 @@ func addModelDir(f *cli.Flags) *string {
 	return f.String(modelDir, "builtin:sim", "model folder, .gguf `file` or hf:ORG/MODEL")
 }
 
+// addAPI adds the flag of the API of requests.
+func addAPI(f *cli.Flags) *string {
+	return f.String("api", "", "`API` of the requests: chat, completions, embeddings, messages or responses "+
+		"(default: by their members; messages and responses must be named)")
+}
+
+// checkAPI returns an error for the name of an API that does not exist.
+func checkAPI(name string) error {
+	if _, ok := openai.EndpointOf(name); !ok && name != "" {
+		return fmt.Errorf("--api %s is unknown: use chat, completions, embeddings, messages or responses", name)
+	}
+	return nil
+}
+
 const tokenizeAbout = `Reads JSON lines and answers each with {"ids": […]}. A line is {"text": "…"}, to which no special
 tokens are added, or a chat, completion or embedding request, which is prepared as an engine does.
 A request with several prompts gets a list for each. Errors are answers, as clients see them.`
@@ -28,7 +43,11 @@ A request with several prompts gets a list for each. Errors are answers, as clie
 func runTokenize(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "tokenize", tokenizeAbout)
 	path := addModelDir(f)
+	api := addAPI(f)
 	if err := f.Read(args); err != nil {
+		return err
+	}
+	if err := checkAPI(*api); err != nil {
 		return err
 	}
 
@@ -36,7 +55,7 @@ func runTokenize(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	t := promptlines.Tokenizer{Model: m, Now: time.Now, Done: ctx.Done()}
+	t := promptlines.Tokenizer{Model: m, Now: time.Now, Done: ctx.Done(), API: *api}
 	return promptlines.Each(ctx, env.in, env.out, t.Answer)
 }
 
@@ -49,7 +68,11 @@ func runRender(ctx context.Context, env environment, args []string) error {
 	path := addModelDir(f)
 	template := f.String("template", "", "chat template `file` to use instead of the model's")
 	raw := f.Bool("raw", false, "lines are contexts, not requests")
+	api := addAPI(f)
 	if err := f.Read(args); err != nil {
+		return err
+	}
+	if err := checkAPI(*api); err != nil {
 		return err
 	}
 
@@ -60,7 +83,7 @@ func runRender(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	r := promptlines.Renderer{Model: m, Raw: *raw, Now: time.Now, Done: ctx.Done()}
+	r := promptlines.Renderer{Model: m, Raw: *raw, Now: time.Now, Done: ctx.Done(), API: *api}
 	return promptlines.Each(ctx, env.in, env.out, r.Answer)
 }
 

@@ -40,5 +40,6 @@ func LoadGGUF(r io.ReaderAt, size int64) (*Model, error) {
 	}
 
 	m.withTools = m.template
+	m.inspect()
 	return m, nil
 }

@@ -238,6 +238,7 @@ func (m *Model) loadTemplates(f folder, tc *tokenizerConfig) error {
 	if m.withTools == nil {
 		m.withTools = m.template
 	}
+	m.inspect()
 	return nil
 }
 
@@ -270,6 +271,7 @@ type modelConfig struct {
 	VocabSize     int          `json:"vocab_size"`
 	TextConfig    *modelConfig `json:"text_config"`
 	Architectures []string     `json:"architectures"`
+	Type          string       `json:"model_type"`
 }
 
 // mediaKeys are the keys of config.json that only models with images, audio or video as input have.
@@ -361,6 +363,7 @@ func (m *Model) loadConfig(f folder, tc *tokenizerConfig) error {
 	if err != nil {
 		return err
 	}
+	m.harmony = c.Type == "gpt_oss"
 	if c.TextConfig != nil && c.VocabSize == 0 {
 		c = *c.TextConfig
 	}

@@ -18,14 +18,14 @@ import (
 //   - Developer messages become system messages if the template has no developer role.
 //
 // The value is valid until p is used again, because it is made of p's buffers.
-func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemplate.Value, error) {
+func (p *Prompt) messagesValue(req *Request, messages []openai.Message, t *chattemplate.Template) (chattemplate.Value, error) {
 	parts := t.WantsParts()
 	most := maxArgumentValues
-	p.dicts, p.items = grow(p.dicts, len(req.Messages)), grow(p.items, len(req.Messages))
-	p.contents = grow(p.contents, len(req.Messages))
+	p.dicts, p.items = grow(p.dicts, len(messages)), grow(p.items, len(messages))
+	p.contents = grow(p.contents, len(messages))
 
-	for i := range req.Messages {
-		m := &req.Messages[i]
+	for i := range messages {
+		m := &messages[i]
 		d := &p.dicts[i]
 		d.Reset()
 		d.Set("role", chattemplate.StringValue(m.Role))
@@ -34,13 +34,13 @@ func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemp
 			return content, err
 		}
 		d.Set("content", content)
-		if err := addOptionalMembers(d, m, i, &most); err != nil {
+		if err := addOptionalMembers(d, m, i, req.Endpoint, &most); err != nil {
 			return content, err
 		}
 		p.items[i] = chattemplate.DictValue(d)
 	}
 
-	if !t.KnowsDeveloper() && hasDeveloper(req.Messages) {
+	if !t.KnowsDeveloper() && hasDeveloper(messages) {
 		p.items = convertDevelopers(p.items)
 	}
 	if req.ContinueFinalMessage {
@@ -71,9 +71,16 @@ func grow[T any](s []T, n int) []T {
 
 // addOptionalMembers adds the members of a message other than role and content to d. I is the message's
 // index, for errors. The values in arguments of tool calls are deducted from *most.
-func addOptionalMembers(d *chattemplate.Dict, m *openai.Message, i int, most *int) error {
+func addOptionalMembers(d *chattemplate.Dict, m *openai.Message, i int, ep openai.Endpoint, most *int) error {
 	switch m.Role {
 	case "assistant":
+		if len(m.Calls) > 0 {
+			calls, err := callsValue(m.Calls, ep, most)
+			if err != nil {
+				return err
+			}
+			d.Set("tool_calls", calls)
+		}
 		if m.ToolCalls != nil {
 			calls, err := toolCallsValue(m.ToolCalls, i, most)
 			if err != nil {
@@ -151,7 +158,7 @@ func (p *Prompt) partsValue(m *openai.Message, asParts bool) (chattemplate.Value
 		switch part.Type {
 		case openai.TextPart, openai.ReferencePart:
 			content, left := part.Text, true
-			if m.Role == "system" {
+			if m.Role == "system" && part.IsOwn() {
 				content, left = removeBillingLine(content)
 			}
 			if !left {
@@ -324,14 +331,9 @@ func toolCallsValue(raw []byte, i int, most *int) (chattemplate.Value, error) {
 		}
 		function := withKeysFirst(fn.Dict(), "arguments", "name")
 		text, _ := function.Get("arguments")
-		args, err := chattemplate.FromPythonJSON(unsafe.Slice(unsafe.StringData(text.Text()), len(text.Text())), most)
-		if errors.Is(err, chattemplate.ErrTooManyValues) {
-			return calls, openai.Invalid(param, "invalid_value",
-				"Invalid '%s': the arguments of all tool calls together hold more than %d "+
-					"values and keys. Send fewer.", param, maxArgumentValues)
-		}
-		if err != nil || args.Kind() != chattemplate.DictKind {
-			args = chattemplate.DictValue(&chattemplate.Dict{})
+		args, err := argumentsValue(param, text.Text(), most)
+		if err != nil {
+			return calls, err
 		}
 		function.Set("arguments", args)
 		call := withKeysFirst(c.Dict(), "id", "function", "type")
@@ -340,6 +342,20 @@ func toolCallsValue(raw []byte, i int, most *int) (chattemplate.Value, error) {
 	}
 
 	return calls, nil
+}
+
+// argumentsValue returns the arguments of a tool call as a dict, from their JSON text. Param is the field with the call, for errors.
+func argumentsValue(param, text string, most *int) (chattemplate.Value, error) {
+	args, err := chattemplate.FromPythonJSON(unsafe.Slice(unsafe.StringData(text), len(text)), most)
+	if errors.Is(err, chattemplate.ErrTooManyValues) {
+		return args, openai.Invalid(param, "invalid_value",
+			"Invalid '%s': the arguments of all tool calls together hold more than %d "+
+				"values and keys. Send fewer.", param, maxArgumentValues)
+	}
+	if err != nil || args.Kind() != chattemplate.DictKind {
+		args = chattemplate.DictValue(&chattemplate.Dict{})
+	}
+	return args, nil
 }
 
 // isString reports whether d has a string under key.

@@ -16,13 +16,17 @@ import (
 // that it cannot read, and that the engine may accept, sets dst.Unread and is no error.
 func (m *Model) Prepare(req *Request, dst *Prompt) error {
 	dst.Reset()
+	dst.Unread = m.whyUnread(req)
+	if dst.Unread != openai.WhyRead {
+		return nil
+	}
 	if m.rules == VLLM {
 		if err := vllm.Check(req); err != nil {
 			return err
 		}
 	}
-	if req.Unread {
-		dst.Unread = true
+	dst.Unread = req.Unread
+	if dst.Unread != openai.WhyRead {
 		return nil
 	}
 
@@ -38,16 +42,40 @@ func (m *Model) Prepare(req *Request, dst *Prompt) error {
 // refuses is no error.
 func (m *Model) applyRules(err error, dst *Prompt) error {
 	var rule *ruleError
+	var unread *unreadError
+	why := openai.WhyForm
 	switch {
+	case errors.As(err, &unread):
+		why = unread.why
 	case !errors.As(err, &rule):
 		return err
 	case m.rules == VLLM:
 		return rule.refusal
 	}
 	dst.Reset()
-	dst.Unread = true
+	dst.Unread = why
 	return nil
 }
+
+// whyUnread returns the reason why a request of Messages or Responses cannot be prepared with this model. Only
+// vLLM's conversions of these APIs are known, and its vocabularies in OpenAI's harmony format do not go through templates there.
+func (m *Model) whyUnread(req *Request) openai.Why {
+	switch {
+	case req.Endpoint != Messages && req.Endpoint != Responses:
+		return openai.WhyRead
+	case m.rules != VLLM:
+		return openai.WhyEngine
+	case m.harmony:
+		return openai.WhyHarmony
+	}
+	return req.Unread
+}
+
+// unreadError is the error of a form that is found while a prompt is rendered and cannot be read.
+type unreadError struct{ why openai.Why }
+
+// Error returns the reason.
+func (e *unreadError) Error() string { return "the prompt cannot be read: " + e.why.String() }
 
 // prepare does what Prepare does for a request that can be read.
 func (m *Model) prepare(req *Request, dst *Prompt) error {
@@ -56,7 +84,7 @@ func (m *Model) prepare(req *Request, dst *Prompt) error {
 			"truncate_prompt_tokens=%d cannot be greater than max_model_len = %d. Please request a smaller truncation size.",
 			req.Truncate, m.context))
 	}
-	if req.Endpoint == Chat {
+	if req.Endpoint.IsChat() {
 		if err := m.render(req, dst); err != nil {
 			return err
 		}
@@ -128,7 +156,7 @@ func (m *Model) copyTokens(req *Request, dst, ids []uint32) ([]uint32, error) {
 func (m *Model) tokenize(req *Request, dst []uint32, text string, done <-chan struct{}, ends *[]segmentEnd) ([]uint32, error) {
 	var before, after []uint32
 	switch {
-	case req.Endpoint == Chat && m.surroundChat:
+	case req.Endpoint.IsChat() && m.surroundChat:
 		before, after = m.before, m.after
 		text = m.trimSurroundings(text)
 	case req.AddSpecialTokens:
@@ -258,5 +286,5 @@ func (m *Model) tooLongError(count string) error {
 
 // promptField returns the name of the field that holds a request's prompt.
 func promptField(req *Request) string {
-	return [...]string{Chat: "messages", Completions: "prompt", Embeddings: "input"}[req.Endpoint]
+	return [...]string{Chat: "messages", Completions: "prompt", Embeddings: "input", Messages: "messages", Responses: "input"}[req.Endpoint]
 }

@@ -27,6 +27,7 @@ type (
 	Hints      = openai.Hints
 	Override   = openai.Override
 	Preference = openai.Preference
+	Why        = openai.Why
 )
 
 // The endpoints.
@@ -34,6 +35,8 @@ const (
 	Chat        = openai.Chat
 	Completions = openai.Completions
 	Embeddings  = openai.Embeddings
+	Messages    = openai.Messages
+	Responses   = openai.Responses
 )
 
 // Model prepares the prompts of one model.
@@ -56,6 +59,11 @@ type Model struct {
 	// memory may be nil. Several models may share a memory; their ids are different.
 	memory *Memory
 	id     uint64
+	// harmony is set for a model whose prompts engines make without its template.
+	harmony bool
+	// mergesSystem and disabledEffort are properties of the templates: see inspect.
+	mergesSystem   bool
+	disabledEffort string
 	// vocabulary is the largest token id that the model accepts, plus one.
 	vocabulary int
 	rules      Rules
@@ -75,9 +83,9 @@ type Prompt struct {
 	Text []byte
 	// Tokens are the ids of the first prompt.
 	Tokens []uint32
-	// Unread is set if the prompt has a form that this package cannot read but the engine may: see
+	// Unread is the reason why this package cannot read the prompt although the engine may: see
 	// [openai.Request.Unread]. Text and Tokens are then empty.
-	Unread bool
+	Unread openai.Why
 	// Total counts the tokens of all prompts; Prompts counts the prompts.
 	Total, Prompts int
 	// Media are the hashes of the images, audio and video that a chat refers to, in order. The
@@ -110,7 +118,7 @@ func (p *Prompt) Reset() {
 	p.segmentEnds = p.segmentEnds[:0]
 	p.Total = 0
 	p.Prompts = 0
-	p.Unread = false
+	p.Unread = openai.WhyRead
 	p.memory = nil
 
 	p.vars.Reset()

@@ -17,6 +17,7 @@ func (m *Model) WithTemplate(source string) (*Model, error) {
 	}
 	other := *m
 	other.template, other.withTools = t, t
+	other.inspect()
 	return &other, nil
 }
 

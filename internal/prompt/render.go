@@ -91,12 +91,16 @@ func (m *Model) templateVariables(req *Request, dst *Prompt, t *chattemplate.Tem
 		return nil, err
 	}
 
-	if req.ReasoningEffort != "" {
-		vars.Set("reasoning_effort", chattemplate.StringValue(req.ReasoningEffort))
+	effort := req.ReasoningEffort
+	if req.ThinkingDisabled {
+		effort = m.disabledEffort
+	}
+	if effort != "" {
+		vars.Set("reasoning_effort", chattemplate.StringValue(effort))
 		// Many templates read enable_thinking instead of reasoning_effort. Setting both makes
 		// reasoning_effort effective for every model.
 		if _, set := args.Get("enable_thinking"); !set {
-			vars.Set("enable_thinking", chattemplate.BoolValue(req.ReasoningEffort != "none"))
+			vars.Set("enable_thinking", chattemplate.BoolValue(effort != "none"))
 		}
 	}
 
@@ -115,7 +119,7 @@ func (m *Model) templateVariables(req *Request, dst *Prompt, t *chattemplate.Tem
 	}
 
 	if req.Tools != nil {
-		v, err := toolsValue(req.Tools)
+		v, err := toolsOf(req)
 		if err != nil {
 			return nil, err
 		}
@@ -123,7 +127,7 @@ func (m *Model) templateVariables(req *Request, dst *Prompt, t *chattemplate.Tem
 	}
 
 	vars.Set("add_generation_prompt", chattemplate.BoolValue(req.AddGenerationPrompt))
-	messages, err := dst.messagesValue(req, t)
+	messages, err := dst.messagesValue(req, m.chatOf(req), t)
 	if err != nil {
 		return nil, err
 	}

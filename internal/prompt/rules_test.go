@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
 // TestOnlyVLLMRefuses prepares requests that vLLM refuses because of their form. With the rules of any engine
@@ -38,7 +39,7 @@ func TestOnlyVLLMRefuses(t *testing.T) {
 		if err := strict.Prepare(req, &p); err == nil {
 			t.Errorf("%s: accepted by the rules of vLLM", c.body)
 		}
-		if err := loose.Prepare(req, &p); err != nil || p.Unread != c.unread || (len(p.Tokens) == 0) != c.unread {
+		if err := loose.Prepare(req, &p); err != nil || (p.Unread != openai.WhyRead) != c.unread || (len(p.Tokens) == 0) != c.unread {
 			t.Errorf("%s: error %v, %d tokens, unread %v, want %v", c.body, err, len(p.Tokens), p.Unread, c.unread)
 		}
 	}

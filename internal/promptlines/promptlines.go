@@ -25,6 +25,9 @@ type Tokenizer struct {
 	Now   func() time.Time // for chat templates that print the date
 	// Done ends Answer early when it is closed. A nil Done never ends it.
 	Done <-chan struct{}
+	// API is the API of the requests, by its name in package openai. Empty means the one whose members a request has; those of
+	// Messages and Responses are the members of chats and embeddings, too.
+	API string
 
 	prompt prompt.Prompt
 	ids    []uint32
@@ -43,7 +46,7 @@ func (t *Tokenizer) Answer(dst, line []byte) (_ []byte, err error) {
 		return appendIDs(dst, t.ids), nil
 	}
 
-	req, err := readRequest(line)
+	req, err := readRequest(line, t.API)
 	if err != nil {
 		return dst, err
 	}
@@ -75,12 +78,23 @@ func (t *Tokenizer) appendEach(dst []byte, req *openai.Request) ([]byte, error) 
 
 func (t *Tokenizer) prepare(req *openai.Request) error {
 	t.prompt.Now, t.prompt.Done = t.Now(), t.Done
-	return t.Model.Prepare(req, &t.prompt)
+	return prepare(t.Model, req, &t.prompt)
 }
 
-// readRequest parses a line as the endpoint whose members it has. The model may be missing, because there
+// prepare prepares a request into p. It returns an error for one that is not read.
+func prepare(m *prompt.Model, req *openai.Request, p *prompt.Prompt) error {
+	if err := m.Prepare(req, p); err != nil {
+		return err
+	}
+	if p.Unread != openai.WhyRead {
+		return openai.Invalid("", "unread", "The prompt is not read here (%s): a router sends it on without reading it.", p.Unread.String())
+	}
+	return nil
+}
+
+// readRequest parses a line as a request of that API, or of the one whose members it has. The model may be missing, because there
 // is only one.
-func readRequest(line []byte) (*openai.Request, error) {
+func readRequest(line []byte, api string) (*openai.Request, error) {
 	var v map[string]json.RawMessage
 	if err := json.Unmarshal(line, &v); err != nil {
 		_, err := openai.Parse(openai.Chat, line, openai.Limits{}) // its error has the position
@@ -90,6 +104,9 @@ func readRequest(line []byte) (*openai.Request, error) {
 	if v["model"] == nil {
 		members := line[1+bytes.IndexByte(line, '{'):]
 		line = append([]byte(`{"model":"-",`), members...)
+	}
+	if ep, ok := openai.EndpointOf(api); ok {
+		return openai.Parse(ep, line, openai.Limits{})
 	}
 	switch {
 	case v["messages"] != nil:
@@ -127,6 +144,8 @@ type Renderer struct {
 	Now func() time.Time // for templates that print the date
 	// Done ends Answer early when it is closed. A nil Done never ends it.
 	Done <-chan struct{}
+	// API is the API of the requests; see Tokenizer.
+	API string
 
 	prompt prompt.Prompt
 	text   []byte
@@ -149,16 +168,16 @@ func (r *Renderer) Answer(dst, line []byte) (_ []byte, err error) {
 }
 
 func (r *Renderer) renderChat(line []byte) ([]byte, error) {
-	req, err := readRequest(line)
+	req, err := readRequest(line, r.API)
 	if err != nil {
 		return nil, err
 	}
-	if req.Endpoint != openai.Chat {
+	if !req.Endpoint.IsChat() {
 		return nil, openai.Invalid("messages", "missing_required_parameter", "Only chats are rendered: the line has no messages.")
 	}
 
 	r.prompt.Now, r.prompt.Done = r.Now(), r.Done
-	if err := r.Model.Prepare(req, &r.prompt); err != nil {
+	if err := prepare(r.Model, req, &r.prompt); err != nil {
 		return nil, err
 	}
 	return r.prompt.Text, nil

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/request"
@@ -71,17 +72,39 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 		d.Policy = q.PolicyName
 		return decision.RefuseError(err)
 	}
-	if w.prompt.Unread {
-		r.counts.unread.Add(1)
-		q.RouteUnread()
+	if why := w.prompt.Unread; req.NeedsSalt && (q.Model.Prompt == nil || why == openai.WhyEngine) {
+		return decision.RefuseError(noSalt())
 	}
+	r.leaveUnread(q, req, w.prompt.Unread)
 	d.BlockSize, d.Policy = q.Model.BlockSize, q.PolicyName
 	q.OutputTokens = q.BoundOutput(q.OutputTokens, d.MaxTokens)
 	q.ChoosesLegs = req.Role == fleet.Aggregated && q.Role == fleet.Decode
-	q.Splits = q.ChoosesLegs && (q.IsSplittable() || req.Splits && !req.Known)
+	q.Splits = q.ChoosesLegs && (q.IsSplittable() || req.Splits && q.Parsed == nil)
 	q.Remote = q.Splits || req.Role == fleet.Decode
 	d.Split = q.Splits
 	return q.RefusalOf(req)
+}
+
+// noSalt returns the refusal of a request whose engine may put its prompt into a cache that all tenants share.
+func noSalt() *openai.Error {
+	err := openai.Invalid("", "unknown_url", "The gateway keeps tenants apart, and the model's engines are not known to do so on this "+
+		"path. Use /v1/chat/completions; the operator can let the path pass with gateway.passPaths.")
+	err.Status = 404
+	return err
+}
+
+// leaveUnread routes a request without its prompt, for that reason, and counts it once.
+func (r *Router) leaveUnread(q *request.Prepared, req *request.Request, why openai.Why) {
+	if !req.Known && len(req.Body) > 0 {
+		why = openai.WhyPath
+	}
+	if why == openai.WhyRead {
+		return
+	}
+	if req.Role != fleet.Prefill {
+		r.counts.unread[why].Add(1)
+	}
+	q.RouteUnread()
 }
 
 // model returns the model of that name, or nil. A request that names none on a path that is not parsed

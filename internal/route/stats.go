@@ -6,6 +6,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
@@ -17,7 +18,7 @@ type counts struct {
 	promptTokens, cached, blocks, overlap atomic.Uint64
 	notFound, unready, busy, bad          atomic.Uint64
 	queued, cancelled, stopped, heldBack  atomic.Uint64
-	unread                                atomic.Uint64
+	unread                                [openai.NumWhys]atomic.Uint64
 }
 
 // countDecision counts a decision. A request that waits is counted twice: as queued when it comes, and as picked or
@@ -62,8 +63,8 @@ type Stats struct {
 	ModelNotFound, NoReadyWorker, Busy, BadRequest uint64
 	// Stopped counts refused requests whose client left while they were decided.
 	Stopped uint64
-	// Unread counts requests whose prompt has a form that cannot be read here, and which were routed by load.
-	Unread uint64
+	// Unread counts the requests that were routed without their prompt, by the reason.
+	Unread [openai.NumWhys]uint64
 	// Queued counts requests that had to wait, and Cancelled the ones whose client left before their turn. Waiting
 	// counts the requests that wait now.
 	Queued, Cancelled uint64
@@ -79,15 +80,19 @@ type Stats struct {
 func (r *Router) Stats() Stats {
 	c := &r.counts
 	_, lost := r.predictor.Promised()
-	return Stats{
+	s := Stats{
 		Picked: c.picked.Load(), Refused: c.refused.Load(),
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cached.Load(),
 		Blocks: c.blocks.Load(), OverlapBlocks: c.overlap.Load(),
 		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(),
-		Stopped: c.stopped.Load(), Unread: c.unread.Load(),
-		Busy: c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
+		Stopped: c.stopped.Load(),
+		Busy:    c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
 		Bookings: r.bookings.Stats(), HeldBack: c.heldBack.Load(), Unpromised: lost,
 	}
+	for why := range s.Unread {
+		s.Unread[why] = c.unread[why].Load()
+	}
+	return s
 }
 
 // Speeds returns the learned speeds, per class of workers.

@@ -21,6 +21,9 @@ func init() {
 	}
 }
 
+// isHuggingFace reports whether a global is one that Hugging Face adds for chat templates.
+func isHuggingFace(name string) bool { return name == "raise_exception" || name == "strftime_now" }
+
 // raiseException imitates Hugging Face's raise_exception(message).
 func raiseException(r *run, a *arguments) Value {
 	return r.failf("%s", text(a.argument(0, "message", undefined)))

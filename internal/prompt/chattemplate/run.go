@@ -24,6 +24,8 @@ type run struct {
 	line int
 	now  time.Time
 	vars *Dict
+	// plain hides the functions that are not Jinja's own.
+	plain bool
 	// free holds the values of the template's free names.
 	free []Value
 	// filterInput is the input of the next filter in the chain of a block.
@@ -51,7 +53,7 @@ func (r *run) resolve(name string) Value {
 		}
 	}
 
-	if v, ok := globals[name]; ok {
+	if v, ok := globals[name]; ok && !(r.plain && isHuggingFace(name)) {
 		return v
 	}
 	return undefinedValue(name)

@@ -2,6 +2,7 @@ package chattemplate
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -22,6 +23,8 @@ type Template struct {
 	parts bool
 	// developer and content report which of these words the source contains.
 	developer, content bool
+	// generation reports whether the source has the statement of that name, which is not Jinja's own.
+	generation bool
 }
 
 // KnowsDeveloper reports whether the template handles the role "developer". If not, messages of that
@@ -48,6 +51,8 @@ type Context struct {
 	Vars *Dict
 	// Now is the time that strftime_now formats.
 	Now time.Time
+	// Plain renders as Jinja alone does: without the functions and the statement that Hugging Face adds for chat templates.
+	Plain bool
 	// Done ends the render with ErrStopped soon after it is closed. A nil Done never ends it.
 	Done <-chan struct{}
 }
@@ -95,8 +100,12 @@ func Parse(source string) (*Template, error) {
 	t.parts = wantsParts(body)
 	t.developer = strings.Contains(source, `"developer"`) || strings.Contains(source, `'developer'`)
 	t.content = strings.Contains(source, "content")
+	t.generation = generationTag.MatchString(source)
 	return t, nil
 }
+
+// generationTag matches the statement generation. A text that looks like one, such as a comment, matches too.
+var generationTag = regexp.MustCompile(`\{%[-+]?\s*generation\b`)
 
 // ErrStopped is the error of a render that Context.Done ended.
 var ErrStopped = errors.New("render the template: stopped by the caller")
@@ -105,7 +114,10 @@ var ErrStopped = errors.New("render the template: stopped by the caller")
 // returns dst as it was and an [*Error], or ErrStopped.
 func (t *Template) Render(dst []byte, ctx Context, lim Limits) ([]byte, error) {
 	lim = lim.withDefaults()
-	r := &run{out: dst, base: len(dst), lim: lim, steps: lim.Steps, now: ctx.Now, vars: ctx.Vars, done: ctx.Done}
+	if ctx.Plain && t.generation {
+		return dst, &Error{Message: "encountered unknown tag 'generation'"}
+	}
+	r := &run{out: dst, base: len(dst), lim: lim, steps: lim.Steps, now: ctx.Now, vars: ctx.Vars, done: ctx.Done, plain: ctx.Plain}
 	r.nextCheck = r.steps
 
 	// One allocation holds the values of the free names and the frame of the template.

@@ -50,6 +50,30 @@ func (e *Error) JSON() []byte {
 	return append(b, `}}`...)
 }
 
+// anthropicTypes are the types of errors of Anthropic's API by HTTP status.
+var anthropicTypes = map[int]string{
+	401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error",
+	503: Overloaded,
+}
+
+// firstServerError is the least HTTP status of errors that are not the client's.
+const firstServerError = 500
+
+// AnthropicJSON renders the error for clients of Anthropic's API: {"type": "error", "error": {"type", "message"}}. The result has
+// the same bound as JSON's.
+func (e *Error) AnthropicJSON() []byte {
+	kind := anthropicTypes[e.Status]
+	switch {
+	case kind == "" && e.Status < firstServerError:
+		kind = InvalidRequest
+	case kind == "":
+		kind = "api_error"
+	}
+	b := append([]byte(`{"type":"error","error":{"type":`), '"')
+	b = append(append(b, kind...), `","message":`...)
+	return append(appendClipped(b, e.Message, maxMessage), `}}`...)
+}
+
 // appendOrNull appends s as a JSON string, or null if s is empty.
 func appendOrNull(b []byte, s string) []byte {
 	if s == "" {

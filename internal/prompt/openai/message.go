@@ -15,7 +15,7 @@ func (p *parser) messages(param string) {
 		p.Skip()
 		return
 	}
-	p.req.Unread = false
+	p.req.Unread = WhyRead
 	clear(p.req.Messages) // of an earlier value of a repeated key
 	p.req.Messages = p.req.Messages[:0]
 	p.hasMessages = false
@@ -283,7 +283,9 @@ func (p *parser) part(i, j int) Part {
 			media = part.Raw
 		}
 		part.Hash = xxh3.Hash128(media).Bytes()
-		p.req.Unread = p.req.Unread || part.Type == EmbedsPart || part.Type == OtherPart
+		if part.Type == EmbedsPart || part.Type == OtherPart {
+			p.req.Unread = WhyPart
+		}
 	case !given[at]:
 		field := name("." + [...]string{"text", "refusal", "thinking", "name"}[at])
 		p.Err = Invalid(field, "missing_required_parameter", "Missing required parameter: '%s'.", field)

@@ -32,7 +32,7 @@ func ParseInto(req *Request, ep Endpoint, body []byte, lim Limits) error {
 	req.Endpoint = ep
 	req.N = 1
 	req.AddGenerationPrompt = true
-	req.AddSpecialTokens = ep != Chat
+	req.AddSpecialTokens = ep != Chat && ep != Messages
 	req.Messages = req.memory.messages
 	req.Prompts = req.memory.prompts
 
@@ -47,7 +47,7 @@ func ParseInto(req *Request, ep Endpoint, body []byte, lim Limits) error {
 	if err := p.failure(); err != nil {
 		return err
 	}
-	if ep != Chat {
+	if !ep.IsChat() {
 		req.Messages = nil
 	}
 	return nil
@@ -59,7 +59,14 @@ func (p *parser) body() {
 		p.Err = Invalid("", "invalid_json", "The request body must be a JSON object, but is %s.", k.WithArticle())
 		return
 	}
-	p.object(p.field)
+	read := p.field
+	switch p.req.Endpoint {
+	case Messages:
+		read = p.messagesField
+	case Responses:
+		read = p.responsesField
+	}
+	p.object(read)
 	p.SkipSpace()
 	if p.Err == nil && p.At != len(p.Src) {
 		p.Fail("unexpected data after the object")
@@ -93,6 +100,12 @@ type parser struct {
 	// hasEmbeds is set if the request has prompt_embeds.
 	// hasLogprobs is set if it asks for a number of logprobs.
 	hasMessages, hasPrompt, hasEmbeds, hasLogprobs bool
+	// system is the text of the first message that Messages and Responses have in a member of their own.
+	system string
+	// blocks, texts and parts are buffers for one message of them.
+	blocks []block
+	texts  []string
+	parts  []Part
 	// These count the items read so far, for the limits. Elements of a repeated key count each time,
 	// because each costs memory.
 	messageCount, partCount, promptCount, tokenCount, hintCount int
@@ -206,11 +219,19 @@ func (p *parser) checkRequest() {
 	// Completions may have embeddings beside or in place of text, and embedding requests may be chats.
 	switch r.Endpoint {
 	case Chat:
-		r.Unread = r.Unread || r.Facts&OwnTemplate != 0
+		if r.Facts&OwnTemplate != 0 {
+			r.Unread = WhyTemplate
+		}
 	case Completions:
-		r.Unread = p.hasEmbeds || r.Facts&OddPrompts != 0
+		if p.hasEmbeds || r.Facts&OddPrompts != 0 {
+			r.Unread = WhyForm
+		}
 	case Embeddings:
-		r.Unread = !p.hasPrompt && p.hasMessages || r.Facts&OddPrompts != 0
+		if !p.hasPrompt && p.hasMessages || r.Facts&OddPrompts != 0 {
+			r.Unread = WhyForm
+		}
+	case Messages, Responses:
+		p.addSystem()
 	}
 
 	switch {
@@ -223,6 +244,10 @@ func (p *parser) checkRequest() {
 	case r.Endpoint == Completions && !p.hasPrompt && !p.hasEmbeds:
 		p.failMissing("prompt")
 	case r.Endpoint == Embeddings && !p.hasPrompt && !p.hasMessages:
+		p.failMissing("input")
+	case r.Endpoint == Messages && !p.hasMessages:
+		p.failMissing("messages")
+	case r.Endpoint == Responses && !p.hasPrompt:
 		p.failMissing("input")
 	}
 }

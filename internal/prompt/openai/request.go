@@ -1,6 +1,9 @@
 package openai
 
-import "unsafe"
+import (
+	"slices"
+	"unsafe"
+)
 
 // Endpoint is the API of a request.
 type Endpoint uint8
@@ -10,10 +13,12 @@ const (
 	Chat        Endpoint = iota // POST /v1/chat/completions
 	Completions                 // POST /v1/completions
 	Embeddings                  // POST /v1/embeddings
+	Messages                    // POST /v1/messages, Anthropic's API
+	Responses                   // POST /v1/responses
 )
 
 // endpointNames holds the names that String returns.
-var endpointNames = [...]string{"chat", "completions", "embeddings"}
+var endpointNames = [...]string{"chat", "completions", "embeddings", "messages", "responses"}
 
 func (e Endpoint) String() string {
 	if int(e) < len(endpointNames) {
@@ -21,6 +26,15 @@ func (e Endpoint) String() string {
 	}
 	return "unknown"
 }
+
+// EndpointOf returns the endpoint that String names so.
+func EndpointOf(name string) (Endpoint, bool) {
+	i := slices.Index(endpointNames[:], name)
+	return Endpoint(max(i, 0)), i >= 0
+}
+
+// IsChat reports whether a chat template renders the prompts of the endpoint.
+func (e Endpoint) IsChat() bool { return e == Chat || e == Messages || e == Responses }
 
 // Request is the content of a parsed request. Its strings and raw slices alias the body or the memory of the
 // request: the body must not change while the request is in use.
@@ -30,29 +44,32 @@ type Request struct {
 
 	Stream, IncludeUsage bool // stream; stream_options.include_usage
 
-	// MaxTokens is max_completion_tokens, else max_tokens; 0 if the client set neither, or none above 0 (see
-	// Facts).
+	// MaxTokens is max_output_tokens of Responses, and elsewhere max_completion_tokens, else max_tokens; 0 if the client set
+	// none, or none above 0 (see Facts).
 	MaxTokens int
 	// N is the number of answers that the client asks for; 1 if it did not set n.
 	N       int
 	Seed    int64
 	HasSeed bool
 
-	// Messages is the conversation; only for Chat.
+	// Messages is the conversation, for endpoints with chats. The other APIs are converted as vLLM converts them: system and
+	// instructions are the first message, and the result of a tool is a separate message.
 	Messages []Message
 	// Tools, TemplateArgs and Documents are the raw JSON of tools, chat_template_kwargs and
-	// documents; nil if absent or null.
+	// documents; nil if absent or null. Each API has its own form of tools.
 	Tools, TemplateArgs, Documents []byte
-	// ReasoningEffort is reasoning_effort as sent; empty if absent.
+	// ReasoningEffort is reasoning_effort, reasoning.effort or output_config.effort as sent; empty if absent.
 	ReasoningEffort string
+	// ThinkingDisabled is set if thinking.type of Messages is disabled. It replaces ReasoningEffort.
+	ThinkingDisabled bool
 	// AddGenerationPrompt is true unless the client set it to false.
 	AddGenerationPrompt  bool
 	ContinueFinalMessage bool
 
 	// Prompts are the prompts of a completion or embedding request: one or more, in order.
 	Prompts []Prompt
-	// AddSpecialTokens puts the tokenizer's beginning and end around the text. Its default is true for prompts,
-	// and false for Chat, whose template has them.
+	// AddSpecialTokens puts the tokenizer's beginning and end around the text. Its default is false for Chat and Messages,
+	// whose templates have them, and true elsewhere: vLLM adds them to Responses too.
 	AddSpecialTokens bool
 	// Truncate is the number of tokens of the prompt that are kept: -1 means as many as the model accepts,
 	// and 0 all. TruncateRight drops the end of the prompt instead of its start.
@@ -67,14 +84,38 @@ type Request struct {
 	// PromptLogprobs is set if the answer needs the probabilities of the prompt's own tokens, by prompt_logprobs, or by
 	// echo with a number of logprobs. An engine computes the whole prompt then, and reads no cache of it.
 	PromptLogprobs bool
-	// Unread is set if the prompt has a form that this package cannot read but some engine can, such as
-	// embeddings in place of text. Nothing is known of its tokens then.
-	Unread bool
+	// Unread is the reason why the prompt cannot be read here although some engine may be able to. Nothing is known of the tokens
+	// of an unread prompt.
+	Unread Why
 	// Facts are properties of the request that some engines refuse.
 	Facts Facts
 
 	memory memory
 }
+
+// Why is the reason why a prompt is not read.
+type Why uint8
+
+// The reasons. NumWhys is their number, with WhyRead.
+const (
+	WhyRead     Why = iota // it was read
+	WhyTemplate            // the request has a chat template
+	WhyForm                // of the prompt, such as embeddings in place of text
+	WhyPart                // of a conversation: its type or one of its members is not known
+	WhyTool                // its type is not known, or messages change the list of tools
+	WhyPrevious            // the engine has the beginning of the conversation
+	WhyField               // of the request, which has a value that is not known
+	WhyEngine              // the kind of engine converts this API in a way that is not known
+	WhyHarmony             // the model's prompts of this API are not made by its template
+	WhyPath                // prompts of this path are not read
+	NumWhys
+)
+
+// whyNames holds the names that String returns.
+var whyNames = [NumWhys]string{"", "template", "form", "part", "tool", "previous_response", "field", "engine", "harmony", "path"}
+
+// String returns the reason as a label of metrics; empty for WhyRead.
+func (w Why) String() string { return whyNames[w] }
 
 // memory is the storage that a request keeps from one ParseInto to the next. Its slices have length 0 between
 // them, except for parts.
@@ -157,6 +198,15 @@ type Message struct {
 	// ToolCalls is the raw JSON array of tool_calls, and Tools the same of a developer's tools; nil if
 	// absent or null.
 	ToolCalls, Tools []byte
+	// Calls are the tool calls of Messages and Responses.
+	Calls []Call
+}
+
+// Call is a call of a tool by the model.
+type Call struct {
+	ID, Name string
+	// Arguments is the JSON text of the arguments. A model has written it, so it may be anything.
+	Arguments string
 }
 
 // Members is a set of optional members that a message has.
@@ -211,6 +261,9 @@ type Part struct {
 	// UUID is set if the part has a uuid that is not null.
 	UUID bool
 }
+
+// IsOwn reports whether a part is a bare string or has a type of chats, and not another API's.
+func (p *Part) IsOwn() bool { return !p.Loose || len(p.Raw) > 0 && p.Raw[0] == '"' }
 
 // Limits bound what a request may hold. The zero value of a field means its default. With the defaults, parsing
 // and preparing a request allocate at most twice its body and 48 MiB.

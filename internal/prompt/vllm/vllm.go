@@ -16,6 +16,9 @@ func Check(req *openai.Request) *openai.Error {
 	if err := checkParameters(req); err != nil {
 		return err
 	}
+	if req.Endpoint != openai.Chat {
+		return nil // what is wrong with messages of other APIs leaves them unread
+	}
 	for i := range req.Messages {
 		if err := checkMessage(i, &req.Messages[i]); err != nil {
 			return err
@@ -28,7 +31,7 @@ func Check(req *openai.Request) *openai.Error {
 func checkParameters(req *openai.Request) *openai.Error {
 	has := func(fact openai.Facts) bool { return req.Facts&fact != 0 }
 	scoring := req.Endpoint == openai.Completions && has(openai.Echo)
-	chat := req.Endpoint == openai.Chat
+	chat := req.Endpoint.IsChat()
 
 	switch {
 	case has(openai.MaxTokensNegative) || has(openai.MaxTokensZero) && !scoring:

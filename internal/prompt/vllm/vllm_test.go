@@ -75,7 +75,7 @@ func TestAccepted(t *testing.T) {
 		{openai.Chat, user + `{"type":"image_url","image_url":{"url":"x"},"uuid":"u"}]}]}`, false},
 		{openai.Chat, `{"model":"m","messages":[{"role":"tool","content":"x","name":null},{"role":"assistant","content":null}]}`, false},
 	} {
-		if req, err := check(t, c.ep, c.body); err != nil || req.Unread != c.unread {
+		if req, err := check(t, c.ep, c.body); err != nil || (req.Unread != openai.WhyRead) != c.unread {
 			t.Errorf("%s: error %v, unread %v, want %v", c.body, err, req.Unread, c.unread)
 		}
 	}

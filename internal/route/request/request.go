@@ -26,7 +26,7 @@ type Request struct {
 	// Role is the role of the workers that may take the request. To a decode worker the prompt comes computed. Aggregated, the default,
 	// means a decode worker if the pool has any.
 	Role fleet.Role
-	// Splits means that engines can compute the prompt on one worker and decode on another one, although Known is false.
+	// Splits means that engines can compute the prompt on one worker and decode on another one, although it is not read.
 	Splits bool
 	// Local means that the worker that answers computes the prompt, too.
 	Local bool
@@ -59,6 +59,8 @@ type Request struct {
 	// SaltKey gives the prompt a cache salt that only this tenant has, by this key: see Decision.CacheSalt. Requests without a
 	// tenant are one tenant. Nil means no salts. It must not change during Decide.
 	SaltKey []byte
+	// NeedsSalt means that only engines may get the request that are known to take a cache salt at its endpoint.
+	NeedsSalt bool
 	// Ready receives the final decision of a request for which Decide returned Queued. It is called once,
 	// unless Cancel or Expire came first, from whichever goroutine ends the wait. It must be quick and
 	// must not call the router. Nil means that the request cannot wait, and is refused instead.

@@ -84,11 +84,11 @@ class VLLM:
         finally:
             c.close()
 
-    def render(self, request, template):
+    def render(self, request, template, path="/v1/chat/completions/render"):
         """Ids and text, or the words with which the request is refused."""
         if template is not None:
             request = {**request, "chat_template": template}
-        status, answer = self.ask("POST", "/v1/chat/completions/render", request)
+        status, answer = self.ask("POST", path, request)
         if status != 200:
             return None, None, f"{status} {answer['error']['message'] if isinstance(answer, dict) and 'error' in answer else answer}"
         ids = answer["token_ids"]
@@ -105,9 +105,9 @@ class VLLM:
                 self.process.wait()
 
 
-def ours(program, command, folder, requests):
+def ours(program, command, folder, requests, api="chat"):
     lines = "".join(json.dumps(q) + "\n" for q in requests)
-    done = subprocess.run([program, command, "--model-dir", str(folder)], input=lines.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run([program, command, "--api", api, "--model-dir", str(folder)], input=lines.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     answers = [json.loads(line) for line in done.stdout.decode().split("\n") if line]
     if len(answers) != len(requests):
         raise SystemExit(f"stator {command}: {done.stderr.decode()[-2000:]}")
