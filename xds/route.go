@@ -24,7 +24,8 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 	var routes []*routev3.Route
 
 	if len(s.Models) == 1 {
-		for _, path := range slices.Concat(parsedPaths, s.PassPaths) {
+		further := slices.DeleteFunc(slices.Clone(s.PassPaths), func(path string) bool { return slices.Contains(parsedPaths, path) })
+		for _, path := range slices.Concat(parsedPaths, further) {
 			routes = append(routes, buildRoute(s, path, s.Models[0], matchPath(path), retry))
 		}
 	} else {
@@ -89,7 +90,7 @@ func matchModel(model string) *routev3.RouteMatch {
 }
 
 // parsedPaths are the paths whose requests routers parse.
-var parsedPaths = []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings"}
+var parsedPaths = []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/responses"}
 
 // matchPath matches a path of workers, with or without a slash at the end. Below a path that ends in "/*" it matches no
 // escapes, which could lead out of it. Each path has its own expression, because Envoy bounds their size.

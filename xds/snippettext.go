@@ -94,7 +94,7 @@ func (s SnippetSettings) aboutHost() string {
 	if len(s.Models) == 1 {
 		return "the virtual host. Put the route before those that match the same paths, or copy all of it but its " +
 			"match into the route that leads to your workers. Routers read the prompts of these paths. Requests to " +
-			"further paths, such as /v1/responses, go to any worker that is not busy; list only paths that clients may " +
+			"further paths, such as /v1/rerank, go to any worker that is not busy; list only paths that clients may " +
 			"reach, because engines also have paths that stop them."
 	}
 	return "the virtual host. Put the routes, in this order, before those that match the same paths. Only a router " +

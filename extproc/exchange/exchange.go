@@ -7,6 +7,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
@@ -230,17 +231,17 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	req := request.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
 		Session: x.head.Session.Text, Source: x.origin.Source, Done: x.origin.Context.Done(), Reading: &x.reading,
-		Tenant: x.tenant(), Only: x.head.Subset,
+		Tenant: x.tenant(), Only: x.head.Subset, Splits: !x.unread && x.splits(),
 	}
 	if set.TenantHeader != "" {
 		req.SaltKey = x.svc.tenantKey()
+		req.NeedsSalt = x.target.endpoint == prompt.Messages && !set.passes(x.target.path)
 	}
 	if a := x.applyHints(&req); a != nil {
 		return answerWith(a)
 	}
 	if !known {
 		req.Model = x.model()
-		req.Splits = x.splits()
 	}
 
 	// Ready runs in the goroutine of another request's end, so it must not block: the channel has room.

@@ -16,20 +16,20 @@ func TestTransfersOfClientsAreRemoved(t *testing.T) {
 		cut                    bool
 	}{
 		{"completions", "/v1/completions", dangerous, `{"model":"sim","prompt":"hello"}`, 0, false},
-		{"a path that passes", "/v1/responses", dangerous, `{"model":"sim","prompt":"hello"}`, 0, false},
-		{"nothing to remove", "/v1/responses", `{"model":"sim","input":"hello"}`, "", 0, false},
+		{"a path that passes", "/v1/rerank", dangerous, `{"model":"sim","prompt":"hello"}`, 0, false},
+		{"nothing to remove", "/v1/rerank", `{"model":"sim","input":"hello"}`, "", 0, false},
 		{"a form", "/v1/audio/transcriptions", "--boundary\r\nkv_transfer_params", "", 0, false},
-		{"nothing", "/v1/responses", "", "", 0, false},
+		{"nothing", "/v1/rerank", "", "", 0, false},
 		{"a text", "/v1/audio/transcriptions", "kv_transfer_params", "", 400, false},
-		{"a list", "/v1/responses", `[{"kv_transfer_params":{}}]`, "", 400, false},
-		{"a byte order mark", "/v1/responses", "\xef\xbb\xbf" + dangerous, "", 400, false},
+		{"a list", "/v1/rerank", `[{"kv_transfer_params":{}}]`, "", 400, false},
+		{"a byte order mark", "/v1/rerank", "\xef\xbb\xbf" + dangerous, "", 400, false},
 		{"a byte order mark on a parsed path", "/v1/completions", "\xef\xbb\xbf" + dangerous, "", 400, false},
 		{"no UTF-8 on a parsed path", "/v1/completions", `{"model":"sim","prompt":"hello","user":"` + "\xff" + `"}`, "", 400, false},
 		{"vLLM's own arguments", "/v1/completions", `{"model":"sim","prompt":"hello","vllm_xargs":{"kv_transfer_params":[]}}`,
 			`{"model":"sim","prompt":"hello","vllm_xargs":{}}`, 0, false},
 		{"nested too deeply", "/v1/completions", hidden, "", 400, false},
-		{"nested too deeply on a path that passes", "/v1/responses", hidden, "", 400, false},
-		{"the first part of a body", "/v1/responses", dangerous[:40], "", 0, true},
+		{"nested too deeply on a path that passes", "/v1/rerank", hidden, "", 400, false},
+		{"the first part of a body", "/v1/rerank", dangerous[:40], "", 0, true},
 	} {
 		svc, _ := newService(t)
 		x := svc.Begin(Origin{Source: "envoy"})

@@ -54,7 +54,7 @@ func TestNoTransferArrives(t *testing.T) {
 		x.OnHeaders(Head{Method: "POST", Path: path}, start)
 		r := x.OnBody(body, true, start)
 		if r.Answer != nil {
-			if r.Answer.Status != 400 {
+			if r.Answer.Status != 400 && r.Answer.Status != 404 { // 404 is for a mutation of the model's name
 				t.Errorf("%s %q: status %d", path, body, r.Answer.Status)
 			}
 			continue

@@ -28,6 +28,8 @@ var targets = map[string]target{
 	"/v1/chat/completions": {known: true, endpoint: prompt.Chat},
 	"/v1/completions":      {known: true, endpoint: prompt.Completions},
 	"/v1/embeddings":       {known: true, endpoint: prompt.Embeddings},
+	"/v1/messages":         {known: true, endpoint: prompt.Messages},
+	"/v1/responses":        {known: true, endpoint: prompt.Responses},
 	"/v1/models":           {local: (*Service).listModels},
 	"/health":              {local: (*Service).health},
 	"/live":                {local: (*Service).live},
@@ -57,6 +59,11 @@ func (s *Settings) classify(method, path string) target {
 	t.passed = s.passes(path)
 	t.splits = t.splits && t.passed && method == http.MethodPost
 	return t
+}
+
+// isAnthropic reports whether the path is of Anthropic's API, whose errors have another form.
+func (t *target) isAnthropic() bool {
+	return t.endpoint == prompt.Messages || strings.HasPrefix(t.path, "/v1/messages/")
 }
 
 // model returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A name

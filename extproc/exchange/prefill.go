@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/handoff"
 	"github.com/stator-project/stator/internal/route/request"
@@ -31,8 +32,13 @@ var shapes = map[string]handoff.Endpoint{
 	"/inference/v1/generate": handoff.Generate,
 }
 
-// splits reports whether engines can compute the prompt of the body, which is not parsed, on one worker, and decode on another.
-func (x *Exchange) splits() bool { return x.target.splits && x.envelope != nil && x.envelope.IsSingle }
+// splits reports whether engines can compute the prompt of the body, even if it is not read, on one worker, and decode on another.
+func (x *Exchange) splits() bool {
+	if x.target.known {
+		return x.target.endpoint == prompt.Messages || x.target.endpoint == prompt.Responses
+	}
+	return x.target.splits && x.envelope != nil && x.envelope.IsSingle
+}
 
 // isRelayed reports whether the request of a picked decode worker goes to the relay: if both workers need their requests at
 // once, the relay sends both, because it can stop one of them when the other one fails.

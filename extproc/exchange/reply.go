@@ -55,6 +55,8 @@ type Answer struct {
 	Allow      string // the methods of a 405
 	// Detail is the reason in logs and metrics: one of [Outcomes].
 	Detail string
+
+	err *openai.Error // of which Body is the text; nil for a page
 }
 
 // RetrySeconds returns the value of the header retry-after; empty for none.
@@ -137,7 +139,7 @@ func (x *Exchange) destinations(d *decision.Decision) string {
 
 // refusal returns the answer for an error.
 func refusal(e *prompt.Error, detail string) *Answer {
-	return &Answer{Status: e.Status, Body: e.JSON(), Detail: detail}
+	return &Answer{Status: e.Status, Body: e.JSON(), Detail: detail, err: e}
 }
 
 // refused returns the answer to a request that the router has refused.

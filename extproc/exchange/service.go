@@ -182,6 +182,9 @@ func (x *Exchange) observed(r Reply, began time.Time) Reply {
 	if !r.Last {
 		return r
 	}
+	if a := r.Answer; a != nil && a.err != nil && x.target.isAnthropic() {
+		a.Body = a.err.AnthropicJSON()
+	}
 	s, duration := x.svc, x.svc.clock.Now().Sub(began)
 	outcome := outcomePicked
 	if r.Answer != nil {

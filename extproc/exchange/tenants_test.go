@@ -41,7 +41,7 @@ func TestNoTenantGetsAnothersSalt(t *testing.T) {
 	reached := 0
 	for range 400 {
 		own := tried[draw.IntN(len(tried))]
-		members := []string{`"model":"sim"`, `"prompt":"hello"`, bodies.Quoted(draw, "cache_salt") + `:"` + own + `"`, `"cache_salt":"` + salt + `"`}
+		members := []string{`"model":"sim"`, `"prompt":"hello"`, `"input":"hello"`, bodies.Quoted(draw, "cache_salt") + `:"` + own + `"`, `"cache_salt":"` + salt + `"`}
 		draw.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 		text := "{"
 		for i, m := range members {

@@ -139,7 +139,7 @@ type Gateway struct {
 	// TenantHeader is a request header with the client's tenant, which Envoy sets from its authentication. Each
 	// tenant then has its private cache_salt, so that no tenant can find out what another has asked, and a
 	// fair queue serves tenants alike. Without auth it is ignored on Stator's own listener for all clients. Paths on which
-	// engines take no cache_salt, such as /v1/messages, leave the default of passPaths.
+	// engines take no cache_salt, such as /v1/audio/speech, leave the default of passPaths.
 	TenantHeader string `yaml:"tenantHeader" default:"none; x-tenant with auth"`
 	// TenantSecretFile is a file with a secret of 16 or more characters, from which the cache_salt of every tenant
 	// follows: without it no client can compute one. All routers need the same. The file is read again when it changes:

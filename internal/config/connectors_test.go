@@ -75,17 +75,17 @@ func TestFailsClosed(t *testing.T) {
 	}
 }
 
-// TestPassPathsOfTenants: if clients have tenants, no path passes by default on which vLLM ignores a cache_salt.
+// TestPassPathsOfTenants: if clients have tenants, no path passes by default on which engines ignore a cache_salt.
 func TestPassPathsOfTenants(t *testing.T) {
 	for gateway, want := range map[string]bool{
 		"{}":                       true,
 		"{tenantHeader: x-tenant}": false,
-		"{tenantHeader: x-tenant, passPaths: [/v1/messages]}": true,
+		"{tenantHeader: x-tenant, passPaths: [/v1/audio/speech]}": true,
 		"{passPaths: []}": false,
 	} {
 		c, err := config.Parse([]byte(`{apiVersion: stator.dev/v1alpha1, kind: Stator, gateway: ` + gateway + `,
 			models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]}`))
-		if err != nil || slices.Contains(c.Gateway.PassPaths, "/v1/messages") != want {
+		if err != nil || slices.Contains(c.Gateway.PassPaths, "/v1/audio/speech") != want {
 			t.Errorf("%s: %v, %v", gateway, c.Gateway.PassPaths, err)
 		}
 	}

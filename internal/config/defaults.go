@@ -77,13 +77,13 @@ const authHeader = "x-tenant"
 var (
 	// saltedPaths are those on which engines take a cache_salt, or put no prompt into a cache.
 	saltedPaths = []string{
-		"/v1/responses", "/v1/messages/count_tokens",
+		"/v1/messages/count_tokens",
 		"/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify", "/pooling",
 		"/tokenize", "/detokenize",
 	}
 	// unsaltedPaths are further ones, if clients have no tenants.
 	unsaltedPaths = []string{
-		"/v1/messages", "/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
+		"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
 		"/v1/images/generations", "/v1/images/edits", "/v1/moderations",
 	}
 )

@@ -39,10 +39,15 @@ func checkShort(t *testing.T, err error) {
 		t.Errorf("%T is not refused", err)
 		return
 	}
+	for _, body := range [][]byte{e.JSON(), e.AnthropicJSON()} {
+		if len(body) > 1300 || !json.Valid(body) || !utf8.Valid(body) {
+			t.Errorf("%d bytes: %.200s", len(body), body)
+		}
+	}
 	body := e.JSON()
 	var back struct{ Error map[string]any }
-	if len(body) > 1300 || json.Unmarshal(body, &back) != nil || !utf8.Valid(body) {
-		t.Errorf("%d bytes: %.200s", len(body), body)
+	if err := json.Unmarshal(body, &back); err != nil {
+		t.Error(err)
 	}
 	for _, key := range []string{"param", "code"} {
 		if _, isString := back.Error[key].(string); !isString && back.Error[key] != nil {
