@@ -35,7 +35,7 @@ var (
 	labelRE    = regexp.MustCompile(`^[-A-Za-z0-9._/]{1,253}=[-A-Za-z0-9._]{0,63}$`)
 )
 
-// check refuses what is no name of an object. Its errors name flags.
+// check refuses values that are no names of objects. Its errors name flags.
 func (m *Mesh) check() error {
 	for flag, name := range map[string]string{
 		"--namespace": m.Namespace, "--gateway": m.Gateway, "--service": m.Service, "--route": m.Route, "--inference-pool": m.Pool,

@@ -10,7 +10,7 @@
 //	label llm-d.ai/role, or a label of Dynamo  the role: prefill, decode, or both
 //	label of a revision                        workers of other revisions do not exchange KV caches with it
 //
-// An engine is asked once what it serves: the kind of engine, the name of the model, the size of its blocks, its ranks. See
+// An engine is asked once for its identity: the kind of engine, the name of the model, the size of its blocks, its ranks. See
 // [engineprobe.Identify]. One that does not answer is asked again, and gets no requests. Later its kubelet reports whether it is ready.
 //
 // # Names

@@ -16,8 +16,9 @@ type programs struct {
 	unfinished int
 
 	completed, lost int
-	times           []float64 // seconds
-	rates           []float64 // tokens of answers per second of waiting and computing
+	// Both are of the completed programs that began after the warm-up, in the order of their ends.
+	times []float64 // seconds
+	rates []float64 // tokens of answers per second of waiting and computing
 }
 
 // stepName names a step by its session and its number there.
@@ -81,6 +82,7 @@ func (r *run) hold() error {
 		steps = append(steps, s)
 	}
 
+	// The same seed begins the programs at the same times, whatever policy is played.
 	rng := rand.New(rand.NewPCG(r.cfg.Seed, seedPrograms))
 	at := 0.0
 	for _, g := range order {
@@ -128,6 +130,8 @@ func (r *run) endStep(s *step, output int, failed bool) {
 	if g.running == 0 {
 		g.working += r.now - g.since
 	}
+
+	// A lost program is counted once, and none of the warm-up is timed.
 	switch {
 	case g.lost:
 	case failed:
@@ -142,6 +146,8 @@ func (r *run) endStep(s *step, output int, failed bool) {
 			p.rates = append(p.rates, float64(g.output)/max(g.working.Seconds(), 1e-3))
 		}
 	}
+
+	// The think time of a step begins with the end of the last one for which it waits.
 	for _, next := range s.next {
 		next.waits--
 		if next.waits == 0 && !g.lost {
