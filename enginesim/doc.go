@@ -6,7 +6,7 @@
 // are words of the model's vocabulary without meaning, the same ones for the same seed, prompt and position.
 // Nothing that needs a model is simulated: tools, structured output, log probabilities, stop strings. Such
 // fields are accepted and ignored, as vLLM ignores unknown fields. Embeddings have the form that the request asks for: numbers,
-// or their bytes in base64, of any length. There are no Responses and no Messages: these paths are answered with 404.
+// or their bytes in base64, of any length. Messages and Responses are answered with text alone, and responses are not stored.
 //
 // An answer has exactly the tokens that the request allows (max_tokens), and ends with the reason "length".
 // Without max_tokens, or with more than 16,384, its length depends on the prompt, and it ends with the reason "stop". So a test chooses

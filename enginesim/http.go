@@ -23,6 +23,8 @@ func (s *Sim) handler() http.Handler {
 	mux.HandleFunc("POST /v1/chat/completions", s.serve(openai.Chat))
 	mux.HandleFunc("POST /v1/completions", s.serve(openai.Completions))
 	mux.HandleFunc("POST /v1/embeddings", s.serve(openai.Embeddings))
+	mux.HandleFunc("POST /v1/messages", s.serve(openai.Messages))
+	mux.HandleFunc("POST /v1/responses", s.serve(openai.Responses))
 	mux.HandleFunc("POST /tokenize", s.tokenize)
 	mux.HandleFunc("GET /v1/models", s.models)
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
@@ -49,7 +51,7 @@ func (s *Sim) handler() http.Handler {
 	})
 }
 
-// serve returns the handler of chat, completion or embedding requests.
+// serve returns the handler of requests to an endpoint with prompts.
 func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		// /load reports handlers, not sequences in the core: vLLM counts server_load so.
@@ -57,14 +59,18 @@ func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 		defer s.active.Add(-1)
 
 		// A request that is refused here has begun no transfer.
+		refuse := s.writeError
+		if ep == openai.Messages {
+			refuse = writeAnthropicError
+		}
 		c, err := s.accept(ep, w, r)
 		if err != nil {
-			s.writeError(w, s.refusal(err))
+			refuse(w, s.refusal(err))
 			return
 		}
 		defer s.giveUp(c)
 		if err := s.compute(r.Context(), c); err != nil {
-			s.writeError(w, s.refusal(err))
+			refuse(w, s.refusal(err))
 			return
 		}
 
@@ -141,7 +147,8 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 
 	// Envoy's request id becomes the id of the answer, so that logs can be joined.
 	id := cmp.Or(r.Header.Get("X-Request-Id"), strconv.FormatUint(rand.Uint64(), 16))
-	prefix := [...]string{openai.Chat: "chatcmpl-", openai.Completions: "cmpl-", openai.Embeddings: "embd-"}[ep]
+	prefix := [...]string{openai.Chat: "chatcmpl-", openai.Completions: "cmpl-", openai.Embeddings: "embd-", openai.Messages: "chatcmpl-",
+		openai.Responses: "resp_"}[ep]
 	c, err := s.prepare(req, prefix+id, time.Now())
 	if err != nil {
 		return nil, err
@@ -200,7 +207,11 @@ func (c *completion) whole(w http.ResponseWriter) {
 		return
 	}
 
-	writeJSON(w, http.StatusOK, c.leg.appendTo(c.appendWhole(nil)))
+	appendWhole := c.appendWhole
+	if c.isAgents() {
+		appendWhole = c.appendAgents
+	}
+	writeJSON(w, http.StatusOK, c.leg.appendTo(appendWhole(nil)))
 }
 
 // allDone reports whether every choice has ended.
@@ -248,6 +259,9 @@ func (c *completion) stream(w http.ResponseWriter, r *http.Request) {
 
 // appendNews appends the tokens that were emitted since the last call.
 func (c *completion) appendNews(b, head []byte) []byte {
+	if c.isAgents() {
+		return c.appendAgentsNews(b)
+	}
 	for i := range c.choices {
 		ch := &c.choices[i]
 		n, done := ch.progress()
@@ -268,6 +282,9 @@ func (c *completion) appendNews(b, head []byte) []byte {
 
 // appendEnd appends the usage, if the client asked for it, and the end of the stream.
 func (c *completion) appendEnd(b, head []byte) []byte {
+	if c.isAgents() {
+		return c.appendClosing(b)
+	}
 	if c.req.IncludeUsage {
 		b = append(append(b, "data: "...), head...)
 		b = append(c.appendUsage(append(b, "],"...)), "}\n\n"...)
@@ -303,6 +320,13 @@ func (s *Sim) writeError(w http.ResponseWriter, e *openai.Error) {
 	}
 
 	b = strconv.AppendInt(append(b, `,"code":`...), int64(e.Status), 10)
+	writeJSON(w, e.Status, append(b, "}}"...))
+}
+
+// writeAnthropicError writes an error as vLLM does on /v1/messages.
+func writeAnthropicError(w http.ResponseWriter, e *openai.Error) {
+	b := openai.AppendString([]byte(`{"type":"error","error":{"type":`), cmp.Or(errorTypes[e.Status], "InternalServerError"))
+	b = openai.AppendString(append(b, `,"message":`...), e.Message)
 	writeJSON(w, e.Status, append(b, "}}"...))
 }
 

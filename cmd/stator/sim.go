@@ -21,7 +21,7 @@ vLLM's scheduler does. Its answers are random words.
 
 Embeddings have the form and the length that a request asks for. What needs a model is accepted and ignored:
 stop, logprobs, tools and tool_choice, response_format, temperature and other settings of sampling. Paths that
-it lacks, such as /v1/responses and /v1/messages, get 404 with an error of OpenAI's form.`
+it lacks, such as /v1/rerank, get 404 with an error of OpenAI's form.`
 
 func runSim(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "sim", simAbout)

@@ -343,6 +343,7 @@ type decision struct {
 	Worker       string
 	Address      string
 	PromptTokens int `json:"prompt_tokens"`
+	BlockSize    int `json:"block_size"`
 	Blocks       int
 	Overlap      int `json:"overlap_blocks"`
 	Pull         struct {

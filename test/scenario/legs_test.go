@@ -302,6 +302,8 @@ func TestEndpointsOfLegs(t *testing.T) {
 	for path, body := range map[string]string{
 		"/v1/chat/completions": `"messages":[{"role":"user","content":"a chat of words"}],"max_tokens":4`,
 		"/v1/completions":      `"prompt":"a completion of words","max_tokens":4`,
+		"/v1/messages":         `"messages":[{"role":"user","content":"a message of words"}],"max_tokens":4`,
+		"/v1/responses":        `"input":"a response of words","max_output_tokens":4`,
 	} {
 		for _, stream := range []string{"false", "true"} {
 			n++
@@ -312,13 +314,11 @@ func TestEndpointsOfLegs(t *testing.T) {
 			}
 		}
 	}
-	// Engines of this simulation do not have the other paths: both legs get 404, and the client gets it once.
-	for _, path := range []string{"/v1/responses", "/v1/messages", "/inference/v1/generate"} {
-		before := l.prefills("refused")
-		r, err := l.send(t.Context(), http.MethodPost, path, []byte(`{"model":"sim","input":"a"}`))
-		if err != nil || r.status != http.StatusNotFound || l.prefills("refused") != before+1 {
-			t.Errorf("%s: %d %s, %v", path, r.status, r.body, err)
-		}
+	// Engines of this simulation do not have the other path: both legs get 404, and the client gets it once.
+	before := l.prefills("refused")
+	r, err := l.send(t.Context(), http.MethodPost, "/inference/v1/generate", []byte(`{"model":"sim","input":"a"}`))
+	if err != nil || r.status != http.StatusNotFound || l.prefills("refused") != before+1 {
+		t.Errorf("generate: %d %s, %v", r.status, r.body, err)
 	}
 	l.assertNothingBooked()
 }
