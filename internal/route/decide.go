@@ -140,6 +140,9 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 		return nil
 	}
 	w.judged.Candidates[won].Rank.Load.Health().Picked(d.At)
+	if q.Stored {
+		r.places.Put(q.Session, w.judged.Candidates[won].Rank.Worker.Name)
+	}
 	r.predictor.Predict(d.ID, q.Session, q.Chain, &w.overlap, *w.judged.Candidates[won].Rank, d.At)
 	if !r.IsBooked(d.ID) { // it has ended meanwhile, or the table is full
 		r.predictor.Forget(d.ID)

@@ -8,6 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/learned"
+	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/serving"
 )
@@ -75,6 +76,7 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	if why := w.prompt.Unread; req.NeedsSalt && (q.Model.Prompt == nil || why == openai.WhyEngine) {
 		return decision.RefuseError(noSalt())
 	}
+	q.Stored = req.Known && req.Endpoint == prompt.Responses && req.Role != fleet.Prefill
 	r.leaveUnread(q, req, w.prompt.Unread)
 	d.BlockSize, d.Policy = q.Model.BlockSize, q.PolicyName
 	q.OutputTokens = q.BoundOutput(q.OutputTokens, d.MaxTokens)
@@ -93,7 +95,8 @@ func noSalt() *openai.Error {
 	return err
 }
 
-// leaveUnread routes a request without its prompt, for that reason, and counts it once.
+// leaveUnread routes a request without its prompt, for that reason, and counts it once. One that continues a stored answer goes where the
+// latest request of its session went.
 func (r *Router) leaveUnread(q *request.Prepared, req *request.Request, why openai.Why) {
 	if !req.Known && len(req.Body) > 0 {
 		why = openai.WhyPath
@@ -105,6 +108,9 @@ func (r *Router) leaveUnread(q *request.Prepared, req *request.Request, why open
 		r.counts.unread[why].Add(1)
 	}
 	q.RouteUnread()
+	if why == openai.WhyPrevious {
+		q.PolicyName, q.Policy = pick.Session, pick.Stay(r.places.Of(q.Session))
+	}
 }
 
 // model returns the model of that name, or nil. A request that names none on a path that is not parsed

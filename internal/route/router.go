@@ -103,6 +103,7 @@ type Router struct {
 	predictor  *predict.Predictor
 	speeds     *learned.Speeds
 	transfers  *learned.Transfers
+	places     learned.Places
 	workspaces workspaces
 
 	queues   atomic.Pointer[[]*waiting] // the slice never changes once stored

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
@@ -83,5 +84,51 @@ func TestUnreadSessions(t *testing.T) {
 		if (len(workers) == 1) != c.stays {
 			t.Errorf("%+v: %d workers", c, len(workers))
 		}
+	}
+}
+
+// TestStoredAnswers: a request that continues an answer that an engine has stored goes where the latest request of its session went, even if
+// another worker has less to do. It is counted as unread.
+func TestStoredAnswers(t *testing.T) {
+	x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
+	r := route.New(route.Config{Seed: 1}, newFleet(t, x, 4), x)
+	m, err := prompt.Load(models.Sim())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: m}}); err != nil {
+		t.Fatal(err)
+	}
+	send := func(session, more string) *decision.Decision {
+		t.Helper()
+		body := []byte(`{"model":"sim","input":"hello"` + more + `}`)
+		d := r.Decide(&request.Request{Endpoint: prompt.Responses, Known: true, Body: body, Session: session}, start)
+		if d.Outcome != decision.Picked {
+			t.Fatalf("%+v", d)
+		}
+		return d
+	}
+
+	const next = `,"previous_response_id":"resp_1"`
+	for _, session := range []string{"a", "b", "c", "d", "e"} {
+		first := send(session, "")
+		for range 3 {
+			if d := send(session, next); d.Worker != first.Worker || d.Policy != "session" || d.PromptTokens != 0 {
+				t.Errorf("session %s began at %s: %+v", session, first.Worker, d)
+			}
+		}
+	}
+	if n := r.Stats().Unread[openai.WhyPrevious]; n != 15 {
+		t.Errorf("%d were counted", n)
+	}
+
+	// A session that is not known is kept on one worker all the same, and requests without one go by load.
+	unknown, none := map[string]bool{}, map[string]bool{}
+	for range 4 {
+		unknown[send("unknown", next).Worker] = true
+		none[send("", next).Worker] = true
+	}
+	if len(unknown) != 1 || len(none) < 2 {
+		t.Errorf("an unknown session went to %v, and requests without one to %v", unknown, none)
 	}
 }

@@ -35,6 +35,7 @@ type ticket struct {
 	// The request as it will be decided when its turn comes. Nothing here refers to the request's body.
 	decision decision.Decision
 	legs     bool // see request.Prepared
+	stored   bool
 	splits   bool
 	hints    request.Hints
 	batch    request.Batch
@@ -101,7 +102,7 @@ func (r *Router) enqueue(
 	wt := r.queueOf(q.Model)
 	t := &ticket{
 		waiting: wt, ready: req.Ready, batch: q.Batch, policy: q.Policy, deciding: true,
-		legs: q.ChoosesLegs, splits: q.Splits,
+		legs: q.ChoosesLegs, splits: q.Splits, stored: q.Stored,
 		hints:  q.Hints.ForQueue(eligible.RanksFor(q.Model, r.fleet.Snapshot(), q.Role)),
 		blocks: slices.Clone(q.Blocks),
 		wait:   decision.Wait{Since: d.At, Busy: f.Usable(), Free: free},
@@ -234,6 +235,7 @@ func (r *Router) resume(w *workspace, t *ticket, now time.Time) *decision.Decisi
 	q.Model = m
 	q.ChoosesLegs = t.legs
 	q.Splits, q.Remote = t.splits, t.splits
+	q.Stored = t.stored
 	d.Role = q.Role
 	q.Tokens = d.PromptTokens
 	q.Policy = t.policy

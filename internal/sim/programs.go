@@ -27,7 +27,8 @@ type stepName struct {
 	number  int
 }
 
-// program is a session that is played.
+// program is a session that is played. A request of it that fails makes it lost: its later steps do not arrive, because an agent would not
+// send them, and its time is not one of the times.
 type program struct {
 	session string
 	start   time.Duration
@@ -58,6 +59,7 @@ func (r *run) hold() error {
 	bySession := map[string]*program{}
 	var steps []*step
 	var order []*program
+	// All of them are held, because a step may wait for any other one of its session.
 	for alone := 0; ; alone++ {
 		a, ok, err := r.next()
 		if err != nil {
@@ -89,6 +91,7 @@ func (r *run) hold() error {
 		g.start = time.Duration(at * float64(time.Minute))
 		at += rng.ExpFloat64() / r.cfg.ProgramRate
 	}
+	// A step that waits for none arrives with its program. One that waits for a step that the trace lacks does not wait for it.
 	p.unfinished = len(order)
 	for _, s := range steps {
 		for _, number := range s.arrival.After {
@@ -105,7 +108,7 @@ func (r *run) hold() error {
 	return nil
 }
 
-// begin lets a step of a program arrive.
+// beginStep lets a step of a program arrive. A program works while at least one of its requests waits or runs.
 func (r *run) beginStep(s *step) error {
 	g := s.program
 	if g.lost {

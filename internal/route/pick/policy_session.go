@@ -58,6 +58,25 @@ func (sticky) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 	return best // there is one: not all ranks have more than the mean
 }
 
+// stay takes the ranks of one worker, the least loaded of them. Without one among the candidates it does as session does.
+type stay struct{ worker string }
+
+// Stay returns a policy that takes a worker if the request may go there, and else does as the policy Session does.
+func Stay(worker string) Policy { return stay{worker} }
+
+func (s stay) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
+	best := -1
+	for i := range cs {
+		if cs[i].Rank.Worker.Name == s.worker && (best < 0 || byLoad(&cs[i], &cs[best]) < 0) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		return best
+	}
+	return session{}.Choose(cs, asked, rng)
+}
+
 // rendezvous is the hash of a session and a rank. It is made of names and rank numbers alone, because ids
 // and addresses differ between routers and between starts.
 func rendezvous(key uint64, c *Candidate) uint64 {

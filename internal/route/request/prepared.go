@@ -28,6 +28,9 @@ type Prepared struct {
 	PolicyInput pick.Request
 	Session     uint64 // see learned.SessionHash
 
+	// Stored means that the engine may store the answer for later requests of the session.
+	Stored bool
+
 	// ChoosesLegs means that the decision includes the choice of the worker that computes the prompt, splits that a prefill worker can
 	// compute it, and remote that a prefill worker should compute it, or has done so.
 	ChoosesLegs, Splits, Remote bool
