@@ -4,7 +4,8 @@
 // A client fails if its program fails, or if any of its requests gets another status than 200. Of an agent, each turn after the first must
 // find cached tokens, and the cached tokens that decisions promised and those that engines report are compared.
 //
-// With --record DIR, the bodies of requests are kept as samples, without their texts: see shape.
+// With --record FILE, the agents talk to a scripted engine that calls tools, in place of the gateway, and their requests are kept as
+// samples, without their texts: see shape.
 package main
 
 import (
@@ -38,7 +39,7 @@ func readOptions(args []string, usage io.Writer) (o options, err error) {
 	f.StringVar(&o.node, "node", ".node-clients", "`folder` with the packages of package.json")
 	f.StringVar(&o.python, "python", ".venv-clients", "virtual `environment` with the packages of requirements.txt")
 	f.StringVar(&o.only, "only", "", "run only the client with this `heading`")
-	f.StringVar(&o.record, "record", "", "`folder` for samples of bodies, without their texts")
+	f.StringVar(&o.record, "record", "", "`file` for samples of what agents send to a scripted engine, without their texts")
 	f.IntVar(&o.turns, "turns", 12, "turns of the conversation of an agent")
 	err = f.Parse(args)
 	return o, err
@@ -71,6 +72,9 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		return fmt.Errorf("%s: %w", o.page, err)
 	}
 
+	if o.record != "" {
+		return o.recordAgents(ctx, clients, progress)
+	}
 	g, err := process.StartGateway(ctx, process.GatewayConfig{
 		Stator: o.stator, Configuration: configuration,
 		Ready: func(ctx context.Context, g *process.Gateway) error { return g.Exact(ctx) },
@@ -91,7 +95,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 			continue
 		}
 		fmt.Fprintf(progress, "%s\n", c.name)
-		r := o.play(ctx, g, &c)
+		r := &result{}
+		o.play(ctx, g.URL, &c, r, func(list []*exchange) { r.turn(ctx, g, list) })
 		fmt.Fprintln(out, r.row(c.name))
 		if problem := r.problem(); problem != "" {
 			failed = true
@@ -111,20 +116,19 @@ var goesOn = map[string]string{
 	"OpenCode":    `opencode run --continue "$TURN"`,
 }
 
-// play runs the blocks of a client, and then the turns of an agent.
-func (o *options) play(ctx context.Context, g *process.Gateway, c *client) *result {
-	r := &result{}
+// play runs the blocks of a client with the address of an engine, and then the turns of an agent. seen gets the requests of each turn.
+func (o *options) play(ctx context.Context, engine string, c *client, r *result, seen func([]*exchange)) {
 	home, err := os.MkdirTemp("", "stator-client-")
 	if err != nil {
 		r.err = err
-		return r
+		return
 	}
 	defer func() { _ = os.RemoveAll(home) }()
 
-	proxy, err := startRecorder(g.URL)
+	proxy, err := startRecorder(engine)
 	if err != nil {
 		r.err = err
-		return r
+		return
 	}
 	defer proxy.stop()
 
@@ -135,16 +139,38 @@ func (o *options) play(ctx context.Context, g *process.Gateway, c *client) *resu
 			r.err = s.run(ctx, &c.blocks[i])
 		}
 	}
-	r.turn(ctx, g, proxy.take())
+	seen(proxy.take())
 	for turn := 2; goesOn[c.name] != "" && turn <= o.turns && r.err == nil; turn++ {
-		s.env = append(s.env, fmt.Sprintf("TURN=This is turn %d. Say a little more.", turn))
+		s.env = append(s.env, fmt.Sprintf("TURN=This is turn %d. Tell a little more.", turn))
 		r.err = s.run(ctx, &block{language: "sh", text: c.exports() + goesOn[c.name]})
-		r.turn(ctx, g, proxy.take())
+		seen(proxy.take())
 	}
-	if r.err == nil && o.record != "" {
-		r.err = record(o.record, c.name, r.exchanges)
+}
+
+// recordAgents writes a sample of each request of the agents, a line each.
+func (o *options) recordAgents(ctx context.Context, clients []client, progress io.Writer) error {
+	engine, stop := startScript()
+	defer stop()
+	var samples []byte
+	for _, c := range clients {
+		if goesOn[c.name] == "" || o.only != "" && c.name != o.only {
+			continue
+		}
+		r := &result{}
+		o.play(ctx, engine, &c, r, func(list []*exchange) { r.exchanges = append(r.exchanges, list...) })
+		fmt.Fprintf(progress, "%s: %d requests\n", c.name, len(r.exchanges))
+		if problem := r.problem(); problem != "" {
+			return fmt.Errorf("%s: %s", c.name, problem)
+		}
+		for _, e := range r.exchanges {
+			line, err := sample(e)
+			if err != nil {
+				return err
+			}
+			samples = append(samples, line...)
+		}
 	}
-	return r
+	return os.WriteFile(o.record, samples, 0o600)
 }
 
 // shell runs blocks in a home and a repository of their own.

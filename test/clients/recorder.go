@@ -29,6 +29,7 @@ type recorder struct {
 	url  string
 	stop func()
 
+	flight    sync.WaitGroup // requests
 	mu        sync.Mutex
 	exchanges []*exchange // guarded by mu; requests with a body, by the ends of their answers
 }
@@ -44,6 +45,8 @@ func startRecorder(gateway string) (*recorder, error) {
 		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(to) },
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.flight.Add(1)
+		defer r.flight.Done()
 		body, err := io.ReadAll(req.Body)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -69,8 +72,9 @@ func startRecorder(gateway string) (*recorder, error) {
 	return r, nil
 }
 
-// take returns the exchanges since the last call.
+// take returns the exchanges since the last call. A client may have ended before the answer to it was read to its end here.
 func (r *recorder) take() []*exchange {
+	r.flight.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := r.exchanges
