@@ -1,10 +1,12 @@
 package prompt_test
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
@@ -94,4 +96,38 @@ func TestAgentsAreBounded(t *testing.T) {
 			t.Errorf("%.80s… was accepted", c.body)
 		}
 	}
+}
+
+// FuzzAgents prepares bodies of the APIs with chats: each ends as tokens, unread, or as an error for its client.
+func FuzzAgents(f *testing.F) {
+	cases, err := os.ReadFile("testdata/agents.txt")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for line := range strings.Lines(string(cases)) {
+		if body, ok := strings.CutPrefix(strings.TrimSpace(line), "request: {"); ok {
+			f.Add(uint8(0), []byte(`{"model":"m",`+body))
+			f.Add(uint8(1), []byte(`{"model":"m",`+body))
+		}
+	}
+
+	m, err := prompt.Load(models.Sim())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, api uint8, body []byte) {
+		req, err := openai.Parse([]prompt.Endpoint{prompt.Messages, prompt.Responses, prompt.Chat}[api%3], body, openai.Limits{})
+		if err != nil {
+			return
+		}
+		var p prompt.Prompt
+		err = m.Prepare(req, &p)
+		var refusal *prompt.Error
+		if err != nil && (!errors.As(err, &refusal) || refusal.Status != 400) {
+			t.Fatalf("%T: %v", err, err)
+		}
+		if err == nil && (len(p.Tokens) == 0) != (p.Unread != openai.WhyRead) {
+			t.Errorf("%d tokens, unread %q", len(p.Tokens), p.Unread)
+		}
+	})
 }

@@ -81,6 +81,12 @@ func callsValue(calls []openai.Call, ep Endpoint, most *int) (chattemplate.Value
 	return chattemplate.ListValue(items), nil
 }
 
+// Bounds of tools of Messages and Responses, whose conversion may be many times as large as they are: a request with more is unread.
+const (
+	maxTools         = 1024
+	maxNamespaceName = 256 // bytes
+)
+
 // toolsOf returns the tools variable for templates. An empty list of Messages is one for templates, too.
 func toolsOf(req *Request) (chattemplate.Value, error) {
 	if req.Endpoint == Chat {
@@ -99,7 +105,7 @@ func toolsOf(req *Request) (chattemplate.Value, error) {
 		} else {
 			tools, ok = appendResponsesTool(tools, item)
 		}
-		if !ok {
+		if !ok || len(tools) > maxTools {
 			return list, &unreadError{openai.WhyTool}
 		}
 	}
@@ -200,11 +206,11 @@ const namespaceSeparator = "__"
 // appendNamespace appends the functions of a namespace. Its custom tools are not seen.
 func appendNamespace(tools []chattemplate.Value, d *chattemplate.Dict) (_ []chattemplate.Value, ok bool) {
 	name, _ := d.Get("name")
-	if !isString(d, "name") || !isString(d, "description") {
+	if !isString(d, "name") || !isString(d, "description") || len(name.Text()) > maxNamespaceName {
 		return tools, false
 	}
 	inner, _ := d.Get("tools")
-	if inner.Kind() != chattemplate.ListKind {
+	if inner.Kind() != chattemplate.ListKind || inner.Len() > maxTools {
 		return tools, false
 	}
 

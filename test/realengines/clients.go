@@ -56,10 +56,10 @@ func runScript(ctx context.Context, python, script string, args ...string) ([]cl
 	}
 }
 
-// passed are paths that the gateway does not parse. It sends them to the least loaded worker of their model.
+// passed are further paths of engines, with requests that they answer or refuse themselves.
 var passed = []struct{ path, body string }{
-	{"/v1/responses", `{"model":"tiny","input":"hi","max_output_tokens":16}`},
-	{"/v1/messages", `{"model":"tiny","messages":[{"role":"user","content":"hi"}],"max_tokens":4}`},
+	{responses, `{"model":"tiny","input":"hi","max_output_tokens":16}`},
+	{messages, `{"model":"tiny","messages":[{"role":"user","content":"hi"}],"max_tokens":4}`},
 	{"/v1/messages/count_tokens", `{"model":"tiny","messages":[{"role":"user","content":"hi"}]}`},
 	{"/v1/embeddings", `{"model":"tiny","input":"hi"}`},
 	{"/v1/rerank", `{"model":"tiny","query":"hi","documents":["a","b"]}`},
@@ -192,7 +192,7 @@ func printClients(p *page, cases []clientCase, pass, shut []pathCase) {
 	p.text("Requests of the clients' libraries through the gateway. Only their address was changed.")
 	good := p.cases(cases)
 
-	p.text("Paths that Stator does not read go to the least loaded worker of their model. The engine answers with the same status itself.")
+	p.text("Further paths. The engine answers with the same status itself.")
 	p.writeRow("path", "engine", "gateway")
 	same := 0
 	for _, c := range pass {

@@ -58,7 +58,7 @@ func startGateway(ctx context.Context, cfg gatewayConfig, engines []*engine) (*g
 func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: stator.dev/v1alpha1\nkind: Stator\ndecisions: {log: %q, hashEvery: 1}\n"+
-		"gateway: {passPaths: [/v1/responses, /v1/messages, /inference/v1/generate]}\nmodels:\n", g.decisions)
+		"gateway: {passPaths: [/v1/messages/count_tokens, /inference/v1/generate]}\nmodels:\n", g.decisions)
 	fmt.Fprintf(&b, "- name: %s\n  path: %q\n  blockSize: %d\n", modelName, cfg.model, cfg.block)
 	if cfg.router != "" {
 		fmt.Fprintf(&b, "  router: %s\n", cfg.router)
@@ -97,15 +97,34 @@ type answer struct {
 
 // usage is the part of an answer that counts tokens.
 type usage struct {
-	Prompt  int `json:"prompt_tokens"`
-	Details struct {
-		Cached int `json:"cached_tokens"`
-	} `json:"prompt_tokens_details"`
+	Prompt  int     `json:"prompt_tokens"`
+	Details details `json:"prompt_tokens_details"`
+
+	// These are the members of responses and messages. Of a message the input has neither the cached tokens nor those that were
+	// cached now.
+	Input        int     `json:"input_tokens"`
+	InputDetails details `json:"input_tokens_details"`
+	Read         int     `json:"cache_read_input_tokens"`
+	Created      int     `json:"cache_creation_input_tokens"`
+}
+
+type details struct {
+	Cached int `json:"cached_tokens"`
+}
+
+// ofPrompt returns the usage with the members of chats.
+func (u usage) ofPrompt() usage {
+	if u.Input+u.Read+u.Created > 0 {
+		u.Prompt = u.Input + u.Read + u.Created
+		u.Details.Cached = u.Read + u.InputDetails.Cached
+	}
+	return u
 }
 
 // part is an answer, or one event of a stream.
 type part struct {
 	Usage     *usage   `json:"usage"`
+	Response  *part    `json:"response"` // in the events of a response
 	PromptIDs []uint32 `json:"prompt_token_ids"`
 	Choices   []struct {
 		PromptIDs []uint32 `json:"prompt_token_ids"`
@@ -172,8 +191,11 @@ func (a *answer) readBody(body []byte, streamed bool) error {
 		if err := json.Unmarshal(raw, &p); err != nil {
 			return fmt.Errorf("read an answer: %w", err)
 		}
+		if p.Response != nil {
+			p.Usage = p.Response.Usage
+		}
 		if p.Usage != nil {
-			a.usage = *p.Usage
+			a.usage = p.Usage.ofPrompt()
 		}
 		// Streams have the ids once for each answer: in its first event, or in its first choice.
 		if len(a.ids) == 0 {

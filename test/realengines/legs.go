@@ -44,8 +44,8 @@ func legRequests(w *writer, streams ...bool) []*legRequest {
 			"prompt": ids, "max_tokens": legTokens, "temperature": 0, "return_token_ids": true})
 		add(chats, 0, stream, map[string]any{
 			"messages": []any{message("user", w.text(80))}, "max_tokens": legTokens, "temperature": 0, "return_token_ids": true})
-		add("/v1/responses", 0, stream, map[string]any{"input": w.text(80), "max_output_tokens": legTokens, "temperature": 0})
-		add("/v1/messages", 0, stream, map[string]any{
+		add(responses, 0, stream, map[string]any{"input": w.text(80), "max_output_tokens": legTokens, "temperature": 0})
+		add(messages, 0, stream, map[string]any{
 			"messages": []any{message("user", w.text(80))}, "max_tokens": legTokens, "temperature": 0})
 		ids = w.ids(140)
 		add("/inference/v1/generate", len(ids), stream, map[string]any{

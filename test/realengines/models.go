@@ -40,8 +40,8 @@ var pooled = []sideBySide{
 var generated = []sideBySide{
 	{modelName, chats, `{"model":"tiny","messages":[{"role":"user","content":"round %d"}],"max_tokens":4}`},
 	{modelName, completions, `{"model":"tiny","prompt":"round %d","max_tokens":4}`},
-	{modelName, "/v1/responses", `{"model":"tiny","input":"round %d","max_output_tokens":16}`},
-	{modelName, "/v1/messages", `{"model":"tiny","messages":[{"role":"user","content":"round %d"}],"max_tokens":4}`},
+	{modelName, responses, `{"model":"tiny","input":"round %d","max_output_tokens":16}`},
+	{modelName, messages, `{"model":"tiny","messages":[{"role":"user","content":"round %d"}],"max_tokens":4}`},
 	{modelName, "/tokenize", `{"model":"tiny","prompt":"round %d"}`},
 }
 
@@ -52,7 +52,7 @@ var mistaken = []sideBySide{
 	{modelName, "/v1/score", `{"model":"tiny","text_1":"a","text_2":"b"}`},
 	{vectorsName, chats, `{"model":"tiny-vectors","messages":[{"role":"user","content":"hi"}]}`},
 	{vectorsName, completions, `{"model":"tiny-vectors","prompt":"hi"}`},
-	{vectorsName, "/v1/responses", `{"model":"tiny-vectors","input":"hi"}`},
+	{vectorsName, responses, `{"model":"tiny-vectors","input":"hi"}`},
 }
 
 // absent are requests for a model that is not there.

@@ -18,6 +18,8 @@ type request struct {
 const (
 	chats       = "/v1/chat/completions"
 	completions = "/v1/completions"
+	messages    = "/v1/messages"
+	responses   = "/v1/responses"
 )
 
 // writer makes requests from text and from a random source, so that a seed repeats a run.
@@ -119,6 +121,53 @@ func (w *writer) dialogues(n, turns int) {
 	}
 }
 
+// object is a value of a request's JSON.
+type object = map[string]any
+
+// agentAPIs adds conversations by Messages and Responses, turn by turn: with instructions, tools, their results and reasoning.
+func (w *writer) agentAPIs(n, turns int) {
+	var anthropicTools, responseTools []any
+	for _, t := range tools() {
+		f := t.(object)["function"].(object)
+		anthropicTools = append(anthropicTools, object{
+			"name": f["name"], "description": f["description"], "input_schema": f["parameters"]})
+		responseTools = append(responseTools, object{
+			"type": "function", "name": f["name"], "description": f["description"], "parameters": f["parameters"]})
+	}
+
+	for d := range n {
+		instructions := "You are an agent of a shop. " + w.text(200)
+		var said, items []any
+		for turn := range turns {
+			asked, stream := w.text(20+w.rng.IntN(120)), (d+turn)%2 == 1
+			said = append(said, message("user", asked))
+			items = append(items, object{"role": "user", "content": []any{object{"type": "input_text", "text": asked}}})
+			w.addRequest("message", messages, object{"system": []any{object{"type": "text", "text": instructions}},
+				"messages": append([]any(nil), said...), "tools": anthropicTools, "stream": stream})
+			w.addRequest("response", responses, object{"instructions": instructions, "input": append([]any(nil), items...),
+				"tools": responseTools, "max_output_tokens": 4, "stream": stream})
+
+			answer, thought := w.text(40), w.text(10)
+			blocks := []any{object{"type": "thinking", "thinking": thought, "signature": "s"}, object{"type": "text", "text": answer}}
+			items = append(items,
+				object{"type": "reasoning", "summary": []any{}, "content": []any{object{"type": "reasoning_text", "text": thought}}},
+				object{"type": "message", "role": "assistant", "content": []any{object{"type": "output_text", "text": answer}}})
+			if turn%2 == 0 {
+				said = append(said, object{"role": "assistant", "content": blocks})
+				continue
+			}
+
+			result, id := w.text(30), fmt.Sprint("call_", turn)
+			use := object{"type": "tool_use", "id": id, "name": "get_order", "input": object{"id": "é", "f": 1.5}}
+			said = append(said, object{"role": "assistant", "content": append(blocks, use)},
+				object{"role": "user", "content": []any{object{"type": "tool_result", "tool_use_id": id, "content": result}}})
+			items = append(items,
+				object{"type": "function_call", "call_id": id, "name": "get_order", "arguments": `{"id":"é","f":1.50}`},
+				object{"type": "function_call_output", "call_id": id, "output": result})
+		}
+	}
+}
+
 // agents adds prompts of one message each, as an agent's context grows: each is the one before with more at its end.
 func (w *writer) agents(n, steps int) {
 	for range n {
@@ -200,7 +249,7 @@ func (w *writer) corners() {
 	}
 }
 
-// salts adds chats whose caches must stay apart.
+// salts adds chats and messages whose caches must stay apart.
 func (w *writer) salts() {
 	text := "salted " + w.text(300)
 	for _, salt := range []string{"A", "B", "A", "B", "C", "A", "", "A", "", "B"} {
@@ -209,6 +258,7 @@ func (w *writer) salts() {
 			body["cache_salt"] = salt
 		}
 		w.addRequest("salt", chats, body)
+		w.addRequest("salt of a message", messages, body)
 	}
 }
 
@@ -226,6 +276,7 @@ func (w *writer) refusals() {
 func (w *writer) requests() []request {
 	w.dialogues(16, 6)
 	w.agents(7, 15)
+	w.agentAPIs(8, 12)
 	w.completions()
 	w.corners()
 	w.salts()

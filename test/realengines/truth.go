@@ -149,7 +149,8 @@ func (t *truth) tokenize(ctx context.Context, b *bench, list []request, answers 
 // print writes the section of the report.
 func (t *truth) print(p *page) {
 	p.section("Expected and reported cached tokens")
-	p.text("Requests one after another: dialogues with tools, agents' growing prompts, completions, token ids, salts, template corners.")
+	p.text("Requests one after another: dialogues with tools, also as messages and responses, agents' growing prompts, completions, " +
+		"token ids, salts, template corners.")
 	p.writeRow("", "equal", "of", "share")
 	p.writeRow("prompt tokens", t.prompts, t.compared, share(t.prompts, t.compared))
 	p.writeRow("cached tokens", t.cached, t.compared, share(t.cached, t.compared))
