@@ -26,25 +26,35 @@ import (
 //	content_block_start     response.output_item.added
 //	                        response.content_part.added
 //	content_block_delta …   response.output_text.delta …
-//	content_block_stop      response.output_item.done
+//	content_block_stop      response.output_text.done
+//	                        response.content_part.done
+//	                        response.output_item.done
 //	message_delta           response.completed, with the answer
 //	message_stop
 
 // isAgents reports whether the request is of one of these two APIs.
-func (c *completion) isAgents() bool { return c.req.Endpoint == openai.Messages || c.req.Endpoint == openai.Responses }
+func (c *completion) isAgents() bool {
+	return c.req.Endpoint == openai.Messages || c.req.Endpoint == openai.Responses
+}
 
 // appendAgents appends the whole answer.
 func (c *completion) appendAgents(b []byte) []byte {
+	text, done := c.textOfAgents()
+	if c.req.Endpoint == openai.Messages {
+		return c.appendMessage(b, appendTextPart(nil, text), done)
+	}
+	return c.appendResponse(b, c.appendItem(nil, "completed", text), done)
+}
+
+// textOfAgents returns the text of the only choice so far, and the reason for its end.
+func (c *completion) textOfAgents() (string, engine.Reason) {
 	ch := &c.choices[0]
 	emitted, done := ch.progress()
 	var text []byte
 	for t := range emitted {
 		text = append(text, c.shown(ch, t)...)
 	}
-	if c.req.Endpoint == openai.Messages {
-		return c.appendMessage(b, appendTextPart(nil, string(text)), done)
-	}
-	return c.appendResponse(b, c.appendItem(nil, "completed", string(text)), done)
+	return string(text), done
 }
 
 // appendTextPart appends a content block of a message.
@@ -175,7 +185,7 @@ func (c *completion) appendOpening(b []byte) []byte {
 
 // appendClosing appends the events after the last token.
 func (c *completion) appendClosing(b []byte) []byte {
-	_, done := c.choices[0].progress()
+	text, done := c.textOfAgents()
 	if c.req.Endpoint == openai.Messages {
 		b = append(appendEvent(b, "content_block_stop"), ",\"index\":0}\n\n"...)
 		b = append(append(appendEvent(b, "message_delta"), `,"delta":{`...), stopReasons[done]...)
@@ -183,7 +193,12 @@ func (c *completion) appendClosing(b []byte) []byte {
 		return append(appendEvent(b, "message_stop"), "}\n\n"...)
 	}
 
-	b = append(appendEvent(b, "response.output_item.done"), ",\"output_index\":0}\n\n"...)
+	b = append(appendEvent(b, "response.output_text.done"), `,"output_index":0,"content_index":0,"text":`...)
+	b = append(openai.AppendString(b, text), "}\n\n"...)
+	b = append(appendEvent(b, "response.content_part.done"), `,"output_index":0,"content_index":0,"part":`...)
+	b = append(appendOutputText(b, text), "}\n\n"...)
+	b = append(appendEvent(b, "response.output_item.done"), `,"output_index":0,"item":`...)
+	b = append(c.appendItem(b, "completed", text), "}\n\n"...)
 	b = append(appendEvent(b, "response.completed"), `,"response":`...)
 	return append(c.appendAgents(b), "}\n\n"...)
 }

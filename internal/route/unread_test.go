@@ -132,3 +132,42 @@ func TestStoredAnswers(t *testing.T) {
 		t.Errorf("an unknown session went to %v, and requests without one to %v", unknown, none)
 	}
 }
+
+// TestTenantsOfOtherEngines: with tenants, messages reach only engines that are known to keep the prompts of tenants apart.
+func TestTenantsOfOtherEngines(t *testing.T) {
+	m, err := prompt.Load(models.Sim())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		model     serving.Preparer
+		needsSalt bool
+		status    int
+	}{
+		"vLLM":                      {m, true, 0},
+		"another engine":            {m.WithRules(prompt.AnyEngine), true, 404},
+		"no vocabulary":             {nil, true, 404},
+		"the operator lets it pass": {m.WithRules(prompt.AnyEngine), false, 0},
+	} {
+		x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
+		r := route.New(route.Config{Seed: 1}, newFleet(t, x, 1), x)
+		if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: c.model}}); err != nil {
+			t.Fatal(err)
+		}
+		d := r.Decide(&request.Request{
+			Endpoint: prompt.Messages, Known: true, Body: []byte(`{"model":"sim","messages":[{"role":"user","content":"x"}]}`),
+			SaltKey: []byte("0123456789abcdef"), Tenant: "red", NeedsSalt: c.needsSalt,
+		}, start)
+		if status := statusOf(d); status != c.status || status == 0 && d.CacheSalt == "" {
+			t.Errorf("%s: status %d, salt %q", name, status, d.CacheSalt)
+		}
+	}
+}
+
+// statusOf returns the status of a refusal, and 0 for a picked request.
+func statusOf(d *decision.Decision) int {
+	if d.Err == nil {
+		return 0
+	}
+	return d.Err.Status
+}
