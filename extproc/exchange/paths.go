@@ -61,11 +61,6 @@ func (s *Settings) classify(method, path string) target {
 	return t
 }
 
-// isAnthropic reports whether the path is of Anthropic's API, whose errors have another form.
-func (t *target) isAnthropic() bool {
-	return t.endpoint == prompt.Messages || strings.HasPrefix(t.path, "/v1/messages/")
-}
-
 // model returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A name
 // that nothing serves counts if there are several pools: the request must not reach another model's workers. Otherwise
 // it is the engine's to judge.

@@ -59,6 +59,17 @@ type Answer struct {
 	err *openai.Error // of which Body is the text; nil for a page
 }
 
+// For returns the answer in the form of the API that has the path: errors of Anthropic's have another form. The path has no query.
+func (a *Answer) For(path string) *Answer {
+	isAnthropic := path == "/v1/messages" || strings.HasPrefix(path, "/v1/messages/")
+	if a.err == nil || !isAnthropic {
+		return a
+	}
+	b := *a
+	b.Body = a.err.AnthropicJSON()
+	return &b
+}
+
 // RetrySeconds returns the value of the header retry-after; empty for none.
 func (a *Answer) RetrySeconds() string {
 	if a.RetryAfter <= 0 {

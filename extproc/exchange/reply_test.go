@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stator-project/stator/internal/route/decision"
@@ -24,5 +25,22 @@ func TestPickHeaderOnlyWhereItIsRead(t *testing.T) {
 		if got := len(x.pick(&c.pick, nil).Set); got != c.want {
 			t.Errorf("reads metadata %v, pick %+v: %d headers set, want %d", c.reads, c.pick, got, c.want)
 		}
+	}
+}
+
+// TestFormsOfErrors: errors have the form of the API whose path was asked.
+func TestFormsOfErrors(t *testing.T) {
+	a := NoAnswer()
+	openAI := string(a.Body)
+	for path, want := range map[string]string{
+		"/v1/messages": `{"type":"error","error":{"type":"overloaded_error",`, "/v1/messages/count_tokens": `{"type":"error",`,
+		"/v1/responses": openAI, "/v1/messagesx": openAI, "": openAI,
+	} {
+		if got := string(a.For(path).Body); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+	if page := (&Answer{Body: []byte("x")}).For("/v1/messages"); string(page.Body) != "x" {
+		t.Errorf("an answer that is no error: %s", page.Body)
 	}
 }

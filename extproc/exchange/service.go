@@ -182,8 +182,8 @@ func (x *Exchange) observed(r Reply, began time.Time) Reply {
 	if !r.Last {
 		return r
 	}
-	if a := r.Answer; a != nil && a.err != nil && x.target.isAnthropic() {
-		a.Body = a.err.AnthropicJSON()
+	if r.Answer != nil {
+		r.Answer = r.Answer.For(x.target.path)
 	}
 	s, duration := x.svc, x.svc.clock.Now().Sub(began)
 	outcome := outcomePicked

@@ -105,14 +105,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body := &held{budget: h.requests.RelayBudget()}
 	defer body.free()
 	if answer := body.readBody(w, r, h.requests.Settings().BodyBytes); answer != nil {
-		write(w, answer)
+		write(w, r, answer)
 		return
 	}
 	head := exchange.Head{Method: r.Method, Path: r.URL.RequestURI(), RequestID: r.Header.Get(prefill.HeaderRequestID),
 		Authorization: r.Header.Get("authorization")}
 	relayed, answer := h.requests.Relay(r.Context(), head, r.Header.Get(envoynames.HeaderDecision), body.bytes)
 	if answer != nil {
-		write(w, answer)
+		write(w, r, answer)
 		return
 	}
 
@@ -138,8 +138,9 @@ func accepts(ctx context.Context, address string) bool {
 // acceptWithin bounds the wait for a connection: engines are on the same network.
 const acceptWithin = 200 * time.Millisecond
 
-// write writes an answer of this process.
-func write(w http.ResponseWriter, a *exchange.Answer) {
+// write writes an answer of this process, in the form of the API of the request.
+func write(w http.ResponseWriter, r *http.Request, a *exchange.Answer) {
+	a = a.For(strings.TrimSuffix(r.URL.Path, "/"))
 	w.Header().Set("content-type", "application/json")
 	if seconds := a.RetrySeconds(); seconds != "" {
 		w.Header().Set("retry-after", seconds)
@@ -166,7 +167,7 @@ func (c *call) attempt(relayed *exchange.Relayed) (done bool) {
 	attempt, answer := relayed.Next(ctx, time.Now())
 	if answer != nil {
 		c.h.count(noAttempt)
-		write(c.w, answer)
+		write(c.w, c.r, answer)
 		return true
 	}
 	return c.sendAttempt(ctx, cancel, attempt)
@@ -193,7 +194,7 @@ func (c *call) sendAttempt(ctx context.Context, cancel context.CancelFunc, a *ex
 		cancel()
 		h.count(workerFailed)
 		a.Failed(err, time.Now())
-		write(c.w, exchange.NoAnswer())
+		write(c.w, c.r, exchange.NoAnswer())
 		return true
 	case err != nil, a.MayRetry(response.StatusCode):
 		cancel()
@@ -211,11 +212,11 @@ func (c *call) sendAttempt(ctx context.Context, cancel context.CancelFunc, a *ex
 // request with a fault of the client.
 func (c *call) isOver(a *exchange.Attempt) bool {
 	if refusal := a.Leg.Refusal(); refusal != nil {
-		write(c.w, &exchange.Answer{Status: refusal.Status, Body: refusal.Body})
+		write(c.w, c.r, &exchange.Answer{Status: refusal.Status, Body: refusal.Body})
 		return true
 	}
 	if a.Last() {
-		write(c.w, exchange.NoAnswer())
+		write(c.w, c.r, exchange.NoAnswer())
 	}
 	return a.Last()
 }
