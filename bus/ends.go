@@ -21,6 +21,8 @@ type RequestEnd struct {
 	Attempts                          uint32
 	FirstByte, LastByte               time.Duration
 	FirstToken                        time.Duration
+	Counted                           bool
+	AnswerTokens                      uint64
 	ResponseBytes                     uint64
 	Status                            uint32
 	Broken, Left                      bool
@@ -98,7 +100,7 @@ func endsMessage(ends []RequestEnd) *busv1.Ends {
 			Booking: e.Booking, Decision: e.Decision, Picked: e.Picked, Served: e.Served, Upstream: e.Upstream, Attempts: e.Attempts,
 			FirstByteNanoseconds: int64(e.FirstByte), LastByteNanoseconds: int64(e.LastByte),
 			FirstTokenNanoseconds: int64(e.FirstToken), ResponseBytes: e.ResponseBytes,
-			Status: e.Status, Broken: e.Broken, Left: e.Left,
+			Status: e.Status, Broken: e.Broken, Left: e.Left, Counted: e.Counted, AnswerTokens: e.AnswerTokens,
 		}
 	}
 	return m
@@ -110,7 +112,7 @@ func readEnd(m *busv1.RequestEnd) RequestEnd {
 		Booking: m.Booking, Decision: m.Decision, Picked: m.Picked, Served: m.Served, Upstream: m.Upstream, Attempts: m.Attempts,
 		FirstByte: time.Duration(max(0, m.FirstByteNanoseconds)), LastByte: time.Duration(max(0, m.LastByteNanoseconds)),
 		FirstToken: time.Duration(max(0, m.FirstTokenNanoseconds)), ResponseBytes: m.ResponseBytes, Status: m.Status,
-		Broken: m.Broken, Left: m.Left,
+		Broken: m.Broken, Left: m.Left, Counted: m.Counted, AnswerTokens: m.AnswerTokens,
 	}
 }
 

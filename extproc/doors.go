@@ -124,18 +124,22 @@ func requestSettings(settings *config.Config) exchange.Settings {
 		TenantHeader:  g.TenantHeader,
 		Authenticated: g.Auth.IsOn(),
 		AccessLog:     g.AccessLog != "",
+		AnswerTokens:  g.AnswerTokens,
 		Sidecars:      g.Sidecars,
 	}
 }
 
 // limitsOf returns what tenants may send. A tenant that the configuration names has its own limits alone.
 func limitsOf(l *config.Limits) quota.Settings {
-	s := quota.Settings{
-		All: quota.Limits{RequestsPerMinute: l.RequestsPerMinute, TokensPerMinute: l.PromptTokensPerMinute},
-		Own: map[string]quota.Limits{},
-	}
+	s := quota.Settings{Own: map[string]quota.Limits{}, All: quota.Limits{
+		RequestsPerMinute: l.RequestsPerMinute, PromptTokensPerMinute: l.PromptTokensPerMinute,
+		AnswerTokensPerMinute: l.AnswerTokensPerMinute,
+	}}
 	for _, t := range l.Tenants {
-		s.Own[t.Name] = quota.Limits{RequestsPerMinute: t.RequestsPerMinute, TokensPerMinute: t.PromptTokensPerMinute}
+		s.Own[t.Name] = quota.Limits{
+			RequestsPerMinute: t.RequestsPerMinute, PromptTokensPerMinute: t.PromptTokensPerMinute,
+			AnswerTokensPerMinute: t.AnswerTokensPerMinute,
+		}
 	}
 	return s
 }

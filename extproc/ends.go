@@ -147,7 +147,7 @@ func requestEnd(e *messages.Entry) bus.RequestEnd {
 	return bus.RequestEnd{
 		Booking: e.Booking, Decision: e.Decision, Picked: e.Picked, Served: e.Served, Upstream: e.Upstream, Attempts: e.Attempts,
 		FirstByte: e.FirstByte, LastByte: e.LastByte, FirstToken: e.FirstToken, ResponseBytes: e.ResponseBytes, Status: e.Status,
-		Broken: e.Broken, Left: e.Left,
+		Broken: e.Broken, Left: e.Left, Counted: e.Counted, AnswerTokens: e.AnswerTokens,
 	}
 }
 
@@ -156,6 +156,6 @@ func entryOf(e *bus.RequestEnd) messages.Entry {
 	return messages.Entry{
 		Booking: e.Booking, Decision: e.Decision, Picked: e.Picked, Served: e.Served, Upstream: e.Upstream, Attempts: e.Attempts,
 		FirstByte: e.FirstByte, LastByte: e.LastByte, FirstToken: e.FirstToken, ResponseBytes: e.ResponseBytes, Status: e.Status,
-		Broken: e.Broken, Left: e.Left,
+		Broken: e.Broken, Left: e.Left, Counted: e.Counted, AnswerTokens: e.AnswerTokens,
 	}
 }

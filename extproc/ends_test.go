@@ -66,7 +66,7 @@ func TestForeignEndsOfUnknownReplicas(t *testing.T) {
 func TestEndsAreWhole(t *testing.T) {
 	e := messages.Entry{
 		Booking: "b", Decision: "d", Picked: "p", Served: "s", Upstream: true, Attempts: 2, FirstByte: 3, LastByte: 4, FirstToken: 6, ResponseBytes: 5,
-		Status: 6, Broken: true, Left: true,
+		Status: 6, Broken: true, Left: true, Counted: true, AnswerTokens: 7,
 	}
 	end := requestEnd(&e)
 	if got := entryOf(&end); got != e {

@@ -183,7 +183,9 @@ func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking
 		}
 	}
 	if k != nil {
-		r.answers.Ended(k, e, outcome == accesslog.Retried, f)
+		how := answers.How{Retried: outcome == accesslog.Retried, Tokens: r.doors.requests.Settings().AnswerTokens}
+		tokens := r.answers.Ended(k, e, how, f)
+		r.doors.requests.ChargeAnswer(k.Caller.Value().Account, tokens, now)
 		if r.lines != nil {
 			r.lines.Answered(k, e, now)
 		}

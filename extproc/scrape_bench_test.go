@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/stator-project/stator/extproc/answers"
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
@@ -80,7 +81,7 @@ func answeringRouter(b *testing.B, workers, tenants int) *prometheus.Registry {
 		caller := pick.Caller{Source: "envoy", Account: fmt.Sprintf("tenant-%d", tenant), Stream: true}
 		k := &pick.Booking{Rank: fleet.Rank{Worker: w}, Caller: unique.Make(caller), Tokens: pick.Tokens{Prompt: 1000, Cached: 600}}
 		e := &messages.Entry{Served: w.Address, Status: 200, FirstToken: 300 * time.Millisecond, LastByte: 3 * time.Second}
-		r.answers.Ended(k, e, false, f)
+		r.answers.Ended(k, e, answers.How{}, f)
 	}
 	for i, w := range f.Workers {
 		answer(w, i%tenants)

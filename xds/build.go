@@ -43,6 +43,8 @@ type Settings struct {
 	CORSOrigins []string
 	// AccessLog is the file to which Envoys write lines of JSON, as they see it: empty for none, and StdoutLog for their output.
 	AccessLog string
+	// AnswerTokens has Envoys read the usage in answers for the access log of routers.
+	AnswerTokens bool
 	// ExtProc lists the addresses of routers, at least one: ip:port, name:port, or unix:///path; see CheckServers.
 	ExtProc []string
 	// ExtProcSecrets is the folder of secrets for connections to routers, as Envoys see it; see SecretFiles. Empty means

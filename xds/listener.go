@@ -150,6 +150,9 @@ func buildFilters(s Settings, a audience, p *packer) []*hcmv3.HttpFilter {
 	if s.AffinityModule != "" {
 		list = append(list, buildAffinity(s, p))
 	}
+	if s.AnswerTokens && !a.own && a.version.hasUsage() {
+		list = append(list, buildUsage(p))
+	}
 	return append(list, filter("envoy.filters.http.router", p.pack(&routerv3.Router{})))
 }
 

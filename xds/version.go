@@ -75,6 +75,9 @@ var since = map[protoreflect.FullName]Version{
 // sizeLimitVersion is the first version that has the filter body_size_limit.
 const sizeLimitVersion Version = 40
 
+// usageVersion is the first version whose filter ai_protocol_manager reads the usage in answers.
+const usageVersion Version = 40
+
 // routeBufferVersion is the first version in which a route's bound of bodies applies to filters that read the whole body.
 // Envoy 1.36 applies it after them: https://github.com/envoyproxy/envoy/pull/42607.
 const routeBufferVersion Version = 37
@@ -94,6 +97,9 @@ func (v Version) BoundsBodiesByRoute() bool { return v >= routeBufferVersion }
 
 // hasSizeLimit reports whether an Envoy of this version has a filter that bounds bodies without keeping them.
 func (v Version) hasSizeLimit() bool { return v >= sizeLimitVersion }
+
+// hasUsage reports whether an Envoy of this version can read the usage in answers.
+func (v Version) hasUsage() bool { return v >= usageVersion }
 
 // versionOf returns the version of the Envoy with this node, by which its configuration is chosen. One that does not name its
 // version, or that is newer than the newest known, counts as the newest known. ok is false if it is too old.

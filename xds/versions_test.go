@@ -54,6 +54,7 @@ func TestVersionOfNode(t *testing.T) {
 func TestResourcesOfVersions(t *testing.T) {
 	s := Settings{
 		Listen: "127.0.0.1:80", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"m"}, SessionHeaders: []string{"x"}, MaxBodyBytes: 1 << 20,
+		AnswerTokens: true,
 	}
 	r, err := Build(s, fleet.New(fleet.Hooks{}).Snapshot())
 	if err != nil {
@@ -77,11 +78,11 @@ func TestResourcesOfVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 		filters := filtersOf(t, snap.GetResources(resourcev3.ListenerType)[listenerName].(*listenerv3.Listener))
-		want := "envoy.filters.http.buffer"
+		bound, count := "envoy.filters.http.buffer", 4
 		if v >= 40 {
-			want = "envoy.filters.http.body_size_limit"
+			bound, count = "envoy.filters.http.body_size_limit", 5
 		}
-		if len(filters) != 4 || filters[1] != want {
+		if len(filters) != count || filters[1] != bound || slices.Contains(filters, "envoy.filters.http.ai_protocol_manager") != (v >= 40) {
 			t.Errorf("%s: filters %s", v, filters)
 		}
 

@@ -739,6 +739,8 @@ type RequestEnd struct {
 	Broken                bool                   `protobuf:"varint,11,opt,name=broken,proto3" json:"broken,omitempty"`
 	Left                  bool                   `protobuf:"varint,12,opt,name=left,proto3" json:"left,omitempty"`
 	FirstTokenNanoseconds int64                  `protobuf:"varint,13,opt,name=first_token_nanoseconds,json=firstTokenNanoseconds,proto3" json:"first_token_nanoseconds,omitempty"`
+	AnswerTokens          uint64                 `protobuf:"varint,14,opt,name=answer_tokens,json=answerTokens,proto3" json:"answer_tokens,omitempty"` // by the usage in the answer
+	Counted               bool                   `protobuf:"varint,15,opt,name=counted,proto3" json:"counted,omitempty"`                               // answer_tokens are known
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -864,6 +866,20 @@ func (x *RequestEnd) GetFirstTokenNanoseconds() int64 {
 	return 0
 }
 
+func (x *RequestEnd) GetAnswerTokens() uint64 {
+	if x != nil {
+		return x.AnswerTokens
+	}
+	return 0
+}
+
+func (x *RequestEnd) GetCounted() bool {
+	if x != nil {
+		return x.Counted
+	}
+	return false
+}
+
 var File_bus_hot_proto protoreflect.FileDescriptor
 
 const file_bus_hot_proto_rawDesc = "" +
@@ -933,7 +949,7 @@ const file_bus_hot_proto_rawDesc = "" +
 	"\rdecode_blocks\x18\x06 \x01(\x03R\fdecodeBlocks\x12/\n" +
 	"\x13prefill_nanoseconds\x18\a \x01(\x03R\x12prefillNanoseconds\"5\n" +
 	"\x04Ends\x12-\n" +
-	"\x04ends\x18\x01 \x03(\v2\x19.stator.bus.v1.RequestEndR\x04ends\"\xb7\x03\n" +
+	"\x04ends\x18\x01 \x03(\v2\x19.stator.bus.v1.RequestEndR\x04ends\"\xf6\x03\n" +
 	"\n" +
 	"RequestEnd\x12\x18\n" +
 	"\abooking\x18\x01 \x01(\tR\abooking\x12\x1a\n" +
@@ -949,7 +965,9 @@ const file_bus_hot_proto_rawDesc = "" +
 	" \x01(\rR\x06status\x12\x16\n" +
 	"\x06broken\x18\v \x01(\bR\x06broken\x12\x12\n" +
 	"\x04left\x18\f \x01(\bR\x04left\x126\n" +
-	"\x17first_token_nanoseconds\x18\r \x01(\x03R\x15firstTokenNanosecondsB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
+	"\x17first_token_nanoseconds\x18\r \x01(\x03R\x15firstTokenNanoseconds\x12#\n" +
+	"\ranswer_tokens\x18\x0e \x01(\x04R\fanswerTokens\x12\x18\n" +
+	"\acounted\x18\x0f \x01(\bR\acountedB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
 
 var (
 	file_bus_hot_proto_rawDescOnce sync.Once

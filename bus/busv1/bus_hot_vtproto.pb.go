@@ -650,6 +650,21 @@ func (m *RequestEnd) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Counted {
+		i--
+		if m.Counted {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x78
+	}
+	if m.AnswerTokens != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.AnswerTokens))
+		i--
+		dAtA[i] = 0x70
+	}
 	if m.FirstTokenNanoseconds != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FirstTokenNanoseconds))
 		i--
@@ -1089,6 +1104,12 @@ func (m *RequestEnd) SizeVT() (n int) {
 	}
 	if m.FirstTokenNanoseconds != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.FirstTokenNanoseconds))
+	}
+	if m.AnswerTokens != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.AnswerTokens))
+	}
+	if m.Counted {
+		n += 2
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2972,6 +2993,45 @@ func (m *RequestEnd) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 14:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field AnswerTokens", wireType)
+			}
+			m.AnswerTokens = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.AnswerTokens |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 15:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Counted", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Counted = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

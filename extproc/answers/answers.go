@@ -34,6 +34,7 @@ type Metrics struct {
 	refusals   *prometheus.CounterVec
 	prompt     *prometheus.CounterVec
 	cached     *prometheus.CounterVec
+	tokens     *prometheus.CounterVec
 	firstToken *prometheus.HistogramVec
 	duration   *prometheus.HistogramVec
 	ofTenants  tenantMetrics
@@ -42,6 +43,7 @@ type Metrics struct {
 	version uint64                // guarded by mu; of the fleet whose workers are known
 	servers map[string]key        // guarded by mu; of the fleet's workers, by address
 	workers map[key]*workerSeries // guarded by mu; at most maxWorkers, and one for each model beyond
+	streams map[string]*density   // guarded by mu; by model, of those with workers
 	tenants map[key]*tenantSeries // guarded by mu; at most maxTenants, and one for each model beyond
 }
 
@@ -52,6 +54,8 @@ type key struct{ model, name string }
 type workerSeries struct {
 	key
 	retries, prompt, cached prometheus.Counter
+	tokens                  tokenCounters
+	streams                 *density // of the model; guarded by Metrics.mu
 	firstToken, duration    prometheus.Observer
 }
 
@@ -75,11 +79,16 @@ func New(reg prometheus.Registerer) *Metrics {
 		cached: part.Counters("cached_tokens_total",
 			"Tokens of these prompts that decisions found in the worker's cache, by the router's index.",
 			"model", "worker"),
+		tokens: part.Counters("answer_tokens_total",
+			"Tokens of answers, by source: usage is the engine's count, and estimate is from the bytes of streams without it. "+
+				"None without gateway.answerTokens.",
+			"model", "worker", "source"),
 		firstToken: part.Histograms("first_token_seconds",
 			"Time from the request to the first byte of the body of a streamed answer, as Envoy measured it.", buckets, "model", "worker"),
 		duration: part.Histograms("duration_seconds",
 			"Time from the request to the last byte of the answer, as Envoy measured it.", buckets, "model", "worker"),
-		ofTenants: newTenantMetrics(reg), workers: map[key]*workerSeries{}, tenants: map[key]*tenantSeries{},
+		ofTenants: newTenantMetrics(reg), workers: map[key]*workerSeries{}, streams: map[string]*density{},
+		tenants: map[key]*tenantSeries{},
 	}
 }
 
@@ -98,9 +107,17 @@ func (m *Metrics) Refused(d *decision.Decision) {
 	m.ofTenants.requests.WithLabelValues(t.model, t.name, codeRefused).Inc()
 }
 
-// Ended counts a request whose booking has ended. e is its access-log entry, and f the fleet. retried means that a worker had
-// failed before another one answered.
-func (m *Metrics) Ended(k *pick.Booking, e *messages.Entry, retried bool, f *fleet.Snapshot) {
+// How has the facts about a request that are not in its access-log entry.
+type How struct {
+	// Retried means that a worker had failed before another one answered.
+	Retried bool
+	// Tokens means that Envoys read the usage in answers, so that the tokens of answers can be counted.
+	Tokens bool
+}
+
+// Ended counts a request whose booking has ended. e is its access-log entry, and f the fleet. It returns the tokens of the answer, by its
+// usage or estimated; 0 if they are not counted.
+func (m *Metrics) Ended(k *pick.Booking, e *messages.Entry, how How, f *fleet.Snapshot) int64 {
 	by := k.Caller.Value()
 	w, t := m.seriesOf(k.Rank.Worker, by.Account, e.Served, f)
 	code := class(e.Status)
@@ -108,12 +125,12 @@ func (m *Metrics) Ended(k *pick.Booking, e *messages.Entry, retried bool, f *fle
 	if t != nil {
 		m.ofTenants.requests.WithLabelValues(t.model, t.name, code).Inc()
 	}
-	if retried {
+	if how.Retried {
 		w.retries.Inc()
 	}
 	// An error has no tokens, and its times would make an engine look fast.
 	if code != "2xx" {
-		return
+		return 0
 	}
 
 	w.prompt.Add(float64(k.Prompt))
@@ -125,14 +142,24 @@ func (m *Metrics) Ended(k *pick.Booking, e *messages.Entry, retried bool, f *fle
 	if streamed {
 		w.firstToken.Observe(e.FirstToken.Seconds())
 	}
-	if t == nil {
-		return
+	var tokens int64
+	counted := false
+	if how.Tokens {
+		m.mu.Lock()
+		tokens, counted = w.streams.tokensOf(e, by.Stream)
+		m.mu.Unlock()
+		w.tokens.add(tokens, counted)
 	}
+	if t == nil {
+		return tokens
+	}
+	t.tokens.add(tokens, counted)
 	t.prompt.Add(float64(k.Prompt))
 	t.cached.Add(float64(k.Cached))
 	if streamed {
 		t.firstToken.Observe(e.FirstToken.Seconds())
 	}
+	return tokens
 }
 
 // class returns the class of a status.
@@ -179,6 +206,11 @@ func (m *Metrics) followLocked(f *fleet.Snapshot) {
 			m.dropLocked(of)
 		}
 	}
+	// The series of workers that are there keep theirs.
+	clear(m.streams)
+	for of, w := range m.workers {
+		m.streams[of.model] = w.streams
+	}
 }
 
 // dropLocked drops the series of a worker. mu is held.
@@ -186,6 +218,7 @@ func (m *Metrics) dropLocked(of key) {
 	delete(m.workers, of)
 	labels := prometheus.Labels{"model": of.model, "worker": of.name}
 	m.requests.DeletePartialMatch(labels)
+	m.tokens.DeletePartialMatch(labels)
 	for _, v := range []interface{ Delete(prometheus.Labels) bool }{m.retries, m.prompt, m.cached, m.firstToken, m.duration} {
 		v.Delete(labels)
 	}
@@ -201,8 +234,14 @@ func (m *Metrics) workerLocked(of key) *workerSeries {
 		return m.workerLocked(key{of.model, other})
 	}
 	// The counters of a new worker begin with 0, which Prometheus needs to see the first increase.
+	streams := m.streams[of.model]
+	if streams == nil {
+		streams = newDensity()
+		m.streams[of.model] = streams
+	}
 	w := &workerSeries{
-		key: of, retries: m.retries.WithLabelValues(of.model, of.name), prompt: m.prompt.WithLabelValues(of.model, of.name),
+		key: of, tokens: countersOf(m.tokens, of), streams: streams,
+		retries: m.retries.WithLabelValues(of.model, of.name), prompt: m.prompt.WithLabelValues(of.model, of.name),
 		cached: m.cached.WithLabelValues(of.model, of.name), firstToken: m.firstToken.WithLabelValues(of.model, of.name),
 		duration: m.duration.WithLabelValues(of.model, of.name),
 	}

@@ -40,11 +40,11 @@ func TestAnswers(t *testing.T) {
 	whole := bookingOn(a, "")
 	whole.Caller = unique.Make(pick.Caller{})
 
-	m.Ended(bookingOn(a, "acme"), &messages.Entry{Served: a.Address, Status: 200, FirstToken: 2 * time.Second, LastByte: 3 * time.Second}, false, f)
-	m.Ended(whole, &messages.Entry{Served: a.Address, Status: 200, FirstToken: 4 * time.Second, LastByte: 4 * time.Second}, false, f)
-	m.Ended(bookingOn(a, ""), &messages.Entry{Served: b.Address, Status: 200}, true, f)
-	m.Ended(bookingOn(a, ""), &messages.Entry{Served: "10.9.9.9:1", Status: 503}, false, f) // of the relay
-	m.Ended(bookingOn(b, ""), &messages.Entry{Left: true}, false, f)
+	m.Ended(bookingOn(a, "acme"), &messages.Entry{Served: a.Address, Status: 200, FirstToken: 2 * time.Second, LastByte: 3 * time.Second}, How{}, f)
+	m.Ended(whole, &messages.Entry{Served: a.Address, Status: 200, FirstToken: 4 * time.Second, LastByte: 4 * time.Second}, How{}, f)
+	m.Ended(bookingOn(a, ""), &messages.Entry{Served: b.Address, Status: 200}, How{Retried: true}, f)
+	m.Ended(bookingOn(a, ""), &messages.Entry{Served: "10.9.9.9:1", Status: 503}, How{}, f) // of the relay
+	m.Ended(bookingOn(b, ""), &messages.Entry{Left: true}, How{}, f)
 	m.Refused(&decision.Decision{Outcome: decision.Refused, Pool: "m", Reason: decision.ReasonQueueFull, Client: decision.Client{Account: "acme"}})
 	m.Refused(&decision.Decision{Outcome: decision.Refused, Reason: decision.ReasonQueueFull})
 
@@ -110,12 +110,12 @@ func TestSeriesOfWorkersThatLeft(t *testing.T) {
 	}
 
 	for _, w := range before.Workers {
-		m.Ended(bookingOn(w, ""), &messages.Entry{Served: w.Address, Status: 200}, false, before)
+		m.Ended(bookingOn(w, ""), &messages.Entry{Served: w.Address, Status: 200}, How{}, before)
 	}
 	if n := count(); n != 2 {
 		t.Errorf("%d workers, want 2", n)
 	}
-	m.Ended(bookingOn(after.Workers[0], ""), &messages.Entry{Status: 200}, false, after)
+	m.Ended(bookingOn(after.Workers[0], ""), &messages.Entry{Status: 200}, How{}, after)
 	if n := count(); n != 1 {
 		t.Errorf("%d workers after one has left, want 1", n)
 	}
@@ -131,7 +131,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		f.Workers = append(f.Workers, &fleet.Worker{Name: fmt.Sprint("w", i), Model: "m", Address: fmt.Sprint("10.0.0.1:", i)})
 	}
 	for i, w := range f.Workers {
-		m.Ended(bookingOn(w, fmt.Sprint("tenant", i)), &messages.Entry{Status: 200}, false, f)
+		m.Ended(bookingOn(w, fmt.Sprint("tenant", i)), &messages.Entry{Status: 200}, How{}, f)
 	}
 	for name, most := range map[string]int{"stator_request_prompt_tokens_total": maxWorkers + 1, "stator_tenant_prompt_tokens_total": maxTenants + 1} {
 		n, err := testutil.GatherAndCount(reg, name)
@@ -160,6 +160,6 @@ func BenchmarkEnded(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		k := bookings[i%len(bookings)]
 		e.Served = k.Rank.Worker.Address
-		m.Ended(k, &e, false, f)
+		m.Ended(k, &e, How{}, f)
 	}
 }

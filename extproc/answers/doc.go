@@ -10,6 +10,18 @@
 // version 1.37 and later whose access log has the custom tag of the snippet, and from Envoys whose filter sends responses to the router.
 // Answers that are no streams have no such time: their first byte comes with their last token.
 //
+// # Tokens of answers
+//
+// Envoys with the filter of package xds report the usage in an answer. A stream without usage is estimated from its bytes, by the density
+// of the streams of its model: bytes for a token.
+//
+//	answer                                source     tokens
+//	------------------------------------  ---------  ---------------------------------------------
+//	with usage                            usage      those of the usage
+//	a stream without, or that was cut     estimate   bytes / density of the model
+//	another one without                   -          none: an embedding, a file, an answer above 1 MiB
+//	an error                              -          none
+//
 // # Bounds
 //
 // The number of series does not grow with what clients send. There is one set of about 50 series for each worker of the fleet, of at most

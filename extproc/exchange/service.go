@@ -47,6 +47,8 @@ type Settings struct {
 	Authenticated bool
 	// AccessLog means that Envoys write an access log, which has facts of picks.
 	AccessLog bool
+	// AnswerTokens means that Envoys read the usage in answers.
+	AnswerTokens bool
 	// Limits bound what tenants may send.
 	Limits quota.Settings
 	// Sidecars means that sidecars of decode workers send prompts to the prefill worker that a header names.

@@ -38,7 +38,14 @@ func (x *Exchange) overLimit(now time.Time) *Answer {
 // charge counts the tokens of a prompt that goes to a worker.
 func (x *Exchange) charge(tokens int, now time.Time) {
 	if limits := &x.svc.Settings().Limits; limits.IsOn() {
-		x.svc.quotas.Charge(limits, x.tenant(), tokens, x.svc.routers(), now)
+		x.svc.quotas.ChargePrompt(limits, x.tenant(), int64(tokens), x.svc.routers(), now)
+	}
+}
+
+// ChargeAnswer counts the tokens of an answer to a tenant.
+func (s *Service) ChargeAnswer(tenant string, tokens int64, now time.Time) {
+	if limits := &s.Settings().Limits; limits.IsOn() && tokens > 0 {
+		s.quotas.ChargeAnswer(limits, tenant, tokens, s.routers(), now)
 	}
 }
 

@@ -33,6 +33,9 @@ type Entry struct {
 	FirstToken time.Duration
 	// ResponseBytes is the size of the response's body, as the client received it.
 	ResponseBytes uint64
+	// Counted means that Envoy has read the usage in the answer, and AnswerTokens are its tokens, at most maxAnswerTokens.
+	Counted      bool
+	AnswerTokens uint64
 	// Status is the HTTP status that the client received; 0 for none.
 	Status uint32
 	// Broken means that the worker's side ended the request early: it could not be reached, or it reset or closed
@@ -123,11 +126,17 @@ func (e *Entry) readResponse(message []byte) error {
 }
 
 // readUInt32 decodes a UInt32Value.
-func readUInt32(message []byte) (n uint32, err error) {
+func readUInt32(message []byte) (uint32, error) {
+	n, err := readWrapped(message, 0)
+	return uint32(n), err
+}
+
+// readWrapped decodes a UInt64Value. n is the value so far: a repeated message is merged.
+func readWrapped(message []byte, n uint64) (uint64, error) {
 	w := over(message)
 	for w.next() {
 		if w.tag == wrapperValue<<3|varint {
-			n = uint32(w.number)
+			n = w.number
 		}
 	}
 	return n, w.err
@@ -288,7 +297,65 @@ func (e *Entry) readMetadata(message []byte) error {
 	})
 	e.Booking = cmp.Or(own.booking, lb.booking)
 	e.Decision = cmp.Or(own.decision, lb.decision)
-	return err
+	if err != nil {
+		return err
+	}
+	return e.readTyped(message)
+}
+
+// maxAnswerTokens bounds the tokens that an engine can claim: more than any engine computes for one request.
+const maxAnswerTokens = 1 << 24
+
+// readTyped decodes the usage in the typed values of a Metadata.
+func (e *Entry) readTyped(message []byte) error {
+	w := over(message)
+	for w.next() {
+		if w.tag != metadataTyped<<3|length {
+			continue
+		}
+		key, value, err := readEntry(w.bytes)
+		if err == nil && string(key) == envoynames.NamespaceUsage {
+			err = e.readAny(value)
+		}
+		w.err = err
+	}
+	return w.err
+}
+
+// readAny decodes an Any of a TokenUsage. The content of another type, or one that is no message, counts as none.
+func (e *Entry) readAny(message []byte) error {
+	var kind, content []byte
+	w := over(message)
+	for w.next() {
+		switch w.tag {
+		case anyType<<3 | length:
+			kind = w.bytes
+		case anyValue<<3 | length:
+			content = w.bytes
+		}
+	}
+	e.Counted, e.AnswerTokens = false, 0
+	if w.err == nil && string(kind) == envoynames.TypeUsage {
+		e.readUsage(content)
+	}
+	return w.err
+}
+
+// readUsage decodes a TokenUsage. The usage of an answer without tokens of its own, such as an embedding, counts as none.
+func (e *Entry) readUsage(message []byte) {
+	var tokens uint64
+	counted := false
+	w := over(message)
+	for w.next() {
+		if w.tag == usageOutputTokens<<3|length {
+			counted = true
+			tokens, w.err = readWrapped(w.bytes, tokens)
+		}
+	}
+	if w.err == nil && counted {
+		e.Counted = true
+		e.AnswerTokens = min(tokens, maxAnswerTokens)
+	}
 }
 
 // ids are the ids in one namespace.

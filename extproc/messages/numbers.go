@@ -86,7 +86,8 @@ const (
 	durationSeconds = 1
 	durationNanos   = 2
 
-	structFields = 1 // and filter_metadata of envoy.config.core.v3.Metadata
+	structFields  = 1 // and filter_metadata of envoy.config.core.v3.Metadata
+	metadataTyped = 2
 
 	valueNull   = 1
 	valueNumber = 2
@@ -153,5 +154,14 @@ const (
 	flagDownstreamRemoteReset           = 28
 )
 
-// google.protobuf.UInt32Value.
+// google.protobuf.UInt32Value and UInt64Value.
 const wrapperValue = 1
+
+// google.protobuf.Any.
+const (
+	anyType  = 1
+	anyValue = 2
+)
+
+// envoy.data.ai.v3.TokenUsage.
+const usageOutputTokens = 4

@@ -14,11 +14,13 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	aiv3 "github.com/envoyproxy/go-control-plane/envoy/data/ai/v3"
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -403,11 +405,12 @@ func entryOf(m *datav3.HTTPAccessLogEntry) Entry {
 	if us, err := strconv.ParseUint(c.GetCustomTags()[envoynames.TagFirstToken], 10, 32); err == nil {
 		firstToken = time.Duration(us) * time.Microsecond
 	}
+	tokens, counted := usageOf(c.GetMetadata().GetTypedFilterMetadata()[envoynames.NamespaceUsage])
 	return Entry{
-		FirstToken: firstToken,
-		Booking:    cmp.Or(fact(envoynames.Namespace, envoynames.Booking), fact(envoynames.NamespaceLB, envoynames.BookingLB)),
-		Decision:   cmp.Or(fact(envoynames.Namespace, envoynames.Decision), fact(envoynames.NamespaceLB, envoynames.DecisionLB)),
-		Picked:     fact(envoynames.NamespaceLB, envoynames.HeaderDestination), Served: served,
+		FirstToken: firstToken, AnswerTokens: tokens, Counted: counted,
+		Booking:  cmp.Or(fact(envoynames.Namespace, envoynames.Booking), fact(envoynames.NamespaceLB, envoynames.BookingLB)),
+		Decision: cmp.Or(fact(envoynames.Namespace, envoynames.Decision), fact(envoynames.NamespaceLB, envoynames.DecisionLB)),
+		Picked:   fact(envoynames.NamespaceLB, envoynames.HeaderDestination), Served: served,
 		Upstream: c.GetUpstreamRemoteAddress() != nil, Attempts: c.GetUpstreamRequestAttemptCount(),
 		FirstByte: max(0, c.GetTimeToFirstUpstreamRxByte().AsDuration()), LastByte: max(0, c.GetTimeToLastUpstreamRxByte().AsDuration()),
 		ResponseBytes: m.GetResponse().GetResponseBodyBytes(), Status: m.GetResponse().GetResponseCode().GetValue(),
@@ -418,6 +421,26 @@ func entryOf(m *datav3.HTTPAccessLogEntry) Entry {
 		}, true),
 		Left: flags.GetDownstreamConnectionTermination() || flags.GetDownstreamRemoteReset(),
 	}
+}
+
+// usageOf returns the tokens of an answer, and whether they are known.
+func usageOf(packed *anypb.Any) (tokens uint64, counted bool) {
+	var usage aiv3.TokenUsage
+	if packed.GetTypeUrl() != envoynames.TypeUsage || proto.Unmarshal(packed.GetValue(), &usage) != nil || usage.OutputTokens == nil {
+		return 0, false
+	}
+	return min(usage.GetOutputTokens().GetValue(), maxAnswerTokens), true
+}
+
+// withUsage returns an entry with a typed value of the usage's namespace.
+func withUsage(m proto.Message) *datav3.HTTPAccessLogEntry {
+	packed, err := anypb.New(m)
+	if err != nil {
+		panic(err)
+	}
+	return &datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCommon{Metadata: &corev3.Metadata{
+		TypedFilterMetadata: map[string]*anypb.Any{envoynames.NamespaceUsage: packed, "other": packed},
+	}}}
 }
 
 // FuzzLog: both decoders return the same entries.
@@ -437,6 +460,12 @@ func FuzzLog(f *testing.F) {
 	for _, us := range []string{"1500", "-", "-1", "99999999999", ""} {
 		tags := map[string]string{"x": "1", envoynames.TagFirstToken: us}
 		f.Add(marshal(f, logOf(&datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCommon{CustomTags: tags}})))
+	}
+	for _, m := range []proto.Message{
+		&aiv3.TokenUsage{OutputTokens: wrapperspb.UInt64(50), InputTokens: wrapperspb.UInt64(17), Model: "m"},
+		&aiv3.TokenUsage{OutputTokens: wrapperspb.UInt64(1 << 60)}, &aiv3.TokenUsage{InputTokens: wrapperspb.UInt64(17)}, texts("a", "b"),
+	} {
+		f.Add(marshal(f, logOf(withUsage(m))))
 	}
 	f.Add(marshal(f, &alsv3.StreamAccessLogsMessage{LogEntries: &alsv3.StreamAccessLogsMessage_TcpLogs{}}))
 	f.Fuzz(func(t *testing.T, message []byte) {

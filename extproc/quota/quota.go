@@ -1,9 +1,10 @@
-// Package quota bounds how many requests, and how many tokens of prompts, each tenant may send a minute.
+// Package quota bounds how many requests and tokens each tenant may have a minute: of prompts, and of answers.
 //
-// A tenant has two buckets, each as large as its limit, and each is filled evenly within a minute. A request takes one from the first at
-// its headers, and is refused if there is none. Its tokens are known after its decision: then they are taken from the second bucket,
-// which may go below zero. A request is refused while the second bucket is empty or below. So both rates are exact over time, no refused
-// request costs a body or a tokenization, and a prompt larger than the limit is served once, and waited for afterwards.
+// A tenant has a bucket for each limit, as large as the limit, and each is filled evenly within a minute. A request takes one from the
+// first at its headers, and is refused if there is none. The tokens of its prompt are known after its decision, and those of its answer
+// at its end: then they are taken from the other buckets, which may go below zero. A request is refused while one of these is empty or below. So
+// all rates are exact over time, no refused request costs a body or a tokenization, and a prompt or an answer larger than the limit is
+// served once, and waited for afterwards.
 //
 // # State
 //
@@ -12,7 +13,8 @@
 //
 //	event                          full again at
 //	a request is admitted          a minute / limit later; refused, and unchanged, if that is more than a minute from now
-//	a prompt of n tokens is sent   n minutes / limit later, at most a day from now
+//	a prompt or an answer of n     n minutes / limit later, at most a day from now
+//	  tokens
 //
 // With several routers each admits its share: what a request takes is multiplied by their number.
 //
@@ -43,8 +45,8 @@ const (
 
 // Limits are the bounds of a tenant. 0 is no bound.
 type Limits struct {
-	// RequestsPerMinute is at most MaxRequests, and TokensPerMinute, of prompts, at most MaxTokens.
-	RequestsPerMinute, TokensPerMinute int64
+	// RequestsPerMinute is at most MaxRequests. PromptTokensPerMinute and AnswerTokensPerMinute are at most MaxTokens.
+	RequestsPerMinute, PromptTokensPerMinute, AnswerTokensPerMinute int64
 }
 
 // Settings are the limits of all tenants.
@@ -83,7 +85,7 @@ type Table struct {
 }
 
 // buckets are those of a tenant: the times at which they are full again.
-type buckets struct{ requests, tokens time.Time }
+type buckets struct{ requests, prompts, answers time.Time }
 
 // New returns a table in which all buckets are full.
 func New() *Table { return &Table{buckets: map[string]*buckets{}} }
@@ -100,8 +102,10 @@ func (t *Table) Admit(s *Settings, tenant string, routers int, now time.Time) (E
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b := t.of(tenant, now)
-	if debt := later(b.tokens, now).Sub(now) - time.Minute; limits.TokensPerMinute > 0 && debt >= 0 {
-		return Tokens, debt + take(limits.TokensPerMinute, routers)
+	prompts := repaid(limits.PromptTokensPerMinute, b.prompts, routers, now)
+	answers := repaid(limits.AnswerTokensPerMinute, b.answers, routers, now)
+	if wait := max(prompts, answers); wait > 0 {
+		return Tokens, wait
 	}
 	if limits.RequestsPerMinute == 0 {
 		return Nothing, 0
@@ -115,19 +119,37 @@ func (t *Table) Admit(s *Settings, tenant string, routers int, now time.Time) (E
 	return Nothing, 0
 }
 
-// Charge takes the tokens of a prompt from the bucket of its tenant.
-func (t *Table) Charge(s *Settings, tenant string, tokens, routers int, now time.Time) {
-	limit := s.of(tenant).TokensPerMinute
+// repaid returns the time until a bucket of tokens has one again; 0 if it has one, or if there is no limit.
+func repaid(limit int64, full time.Time, routers int, now time.Time) time.Duration {
+	debt := later(full, now).Sub(now) - time.Minute
+	if limit == 0 || debt < 0 {
+		return 0
+	}
+	return debt + take(limit, routers)
+}
+
+// ChargePrompt takes the tokens of a prompt from the bucket of its tenant.
+func (t *Table) ChargePrompt(s *Settings, tenant string, tokens int64, routers int, now time.Time) {
+	t.charge(s.of(tenant).PromptTokensPerMinute, func(b *buckets) *time.Time { return &b.prompts }, tenant, tokens, routers, now)
+}
+
+// ChargeAnswer takes the tokens of an answer from the bucket of its tenant.
+func (t *Table) ChargeAnswer(s *Settings, tenant string, tokens int64, routers int, now time.Time) {
+	t.charge(s.of(tenant).AnswerTokensPerMinute, func(b *buckets) *time.Time { return &b.answers }, tenant, tokens, routers, now)
+}
+
+// charge takes tokens from the bucket that which returns.
+func (t *Table) charge(limit int64, which func(*buckets) *time.Time, tenant string, tokens int64, routers int, now time.Time) {
 	tenant = tenant[:min(len(tenant), maxName)]
 	if limit == 0 || tokens <= 0 {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	b := t.of(tenant, now)
+	full := which(t.of(tenant, now))
 	one := float64(time.Minute) / float64(limit) * float64(max(routers, 1)) // a nanosecond is too coarse for one of a billion
-	owed := float64(later(b.tokens, now).Sub(now)) + float64(tokens)*one
-	b.tokens = now.Add(time.Duration(min(owed, float64(maxDebt))))
+	owed := float64(later(*full, now).Sub(now)) + float64(tokens)*one
+	*full = now.Add(time.Duration(min(owed, float64(maxDebt))))
 }
 
 // take returns how much later a bucket is full after one is taken from it.
@@ -162,7 +184,7 @@ func (t *Table) makeRoom(now time.Time) {
 	if now.Sub(t.swept) >= time.Second {
 		t.swept = now
 		for tenant, b := range t.buckets {
-			if !b.requests.After(now) && !b.tokens.After(now) {
+			if !b.requests.After(now) && !b.prompts.After(now) && !b.answers.After(now) {
 				delete(t.buckets, tenant)
 			}
 		}

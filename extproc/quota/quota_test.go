@@ -50,12 +50,12 @@ func TestRequestsAreExact(t *testing.T) {
 
 // TestTokensAreRepaid: a tenant is refused until the tokens that it has sent are filled again, also those of a prompt beyond its limit.
 func TestTokensAreRepaid(t *testing.T) {
-	x, s := New(), &Settings{All: Limits{TokensPerMinute: 600}, Own: map[string]Limits{"free": {}}}
-	x.Charge(s, "a", 599, 1, start)
+	x, s := New(), &Settings{All: Limits{PromptTokensPerMinute: 600}, Own: map[string]Limits{"free": {}}}
+	x.ChargePrompt(s, "a", 599, 1, start)
 	if why, _ := x.Admit(s, "a", 1, start); why != Nothing {
 		t.Error("a token is left, and the request is refused")
 	}
-	x.Charge(s, "a", 1201, 1, start) // 1,200 more than the bucket holds
+	x.ChargePrompt(s, "a", 1201, 1, start) // 1,200 more than the bucket holds
 	for after, want := range map[time.Duration]Exceeded{0: Tokens, 2 * time.Minute: Tokens, 2*time.Minute + time.Nanosecond: Nothing} {
 		if why, _ := x.Admit(s, "a", 1, start.Add(after)); why != want {
 			t.Errorf("after %s: %q, want %q", after, why, want)
@@ -64,9 +64,22 @@ func TestTokensAreRepaid(t *testing.T) {
 	if _, wait := x.Admit(s, "a", 1, start); wait != 2*time.Minute+100*time.Millisecond {
 		t.Errorf("the client is to wait for %s", wait)
 	}
-	x.Charge(s, "free", 1<<40, 1, start)
+	x.ChargePrompt(s, "free", 1<<40, 1, start)
 	if why, _ := x.Admit(s, "free", 1, start); why != Nothing {
 		t.Errorf("a tenant without limits is refused by %s", why)
+	}
+}
+
+// TestAnswersAreRepaid: tokens of answers have a bucket of their own, and a tenant waits for the longer one of both.
+func TestAnswersAreRepaid(t *testing.T) {
+	x, s := New(), &Settings{All: Limits{PromptTokensPerMinute: 600, AnswerTokensPerMinute: 60}}
+	x.ChargePrompt(s, "a", 600, 1, start)
+	x.ChargeAnswer(s, "a", 180, 1, start)
+	if why, wait := x.Admit(s, "a", 1, start); why != Tokens || wait != 2*time.Minute+time.Second {
+		t.Errorf("%q for %s", why, wait)
+	}
+	if why, wait := x.Admit(s, "a", 1, start.Add(2*time.Minute+time.Nanosecond)); why != Nothing {
+		t.Errorf("after two minutes: %q for %s", why, wait)
 	}
 }
 
@@ -88,7 +101,7 @@ func TestRoutersShareLimits(t *testing.T) {
 
 // TestTableIsBounded: however many tenants come, the table is bounded, and extreme numbers do not overflow.
 func TestTableIsBounded(t *testing.T) {
-	x, s := New(), &Settings{All: Limits{RequestsPerMinute: 1, TokensPerMinute: 1}}
+	x, s := New(), &Settings{All: Limits{RequestsPerMinute: 1, PromptTokensPerMinute: 1}}
 	for i := range maxTenants + 100 {
 		if why, _ := x.Admit(s, fmt.Sprint(i), 1, start); why != Nothing {
 			t.Fatalf("tenant %d is refused by %s", i, why)
@@ -102,7 +115,7 @@ func TestTableIsBounded(t *testing.T) {
 		t.Errorf("%d entries after all buckets are full again", len(x.buckets))
 	}
 
-	last := &Settings{All: Limits{RequestsPerMinute: MaxRequests, TokensPerMinute: 1}}
+	last := &Settings{All: Limits{RequestsPerMinute: MaxRequests, PromptTokensPerMinute: 1}}
 	n := 0
 	for why := Nothing; why == Nothing && n <= MaxRequests; n++ {
 		why, _ = x.Admit(last, "fast", 1, start)
@@ -110,7 +123,7 @@ func TestTableIsBounded(t *testing.T) {
 	if n != MaxRequests+1 {
 		t.Errorf("%d requests are admitted at the greatest limit", n-1)
 	}
-	x.Charge(last, "big", 1<<60, 1, start)
+	x.ChargePrompt(last, "big", 1<<60, 1, start)
 	if why, wait := x.Admit(last, "big", 1, start); why != Tokens || wait <= 0 {
 		t.Errorf("%q, %s", why, wait)
 	}
@@ -118,12 +131,12 @@ func TestTableIsBounded(t *testing.T) {
 
 // BenchmarkAdmit measures what limits cost a request.
 func BenchmarkAdmit(b *testing.B) {
-	x, s := New(), &Settings{All: Limits{RequestsPerMinute: MaxRequests, TokensPerMinute: MaxTokens}}
+	x, s := New(), &Settings{All: Limits{RequestsPerMinute: MaxRequests, PromptTokensPerMinute: MaxTokens}}
 	now := start
 	b.ReportAllocs()
 	for b.Loop() {
 		now = now.Add(time.Millisecond)
 		x.Admit(s, "tenant", 1, now)
-		x.Charge(s, "tenant", 1000, 1, now)
+		x.ChargePrompt(s, "tenant", 1000, 1, now)
 	}
 }

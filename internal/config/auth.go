@@ -114,7 +114,8 @@ const (
 
 // limits checks what tenants may send.
 func (v *validator) limits(g *Gateway) {
-	all := append([]TenantLimits{{"", g.Limits.RequestsPerMinute, g.Limits.PromptTokensPerMinute}}, g.Limits.Tenants...)
+	l := &g.Limits
+	all := append([]TenantLimits{{"", l.RequestsPerMinute, l.PromptTokensPerMinute, l.AnswerTokensPerMinute}}, l.Tenants...)
 	seen, path := map[string]bool{}, "gateway.limits"
 	for i, t := range all {
 		if i > 0 {
@@ -123,13 +124,18 @@ func (v *validator) limits(g *Gateway) {
 			v.is(!seen[t.Name], path+".name", "is there twice")
 			seen[t.Name] = true
 		}
-		v.is(t.RequestsPerMinute >= 0 && t.RequestsPerMinute <= maxRequests, path+".requestsPerMinute",
-			"must lie between 0 and %d", maxRequests)
-		v.is(t.PromptTokensPerMinute >= 0 && t.PromptTokensPerMinute <= maxTokens, path+".promptTokensPerMinute",
-			"must lie between 0 and %d", maxTokens)
+		v.within(t.RequestsPerMinute, maxRequests, path+".requestsPerMinute")
+		v.within(t.PromptTokensPerMinute, maxTokens, path+".promptTokensPerMinute")
+		v.within(t.AnswerTokensPerMinute, maxTokens, path+".answerTokensPerMinute")
+		v.is(t.AnswerTokensPerMinute == 0 || g.AnswerTokens, path+".answerTokensPerMinute", "needs gateway.answerTokens: true")
 	}
 	v.is(g.TenantHeader != "" || len(all) == 1 && all[0] == (TenantLimits{}), "gateway.limits",
 		"has no effect until gateway.auth or gateway.tenantHeader is set")
+}
+
+// within checks a limit.
+func (v *validator) within(n, most int64, path string) {
+	v.is(n >= 0 && n <= most, path, "must lie between 0 and %d", most)
 }
 
 // auth checks whom the gateway admits.

@@ -35,6 +35,11 @@ const (
 	BookingLB  = "stator.booking"
 	DecisionLB = "stator.decision"
 
+	// NamespaceUsage is the namespace of typed metadata in which Envoy's filter ai_protocol_manager publishes the usage of an answer, a
+	// message of the type TypeUsage.
+	NamespaceUsage = "envoy.ai.token_usage"
+	TypeUsage      = "type.googleapis.com/envoy.data.ai.v3.TokenUsage"
+
 	// TagFirstToken is the custom tag of access-log entries that has the time from the request to the first byte of the response's
 	// body, in microseconds: that of the first token, if the engine streams.
 	TagFirstToken = "stator.first_token_us"
