@@ -675,7 +675,7 @@ NODE_CLIENTS := .node-clients
 $(NODE_CLIENTS)/.clients: test/clients/package-lock.json
 	@mkdir -p $(NODE_CLIENTS)
 	cp test/clients/package.json test/clients/package-lock.json $(NODE_CLIENTS)
-	cd $(NODE_CLIENTS) && npm ci --no-audit --no-fund --ignore-scripts
+	cd $(NODE_CLIENTS) && npm install --no-audit --no-fund --ignore-scripts
 	cd $(NODE_CLIENTS)/node_modules && node @anthropic-ai/claude-code/install.cjs && node opencode-ai/postinstall.mjs
 	touch $@
 

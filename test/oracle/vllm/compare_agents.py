@@ -7,6 +7,8 @@ for each vocabulary and template. A request that stator does not read must be ra
 import argparse
 import collections
 import concurrent.futures
+import gzip
+import json
 import pathlib
 import random
 import secrets
@@ -18,6 +20,16 @@ from agents import Agents
 from compare import HERE, Comparison, VLLM, model, ours
 
 APIS = ("messages", "responses")
+PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
+RECORDED = HERE.parent.parent.parent / "internal/prompt/testdata/clients.jsonl.gz"
+
+
+def recorded(api):
+    """Returns the requests of this API that agents were recorded to send, with a bound of answers that the model's context has room for."""
+    with gzip.open(RECORDED, "rt") as lines:
+        samples = [json.loads(line) for line in lines]
+    bound = {"responses": "max_output_tokens"}.get(api, "max_tokens")
+    return [{**s["body"], "model": "m", bound: 1000} for s in samples if s["path"].partition("?")[0] == PATHS[api]]
 
 
 class Agreement(Comparison):
@@ -27,7 +39,7 @@ class Agreement(Comparison):
 
     def compare(self, server, name, folder, api, requests, composed):
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            theirs = list(pool.map(lambda q: server.render(q, None, f"/v1/{api}/render"), requests))
+            theirs = list(pool.map(lambda q: server.render(q, None, PATHS[api] + "/render"), requests))
         ids, texts = (ours(self.args.stator, c, folder, requests, api) for c in ("tokenize", "render"))
         counts = collections.Counter()
         for q, (want, text, why), i, t in zip(requests, theirs, ids, texts):
@@ -84,6 +96,8 @@ def main():
                 try:
                     server.wait(args.start)
                     maker = Agents(random.Random(args.seed))
+                    for api in PATHS:
+                        agreement.compare(server, f"{name} {template}, recorded", folder, api, recorded(api), composed)
                     for api in APIS:
                         agreement.compare(server, f"{name} {template}", folder, api, [maker.request(api) for _ in range(args.requests)], composed)
                 finally:
