@@ -2,9 +2,11 @@ package prompt_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
@@ -69,6 +71,31 @@ func TestPreparedFromAgents(t *testing.T) {
 		var p prompt.Prompt
 		if err := text.WithRules(prompt.RulesOf("sglang")).Prepare(parse(t, ep, body), &p); err != nil || p.Unread != openai.WhyEngine {
 			t.Errorf("%s of SGLang: %v, unread %q", ep, err, p.Unread)
+		}
+	}
+}
+
+// TestHarmony: vLLM makes the prompts of gpt-oss without its template, so that these two APIs are not read.
+func TestHarmony(t *testing.T) {
+	files := fstest.MapFS{"config.json": {Data: []byte(`{"model_type":"gpt_oss"}`)}}
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		data, err := fs.ReadFile(models.Sim(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = &fstest.MapFile{Data: data}
+	}
+	m, err := prompt.Load(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var p prompt.Prompt
+	for ep, body := range map[prompt.Endpoint]string{
+		prompt.Messages: `{"model":"m","messages":[{"role":"user","content":"x"}]}`, prompt.Responses: `{"model":"m","input":"x"}`,
+	} {
+		if err := m.Prepare(parse(t, ep, body), &p); err != nil || p.Unread != openai.WhyHarmony {
+			t.Errorf("%s: %v, unread %q", ep, err, p.Unread)
 		}
 	}
 }
