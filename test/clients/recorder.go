@@ -60,13 +60,16 @@ func startRecorder(gateway string) (*recorder, error) {
 
 		e := &exchange{path: req.URL.RequestURI(), header: req.Header.Clone(), body: body}
 		kept := &keeper{ResponseWriter: w}
+		// Codex leaves at the last event, and the proxy then panics to abort the connection.
+		defer func() {
+			e.status = kept.status
+			e.decision = w.Header().Get("X-Stator-Decision")
+			e.usage = usageOf(kept.body.Bytes())
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.exchanges = append(r.exchanges, e)
+		}()
 		proxy.ServeHTTP(kept, req)
-		e.status = kept.status
-		e.decision = w.Header().Get("X-Stator-Decision")
-		e.usage = usageOf(kept.body.Bytes())
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.exchanges = append(r.exchanges, e)
 	}))
 	r.url, r.stop = server.URL, server.Close
 	return r, nil
