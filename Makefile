@@ -548,6 +548,16 @@ traces: ## fetch the public traces that replay-golden, replay-traces and demo-tr
 replay-traces: ## replay traces that nothing was tuned on, with late events and failures (ARGS="--only Azure")
 	go run ./test/lab traces $(ARGS)
 
+# The loads are programs that begin in a minute: below and above what each fleet serves from its caches.
+HOLD = --queue 100000 --max-wait 9m --hold-programs
+.PHONY: replay-programs
+replay-programs: build ## kv beside kv that holds programs back, on traces of agents (10 min; WEKA=kv-cache-tester/traces AGENT=miniswe)
+	@if [ -z "$(WEKA)$(AGENT)" ]; then echo "name a folder of traces: WEKA=kv-cache-tester/traces, AGENT=folder of sessions" >&2; exit 1; fi
+	@for rate in $(if $(WEKA),7 10 12); do echo "== $$rate programs a minute"; nice bin/stator replay compare --trace $(WEKA) \
+	  --workers 8 --max-model-len 1000000 --program-rate $$rate --run "kv:" --run "held back: $(HOLD)"; done
+	@for rate in $(if $(AGENT),10 20 40); do echo "== $$rate programs a minute"; nice bin/stator replay compare --trace $(AGENT) --tile 10 \
+	  --workers 4 --blocks 1024 --program-rate $$rate --run "kv:" --run "held back: $(HOLD)"; done
+
 .PHONY: replay-noise
 replay-noise: ## compare policies on engines whose times vary, over six seeds, beside a bound (30 min; ARGS="--only Azure --seeds 3")
 	go run ./test/lab noise $(ARGS)

@@ -313,7 +313,8 @@ func (v *validator) queue(r *Router, path string) {
 	q := &r.Queue
 	isBounded := r.Busy.PrefillTokens > 0 || r.Busy.PrefillShare > 0 || r.Busy.KVUsage > 0
 	v.is(q.MaxWait == 0 || q.MaxWait >= minWait, path+".maxWait", "must be 0s, or at least %s", minWait)
-	v.is(q.MaxWait == 0 || isBounded, path+".maxWait", "has no effect until router.busy sets when a rank is busy")
+	v.is(q.MaxWait == 0 || isBounded || q.Programs, path+".maxWait", "has no effect until router.busy sets when a rank is busy")
+	v.is(q.MaxWait > 0 || !q.Programs, path+".programs", "has no effect until router.queue.maxWait is set")
 	v.order(q.Order, path)
 	v.is(q.Requests >= 1, path+".requests", "must be at least 1")
 	v.is(q.Tokens >= 0 && q.CachedTokens >= 0, path, "must not have negative limits")

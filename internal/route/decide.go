@@ -121,7 +121,7 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	switch {
 	case refused != nil:
 		return refused
-	case q.MayWait && r.queueOf(q.Model).len.Load() > 0:
+	case q.MayWait && (r.queueOf(q.Model).len.Load() > 0 || r.isHeldBack(q.Model, q.Role, q.Session, q.Tokens, d.At)):
 		return queueOccupied
 	}
 
@@ -146,6 +146,9 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	r.predictor.Predict(d.ID, q.Session, q.Chain, &w.overlap, *w.judged.Candidates[won].Rank, d.At)
 	if !r.IsBooked(d.ID) { // it has ended meanwhile, or the table is full
 		r.predictor.Forget(d.ID)
+	}
+	if q.Model.Programs {
+		r.queueOf(q.Model).programs.Began(q.Session, q.Tokens, d.At)
 	}
 	r.speeds.Of(w.judged.Candidates[won].Rank.Worker).Reuse.Observe(d.PromptTokens, d.Cached)
 	r.judge.Touch(*w.judged.Candidates[won].Rank, q.Chain)

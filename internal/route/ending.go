@@ -48,6 +48,7 @@ func (r *Router) Ended(e Ending, now time.Time) (ended pick.Booking, ok bool) {
 	made := r.predictor.Take(e.ID) // before the booking, whose end drops it
 	k, ok := r.bookings.EndAs(e.ID, e.reason)
 	if ok {
+		r.endProgramStep(&k, made, now)
 		if e.reason(k.Rank) == pick.Finished && !e.Refused && !e.Left {
 			r.learnAnswer(&k, made, now)
 		}
@@ -56,6 +57,18 @@ func (r *Router) Ended(e Ending, now time.Time) (ended pick.Booking, ok bool) {
 	}
 	r.predictor.Recycle(e.ID, made)
 	return k, ok
+}
+
+// endProgramStep records that a step of a program has ended, if its pool holds programs back.
+func (r *Router) endProgramStep(k *pick.Booking, made *predict.Promise, now time.Time) {
+	if made == nil || made.Session == 0 {
+		return
+	}
+	for _, wt := range *r.queues.Load() {
+		if wt.pool == k.Rank.Worker.Model {
+			wt.programs.Ended(made.Session, now)
+		}
+	}
 }
 
 // learnAnswer learns the length of the answer of a request that was served.

@@ -6,11 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/eligible"
 	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/programs"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/serving"
@@ -20,6 +22,8 @@ import (
 type waiting struct {
 	pool string
 	len  atomic.Int64 // of queue; read without mu to see quickly whether anything waits
+
+	programs programs.Table
 
 	mu    sync.Mutex
 	queue *queue.Queue       // guarded by mu
@@ -34,7 +38,9 @@ type ticket struct {
 
 	// The request as it will be decided when its turn comes. Nothing here refers to the request's body.
 	decision decision.Decision
-	legs     bool // see request.Prepared
+	session  uint64 // see request.Prepared
+	held     bool   // its program has no room yet: see Router.isHeldBack
+	legs     bool   // see request.Prepared
 	stored   bool
 	splits   bool
 	hints    request.Hints
@@ -102,18 +108,23 @@ func (r *Router) enqueue(
 	wt := r.queueOf(q.Model)
 	t := &ticket{
 		waiting: wt, ready: req.Ready, batch: q.Batch, policy: q.Policy, deciding: true,
-		legs: q.ChoosesLegs, splits: q.Splits, stored: q.Stored,
+		legs: q.ChoosesLegs, splits: q.Splits, stored: q.Stored, session: q.Session,
+		held:   r.isHeldBack(q.Model, q.Role, q.Session, q.Tokens, d.At),
 		hints:  q.Hints.ForQueue(eligible.RanksFor(q.Model, r.fleet.Snapshot(), q.Role)),
 		blocks: slices.Clone(q.Blocks),
 		wait:   decision.Wait{Since: d.At, Busy: f.Usable(), Free: free},
 	}
-	t.wait.Tenant = t.hints.Tenant
+	t.wait.Tenant, t.wait.Held = t.hints.Tenant, t.held
 	turn := queue.Request{
 		Class: t.hints.Class, Tenant: t.hints.Tenant, Lane: t.hints.LaneFor(q.Model),
 		Restricted: t.hints.IsRestricted() || q.Model.Adapter != "",
 		Strict:     t.hints.Strict, HeadStart: t.hints.HeadStart,
 		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: j.Expect(best).Prefill,
 		At: d.At, Until: d.At.Add(q.Model.MaxWait), Value: t,
+	}
+
+	if t.held {
+		turn.Lane += "\nheld" // steps of programs that are there do not wait for it
 	}
 
 	wt.mu.Lock()
@@ -188,6 +199,10 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 	open.Begin(r.finder, now)
 	canGo := func(t *ticket) bool {
 		m := models[t.decision.Model]
+		if m != nil && t.held && now.Sub(t.wait.Since) < m.MaxWait/2 &&
+			r.isHeldBack(m, t.hints.Role, t.session, t.decision.PromptTokens, now) {
+			return false
+		}
 		return m == nil || open.CanGo(m, &t.lane, &t.hints)
 	}
 	var closed map[string]bool // lanes whose head could go and then found no free rank
@@ -210,6 +225,24 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 		r.countGone(wt)
 		r.deliver(t, d)
 	}
+}
+
+// isHeldBack reports whether a request is of a program for whose context the caches have no room beside the programs that are there. A
+// request waits for that at most half of the longest wait.
+func (r *Router) isHeldBack(m *serving.Model, role fleet.Role, session uint64, tokens int, now time.Time) bool {
+	if !m.Programs || session == 0 {
+		return false
+	}
+	capacity := 0
+	ranks := eligible.RanksFor(m, r.fleet.Snapshot(), role)
+	for i := range ranks {
+		blocks := ranks[i].Worker.Blocks
+		if blocks == 0 {
+			return false // it is not known
+		}
+		capacity += blocks * m.BlockSize
+	}
+	return !r.queueOf(m).programs.Admits(session, tokens, capacity, now)
 }
 
 // countGone counts one request less that waits. The caller has just taken it out of wt.queue.

@@ -70,6 +70,8 @@ type Config struct {
 	// that they are refused. MaxWait bounds the wait; default 30 s.
 	Queue   *queue.Config
 	MaxWait time.Duration
+	// Programs holds back programs of agents whose contexts have no room in the caches: see package route/programs.
+	Programs bool
 	// Cost is the cost function; nil means cost.Default().
 	Cost cost.Function
 	// Replicas is the number of routers, which decide in turn; default 1. Each receives the engines' events
@@ -203,7 +205,8 @@ func (c Config) Validate() error {
 	refuse(c.Workers < 1 || c.Workers > 4096, "%d workers: there must be 1 to 4096", c.Workers)
 	refuse(c.Prefill < 0 || c.Prefill > 4096, "%d prefill workers: there may be 0 to 4096", c.Prefill)
 	refuse(c.Prefill == 0 && c.DecodePolicy != "", "a policy for workers that only decode needs prefill workers")
-	refuse(c.Queue != nil && c.Busy == (serving.Busy{}), "a queue without a limit of busy engines never has requests: set a limit")
+	refuse(c.Queue != nil && c.Busy == (serving.Busy{}) && !c.Programs, "a queue without a limit of busy engines never has requests: set a limit")
+	refuse(c.Programs && c.Queue == nil, "programs are held back in a queue: set one")
 	refuse(c.MaxWait < 0, "the longest wait is negative")
 	refuse(c.GPUs < 1 || c.PrefillGPUs < 1 || c.GPUs > 4096 || c.PrefillGPUs > 4096, "%d and %d GPUs of an engine: there must be 1 to 4096",
 		c.GPUs, c.PrefillGPUs)

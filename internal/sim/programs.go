@@ -10,6 +10,9 @@ import (
 
 // programs plays the sessions of a trace as programs of agents: see Config.ProgramRate. A request without a session is a program alone.
 //
+// A step arrives once: at the beginning of its program, or when the last step that it waits for ends. A step that fails ends its program:
+// the steps that wait never arrive, and those that run end as usual. So a program is completed or lost, and each of both once.
+//
 // Invariant: unfinished counts the programs of which a step has not arrived, or has not ended.
 type programs struct {
 	byStep     map[stepName]*step
@@ -27,8 +30,10 @@ type stepName struct {
 	number  int
 }
 
-// program is a session that is played. A request of it that fails makes it lost: its later steps do not arrive, because an agent would not
-// send them, and its time is not one of the times.
+// program is a session that is played.
+//
+// Sub-agents run at a time with each other, so the time of a program's requests is not their sum: working counts the time in which at least
+// one of them waits or runs.
 type program struct {
 	session string
 	start   time.Duration
@@ -40,7 +45,7 @@ type program struct {
 	lost    bool
 }
 
-// step is a request of a program.
+// step is a request of a program. It is in the agenda when it waits for no other step, and until it arrives.
 type step struct {
 	arrival trace.Arrival
 	program *program
@@ -84,15 +89,16 @@ func (r *run) hold() error {
 		steps = append(steps, s)
 	}
 
-	// The same seed begins the programs at the same times, whatever policy is played.
+	// Programs begin one after the other. Their steps follow from the ends of others, and are added then.
 	rng := rand.New(rand.NewPCG(r.cfg.Seed, seedPrograms))
 	at := 0.0
 	for _, g := range order {
 		g.start = time.Duration(at * float64(time.Minute))
 		at += rng.ExpFloat64() / r.cfg.ProgramRate
 	}
-	// A step that waits for none arrives with its program. One that waits for a step that the trace lacks does not wait for it.
 	p.unfinished = len(order)
+
+	// A step that waits for one that the trace does not have, because only its first rows are played, waits for the others alone.
 	for _, s := range steps {
 		for _, number := range s.arrival.After {
 			if before := p.byStep[stepName{s.arrival.Session, number}]; before != nil && before != s {
@@ -108,7 +114,7 @@ func (r *run) hold() error {
 	return nil
 }
 
-// beginStep lets a step of a program arrive. A program works while at least one of its requests waits or runs.
+// beginStep lets a step of a program arrive.
 func (r *run) beginStep(s *step) error {
 	g := s.program
 	if g.lost {
@@ -134,7 +140,7 @@ func (r *run) endStep(s *step, output int, failed bool) {
 		g.working += r.now - g.since
 	}
 
-	// A lost program is counted once, and none of the warm-up is timed.
+	// Each program is counted with its last step, or with its first error.
 	switch {
 	case g.lost:
 	case failed:

@@ -68,7 +68,7 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	err := p.router.SetModels(map[string]*serving.Config{Model: {
 		Prompt: p, BlockSize: size, Prefill: serving.Prefill(cfg.PrefillAt),
 		Policy: cfg.Policy, Temperature: cfg.Temperature, Cost: cfg.Cost, Roles: roles,
-		Busy: cfg.Busy, Queue: cfg.Queue, MaxWait: cfg.MaxWait,
+		Busy: cfg.Busy, Queue: cfg.Queue, MaxWait: cfg.MaxWait, Programs: cfg.Programs,
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)

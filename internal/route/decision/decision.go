@@ -148,6 +148,8 @@ type Wait struct {
 	// the request took its turn behind others.
 	Busy int
 	Free bool
+	// Held means that the caches had no room for the context of the request's program.
+	Held bool `json:",omitempty"`
 }
 
 // Pull is a worker from whose cache the picked one should fetch the beginning of the prompt, because that is faster than to

@@ -283,13 +283,17 @@ func (d *Decision) describeWait() string {
 	if d.Outcome != Queued {
 		took = fmt.Sprintf("waited %.3f s", w.Took.Seconds())
 	}
+
 	why := fmt.Sprintf("all %d ranks that may take it were busy", w.Busy)
 	switch {
+	case w.Held:
+		why = "the caches had no room for another program"
 	case w.Free:
 		why = "others came first"
 	case w.Busy == 1:
 		why = "the only rank that may take it was busy"
 	}
+
 	where := ""
 	if w.Class != "" {
 		where = ", class " + w.Class

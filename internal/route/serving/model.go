@@ -66,6 +66,8 @@ type Config struct {
 	Queue *queue.Config
 	// MaxWait bounds the wait of a request; with a Queue it must be more than 0.
 	MaxWait time.Duration
+	// Programs holds back programs of agents whose contexts have no room in the caches: see package programs. It needs a Queue.
+	Programs bool
 }
 
 // Choice configures the choice among several workers.
