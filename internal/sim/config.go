@@ -205,7 +205,8 @@ func (c Config) Validate() error {
 	refuse(c.Workers < 1 || c.Workers > 4096, "%d workers: there must be 1 to 4096", c.Workers)
 	refuse(c.Prefill < 0 || c.Prefill > 4096, "%d prefill workers: there may be 0 to 4096", c.Prefill)
 	refuse(c.Prefill == 0 && c.DecodePolicy != "", "a policy for workers that only decode needs prefill workers")
-	refuse(c.Queue != nil && c.Busy == (serving.Busy{}) && !c.Programs, "a queue without a limit of busy engines never has requests: set a limit")
+	refuse(c.Queue != nil && c.Busy == (serving.Busy{}) && !c.Programs,
+		"a queue without a limit of busy engines never has requests: set a limit")
 	refuse(c.Programs && c.Queue == nil, "programs are held back in a queue: set one")
 	refuse(c.MaxWait < 0, "the longest wait is negative")
 	refuse(c.GPUs < 1 || c.PrefillGPUs < 1 || c.GPUs > 4096 || c.PrefillGPUs > 4096, "%d and %d GPUs of an engine: there must be 1 to 4096",
