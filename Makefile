@@ -555,7 +555,7 @@ replay-programs: build ## kv beside kv that holds programs back, on traces of ag
 	@if [ -z "$(WEKA)$(AGENT)" ]; then echo "name a folder of traces: WEKA=kv-cache-tester/traces, AGENT=folder of sessions" >&2; exit 1; fi
 	@for rate in $(if $(WEKA),7 8.5 10 12); do echo "== $$rate programs a minute"; nice bin/stator replay compare --trace $(WEKA) \
 	  --workers 8 --max-model-len 1000000 --program-rate $$rate --run "kv:" --run "held back: $(HOLD)"; done
-	@for rate in $(if $(AGENT),10 20 40); do echo "== $$rate programs a minute"; nice bin/stator replay compare --trace $(AGENT) --tile 10 \
+	@for rate in $(if $(AGENT),10 14 17 20 40); do echo "== $$rate programs a minute"; nice bin/stator replay compare --trace $(AGENT) --tile 10 \
 	  --workers 4 --blocks 1024 --program-rate $$rate --run "kv:" --run "held back: $(HOLD)"; done
 
 .PHONY: replay-noise
