@@ -487,7 +487,7 @@ bench-compare: $(BENCHSTAT) ## run the request path's benchmarks at BASE and her
 	go run ./test/benchcompare --base $(BASE) --benchstat $(BENCHSTAT) $(ARGS)
 
 .PHONY: bench-request
-bench-request: build ## CPU per request of extproc and Envoy, beside an empty handler and plain Envoy (ARGS="--legs": with a prefill worker, too)
+bench-request: build ## CPU per request of extproc and Envoy, beside an empty handler and plain Envoy (ARGS="--legs": with a prefill worker, too; ARGS="--front-door": with keys and limits)
 	go run ./test/benchrequest $(ARGS)
 
 .PHONY: bench-load

@@ -79,7 +79,9 @@ func begin(ctx context.Context, o *options, progress io.Writer) (b *bench, err e
 		return b, fmt.Errorf("start workers: %w", err)
 	}
 
-	for _, start := range []func() error{b.startPlain, b.startEmpty, b.startOurs, b.startBefore, b.startDuplex, b.startLegs} {
+	for _, start := range []func() error{
+		b.startPlain, b.startEmpty, b.startOurs, b.startBefore, b.startDuplex, b.startFrontDoor, b.startLegs,
+	} {
 		if err := start(); err != nil {
 			return b, err
 		}
@@ -192,6 +194,24 @@ func (b *bench) startDuplex() error {
 	s := r.setup(duplexName, proxy)
 	b.setups = append(b.setups, s)
 	return b.awaitAnswer(r.file, s.gateway, s.witness)
+}
+
+// clientKey is the API key that all clients send. Only the front door reads it.
+const clientKey = "key-of-benchrequest"
+
+// startFrontDoor starts a router and an Envoy with keys, tenants, limits, both access logs and tokens of answers, if that is asked for.
+func (b *bench) startFrontDoor() error {
+	if !b.frontDoor {
+		return nil
+	}
+	keys := filepath.Join(b.dir, "keys.yaml")
+	if err := os.WriteFile(keys, []byte("- {tenant: red, key: "+clientKey+"}\n"), 0o600); err != nil {
+		return err
+	}
+	p := b.four()
+	p.gateway = fmt.Sprintf(", auth: {keysFile: %q}, accessLog: %q, answerTokens: true, limits: {requestsPerMinute: 0, "+
+		"promptTokensPerMinute: 1000000000, answerTokensPerMinute: 1000000000}", keys, filepath.Join(b.dir, "access.log"))
+	return b.startRouter("front-door", b.stator, doorColdName, doorWarmName, p)
 }
 
 // router is a running extproc.
@@ -323,6 +343,7 @@ func (b *bench) watch(what string, wait func() error, stop func(context.Context)
 
 // pool is one way to configure workers.
 type pool struct {
+	gateway  string   // further members of the gateway, in YAML, each after a comma
 	router   string   // members of the model's router, in YAML
 	workers  string   // lines of the model's workers, in YAML
 	prefills *workers // that compute the prompts; nil if the worker that answers does
@@ -355,8 +376,8 @@ func (b *bench) writeConfig(name string, p pool) (path string, cfg *config.Confi
 
 	// The workers here answer at once and publish no KV events. The router cannot learn the time of their
 	// prefills, and a cost in time would send short prompts away from their caches.
-	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nmodels:\n- name: sim\n  path: %q\n  router: {%s}\n  "+
-		"workers:\n%s", config.APIVersion, config.Kind, listen, b.model, p.router, p.workers)
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q%s}\nmodels:\n- name: sim\n  path: %q\n  router: {%s}\n  "+
+		"workers:\n%s", config.APIVersion, config.Kind, listen, p.gateway, b.model, p.router, p.workers)
 	cfg, err = config.Parse([]byte(text))
 	if err != nil {
 		return "", nil, err

@@ -6,6 +6,7 @@
 //	ours, cold     stator extproc; nothing is shared between requests
 //	ours, warm     stator extproc; the next turn of a conversation whose last turn was seen
 //	before, …      the same two of an older program, which --before names
+//	front door     ours with keys, limits, access logs and tokens of answers, with --front-door
 //	…, duplex      ours, cold, with Envoy's filter in mode FULL_DUPLEX_STREAMED, with --duplex
 //	one leg, …     ours with one worker, cold and warm, with --legs
 //	two legs, …    the same with a prefill worker, which computes every prompt, before a decode worker, with --legs
@@ -39,7 +40,7 @@ type options struct {
 	sizes                                sizes
 	requests, rounds, streams            int
 	threads                              int
-	duplex, legs, smoke                  bool
+	duplex, frontDoor, legs, smoke       bool
 }
 
 // sizes are prompt lengths in characters.
@@ -87,6 +88,7 @@ func readOptions(args []string, usage io.Writer) (*options, error) {
 	f.StringVar(&o.profiles, "profile", "", "after the rounds, load the set-ups with ext_proc again and write its CPU profiles into "+
 		"`folder`")
 	f.BoolVar(&o.duplex, "duplex", false, "measure mode FULL_DUPLEX_STREAMED of Envoy's filter too")
+	f.BoolVar(&o.frontDoor, "front-door", false, "measure a gateway with keys, limits, access logs and tokens of answers too")
 	f.BoolVar(&o.legs, "legs", false, "measure a router with one worker, and one with a prefill and a decode worker, too")
 	f.BoolVar(&o.smoke, "smoke", false, "one tiny round, to see that everything works; its figures mean nothing")
 	if err := f.Parse(args); err != nil {

@@ -38,7 +38,7 @@ func TestSmoke(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var out, progress bytes.Buffer
-	err := Main(ctx, []string{"--smoke", "--legs", "--stator", stator, "--envoy", envoyPath(t), "--json", figures}, &out, &progress)
+	err := Main(ctx, []string{"--smoke", "--legs", "--front-door", "--stator", stator, "--envoy", envoyPath(t), "--json", figures}, &out, &progress)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
@@ -51,15 +51,15 @@ func TestSmoke(t *testing.T) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Rows) != 8 || len(r.Cells) != 8 {
-		t.Fatalf("%d rows of %d cells: want 8 of 8", len(r.Rows), len(r.Cells))
+	if len(r.Rows) != 10 || len(r.Cells) != 10 {
+		t.Fatalf("%d rows of %d cells: want 10 of 10", len(r.Rows), len(r.Cells))
 	}
 	for _, x := range r.Rows {
 		if x.Envoy <= 0 || x.Rate <= 0 || x.P50 <= 0 || x.P99 < x.P50 {
 			t.Errorf("implausible: %+v", x)
 		}
 		switch reused := x.Reused; x.Setup {
-		case coldName, oneColdName, twoColdName:
+		case coldName, doorColdName, oneColdName, twoColdName:
 			if reused != 0 {
 				t.Errorf("cold requests share %g of their blocks", reused)
 			}
@@ -67,7 +67,7 @@ func TestSmoke(t *testing.T) {
 			if reused < 0.8 || reused > 0.95 {
 				t.Errorf("%s: requests share %g of their blocks", x.Setup, reused)
 			}
-		case warmName:
+		case warmName, doorWarmName:
 			// Nine tenths at most. Workers answer at once and the router, which gets no signal of it, rather
 			// has a short prompt computed again than wait for a rank.
 			if reused < 0.35 || reused > 0.95 {

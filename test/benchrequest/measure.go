@@ -19,6 +19,9 @@ const (
 
 	duplexName = "ours, cold, FULL_DUPLEX_STREAMED"
 
+	doorColdName = "front door, cold"
+	doorWarmName = "front door, warm"
+
 	beforeColdName = "before, cold"
 	beforeWarmName = "before, warm"
 )

@@ -88,7 +88,8 @@ func (r *report) finish() {
 	}
 
 	order := []string{
-		plainName, emptyName, beforeColdName, coldName, duplexName, beforeWarmName, warmName,
+		plainName, emptyName, beforeColdName, coldName, doorColdName, duplexName, beforeWarmName, warmName,
+		doorWarmName,
 		oneColdName, beforeTwoColdName, twoColdName, oneWarmName, beforeTwoWarmName, twoWarmName,
 	}
 	slices.SortStableFunc(keys, func(a, b cell) int {
