@@ -2,9 +2,9 @@
 //
 // A tenant has a bucket for each limit, as large as the limit, and each is filled evenly within a minute. A request takes one from the
 // first at its headers, and is refused if there is none. The tokens of its prompt are known after its decision, and those of its answer
-// at its end: then they are taken from the other buckets, which may go below zero. A request is refused while one of these is empty or below. So
-// all rates are exact over time, no refused request costs a body or a tokenization, and a prompt or an answer larger than the limit is
-// served once, and waited for afterwards.
+// at its end: then they are taken from the other buckets, which may go below zero. A request is refused while one of these
+// is empty or below. So all rates are exact over time, no refused request costs a body or a tokenization, and a prompt or an answer larger
+// than the limit is served once, and waited for afterwards.
 //
 // # State
 //
