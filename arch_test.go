@@ -115,8 +115,8 @@ var allowed = map[string][]string{
 	"extproc/prefill": {"internal/enginetls", "internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request",
 		// Engines get the session of the client.
 		"internal/envoynames", "internal/route/sessionid"},
-	"extproc/relay":   {"internal/enginetls", "extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
-	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric", "internal/route/sessionid"},
+	"extproc/relay":  {"internal/enginetls", "extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
+	"extproc/stream": {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric", "internal/route/sessionid"},
 	"extproc/exchange": {"extproc/prefill", "extproc/quota", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
 		"internal/route/handoff", "internal/route/pick", "internal/route/decision", "internal/route/request", "internal/route/sessionid"},
 	// Bookings end with the result of the request, whose type is the router's.
