@@ -125,9 +125,6 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 // defaultCompletion is the bound of answers to completions without max_tokens, in OpenAI's API and in vLLM.
 const defaultCompletion = 16
 
-// maxExact is the largest max_tokens that an answer has exactly. Agents ask for 32,000 tokens, and models end their answers long before.
-const maxExact = 16 << 10
-
 // echoes reports whether answers begin with their prompts.
 func (c *completion) echoes() bool {
 	return c.req.Endpoint == openai.Completions && c.req.Facts&openai.Echo != 0
@@ -181,7 +178,7 @@ func (c *completion) addChoice(s *Sim, at, i int, tokens []uint32, now time.Time
 	}
 
 	// The i-th answer to a prompt has its own seed, so the answers of one prompt differ.
-	exact := limit > 0 && limit <= maxExact
+	exact := limit > 0 && !s.cfg.OwnLength
 	ch.answer = s.words.newAnswer(seedOf(s.cfg.Seed, c.req.Seed, c.req.HasSeed), tokens, i, s.cfg.AnswerTokens, exact)
 	r := &engine.Request{
 		Prompt: tokens, MaxTokens: limit, Next: ch.answer.next, Owner: ch,

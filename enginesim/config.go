@@ -69,8 +69,10 @@ type Config struct {
 	Engine engine.Config
 	// Seed determines the answers, together with the seed of a request. Default 0.
 	Seed uint64
-	// AnswerTokens is the mean length of answers that the request does not bound, or bounds by more than 16,384 tokens; default 64.
+	// AnswerTokens is the mean length of answers that the request does not bound; default 64. OwnLength has bounded answers end by
+	// themselves at the same length: agents ask for 32,000 tokens, and models end long before.
 	AnswerTokens int
+	OwnLength    bool
 	// StreamInterval is the number of tokens that a stream has in one write, as vLLM's --stream-interval; default 1. The first
 	// token is written at once, and so are the last ones.
 	StreamInterval int

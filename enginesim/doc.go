@@ -9,7 +9,7 @@
 // or their bytes in base64, of any length. Messages and Responses are answered with text alone, and responses are not stored.
 //
 // An answer has exactly the tokens that the request allows (max_tokens), and ends with the reason "length".
-// Without max_tokens, or with more than 16,384, its length depends on the prompt, and it ends with the reason "stop". So a test chooses
+// Without max_tokens its length depends on the prompt, and it ends with the reason "stop". So a test chooses
 // the numbers that it counts. Completions with echo begin with their prompt. With max_tokens 0 they are nothing
 // else, and one token is counted that is not shown, as in vLLM.
 //

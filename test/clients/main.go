@@ -45,7 +45,8 @@ func readOptions(args []string, usage io.Writer) (o options, err error) {
 	return o, err
 }
 
-// configuration is that of the gateway. Hints of all clients count, so that a hint in a wrong form would be refused.
+// configuration is that of the gateway. Hints of all clients count, so that a hint in a wrong form would be refused. Agents ask for answers
+// of 32,000 tokens, so engines end them by themselves.
 const configuration = `
 apiVersion: stator.dev/v1alpha1
 kind: Stator
@@ -53,7 +54,7 @@ gateway: {hintsFrom: everyone}
 models:
 - name: sim
   path: "builtin:sim"
-  launch: [{engine: sim, count: 4}]
+  launch: [{engine: sim, count: 4, args: {answerTokens: 64}}]
 `
 
 var errFailed = errors.New("not all clients work")

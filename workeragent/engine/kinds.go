@@ -15,7 +15,7 @@ import (
 
 // simulated runs the simulated engine, which is part of this program.
 func simulated(l Launch, port int, c *Command) error {
-	if err := l.refuseUnknownArgs("blocks", "engineSpeedup", "seed", "maxNumSeqs", "maxNumBatchedTokens", "startup",
+	if err := l.refuseUnknownArgs("answerTokens", "blocks", "engineSpeedup", "seed", "maxNumSeqs", "maxNumBatchedTokens", "startup",
 		"streamInterval", "tlsCert", "tlsClientCA", "tlsKey", "tokenScale", "transfer"); err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func simulated(l Launch, port int, c *Command) error {
 		return err
 	}
 	flags := map[string]string{
-		"engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",
+		"answerTokens": "--answer-tokens", "engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",
 		"maxNumBatchedTokens": "--max-num-batched-tokens",
 		"startup":             "--startup", "streamInterval": "--stream-interval", "tokenScale": "--token-scale",
 		"tlsCert": "--tls-cert", "tlsClientCA": "--tls-client-ca", "tlsKey": "--tls-key",
