@@ -232,27 +232,35 @@ func (c *cell) sendAll(what string, from, n, atOnce int) int {
 	}
 	before := c.served(failing)
 	var answered atomic.Int64
+	send := func(i int) {
+		switch r := c.complete(largeBody(from+i, 1<<(10+i%10))); {
+		case r.status == http.StatusOK:
+			answered.Add(1)
+		case c.retries() || r.status != http.StatusServiceUnavailable:
+			c.t.Errorf("request %d: status %d, decision %q: %.300s", from+i, r.status, r.decision, r.body)
+		}
+	}
+
 	var all sync.WaitGroup
 	turns := make(chan struct{}, atOnce)
 	for i := range n {
 		turns <- struct{}{}
 		all.Go(func() {
 			defer func() { <-turns }()
-			switch r := c.complete(largeBody(from+i, 1<<(10+i%10))); {
-			case r.status == http.StatusOK:
-				answered.Add(1)
-			case c.retries() || r.status != http.StatusServiceUnavailable:
-				c.t.Errorf("request %d: status %d, decision %q: %.300s", from+i, r.status, r.decision, r.body)
-			}
+			send(i)
 		})
 	}
 	all.Wait()
 
+	// Two idle workers take requests by chance: once in 256 runs the first eight all go to the one that serves.
+	further := 1000
 	eventually(c.t, what+" are "+failing, func() error {
-		if c.served(failing) == before {
-			return errNotYet
+		if c.served(failing) > before {
+			return nil
 		}
-		return nil
+		further++
+		send(further)
+		return errNotYet
 	})
 	return int(answered.Load())
 }
