@@ -52,7 +52,8 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	var passes passFlags
 	passes.addFlags(f, &cfg.Engine)
 	f.IntVar(&cfg.StreamInterval, "stream-interval", 1, "tokens in one write of a stream; the first and the last are written at once")
-	f.IntVar(&cfg.AnswerTokens, "answer-tokens", 0, "mean length of answers, if max_tokens does not end them before (default max_tokens, or 64)")
+	f.IntVar(&cfg.AnswerTokens, "answer-tokens", 0,
+		"mean length of answers, if max_tokens does not end them before (default max_tokens, or 64)")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "determines the answers, and the noise")
 	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long the engine loads before it is ready")
 	f.DurationVar(&cfg.Drain, "drain-time", 2*time.Second, "how long running requests may continue when it stops")
