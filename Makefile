@@ -449,7 +449,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 .PHONY: clean
 clean: ## remove what was built and installed here
-	rm -rf bin bench dist $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-clients .node-clients .venv-nixl $(VENV_ENVOYS) .oracle
+	rm -rf bin bench dist $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-aiperf .venv-clients .node-clients .venv-nixl $(VENV_ENVOYS) .oracle
 
 ##@ Figures
 
@@ -557,6 +557,20 @@ replay-programs: build ## kv beside kv that holds programs back, on traces of ag
 	  --workers 8 --max-model-len 1000000 --program-rate $$rate --run "kv:" --run "held back: $(HOLD)"; done
 	@for rate in $(if $(AGENT),10 14 17 20 40); do echo "== $$rate programs a minute"; nice bin/stator replay compare --trace $(AGENT) --tile 10 \
 	  --workers 4 --blocks 1024 --program-rate $$rate --run "kv:" --run "held back: $(HOLD)"; done
+
+VENV_AIPERF := .venv-aiperf
+
+$(VENV_AIPERF)/bin/python:
+	$(PYTHON) -m venv $(VENV_AIPERF)
+
+$(VENV_AIPERF)/.aiperf: test/benchagents/requirements.txt | $(VENV_AIPERF)/bin/python
+	$(VENV_AIPERF)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement test/benchagents/requirements.txt
+	touch $@
+
+.PHONY: bench-agents
+bench-agents: build $(VENV_AIPERF)/.aiperf ## have AIPerf play programs of agents through the gateway, kv beside Dynamo's cost and least-loaded (10 min; WEKA=kv-cache-tester/traces)
+	@if [ -z "$(WEKA)" ]; then echo "name a folder of traces: WEKA=kv-cache-tester/traces" >&2; exit 1; fi
+	go run ./test/benchagents --traces $(WEKA) $(ARGS)
 
 .PHONY: replay-noise
 replay-noise: ## compare policies on engines whose times vary, over six seeds, beside a bound (30 min; ARGS="--only Azure --seeds 3")
