@@ -75,7 +75,7 @@ const (
 	latency99
 	duration
 	cached
-	possible // if one cache of any size had all requests
+	repeated // the share of the trace's blocks that the trace has had before
 	columns
 )
 
@@ -86,7 +86,7 @@ var figures = [columns]struct{ name, statistic, title string }{
 	{"request_count", "avg", "REQUESTS"}, {"time_to_first_token", "avg", "TTFT MEAN"}, {"time_to_first_token", "p99", "TTFT P99"},
 	{"request_latency", "avg", "E2E MEAN"}, {"request_latency", "p99", "E2E P99"}, {"benchmark_duration", "avg", "RUN S"},
 	{"overall_usage_prompt_cache_read_pct", "avg", "CACHED %"},
-	{"theoretical_prefix_cache_hit", "avg", "POSSIBLE %"},
+	{"theoretical_prefix_cache_hit", "avg", "IN TRACE %"},
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
@@ -140,7 +140,8 @@ func (o *options) play(ctx context.Context, policy string, seed uint64) (r resul
 	cmd := exec.CommandContext(ctx, o.aiperf, "profile", "--model", "sim", "--url", g.URL, "--endpoint-type", "chat", "--streaming",
 		"--tokenizer", o.tokenizer, "--custom-dataset-type", "weka_trace", "--input-file", o.traces, "--use-think-time-only",
 		"--trace-idle-gap-cap-seconds", "1", "--max-context-length", strconv.Itoa(o.context),
-		"--num-dataset-entries", strconv.Itoa(o.programs), "--concurrency", strconv.Itoa(o.concurrency),
+		"--num-dataset-entries", strconv.Itoa(o.programs), "--conversation-num", strconv.Itoa(o.programs), "--dataset-sampling-strategy", "sequential",
+		"--concurrency", strconv.Itoa(o.concurrency),
 		"--random-seed", strconv.FormatUint(seed, 10), "--output-artifact-dir", folder, "--ui", "none")
 	cmd.Dir = folder
 	if text, err := cmd.CombinedOutput(); err != nil {
