@@ -140,8 +140,8 @@ func (o *options) play(ctx context.Context, policy string, seed uint64) (r resul
 	cmd := exec.CommandContext(ctx, o.aiperf, "profile", "--model", "sim", "--url", g.URL, "--endpoint-type", "chat", "--streaming",
 		"--tokenizer", o.tokenizer, "--custom-dataset-type", "weka_trace", "--input-file", o.traces, "--use-think-time-only",
 		"--trace-idle-gap-cap-seconds", "1", "--max-context-length", strconv.Itoa(o.context),
-		"--num-dataset-entries", strconv.Itoa(o.programs), "--conversation-num", strconv.Itoa(o.programs), "--dataset-sampling-strategy", "sequential",
-		"--concurrency", strconv.Itoa(o.concurrency),
+		"--num-dataset-entries", strconv.Itoa(o.programs), "--conversation-num", strconv.Itoa(o.programs),
+		"--dataset-sampling-strategy", "sequential", "--concurrency", strconv.Itoa(o.concurrency),
 		"--random-seed", strconv.FormatUint(seed, 10), "--output-artifact-dir", folder, "--ui", "none")
 	cmd.Dir = folder
 	if text, err := cmd.CombinedOutput(); err != nil {
