@@ -237,7 +237,7 @@ func (p *parts) keepBusy(workers []string) (free func()) {
 	var running atomic.Int64
 	sent := 0
 	send := func() {
-		for range 3 {
+		for range 6 { // half of them may end between the check and the decision
 			sent++
 			for _, w := range workers {
 				text := strings.Repeat(fmt.Sprintf("%s is busy with number %d ", w, sent), 30)
