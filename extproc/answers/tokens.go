@@ -17,7 +17,7 @@ const (
 // tokenCounters are the counters of answer tokens by their sources.
 type tokenCounters struct{ usage, estimate prometheus.Counter }
 
-// of returns the counters of two labels.
+// countersOf returns the counters of a model and a worker or tenant.
 func countersOf(v *prometheus.CounterVec, of key) tokenCounters {
 	return tokenCounters{v.WithLabelValues(of.model, of.name, byUsage), v.WithLabelValues(of.model, of.name, byEstimate)}
 }

@@ -61,13 +61,8 @@ func (r *Router) Ended(e Ending, now time.Time) (ended pick.Booking, ok bool) {
 
 // endProgramStep records that a step of a program has ended, if its pool holds programs back.
 func (r *Router) endProgramStep(k *pick.Booking, made *predict.Promise, now time.Time) {
-	if made == nil || made.Session == 0 {
-		return
-	}
-	for _, wt := range *r.queues.Load() {
-		if wt.pool == k.Rank.Worker.Model {
-			wt.programs.Ended(made.Session, now)
-		}
+	if m := r.model(k.Rank.Worker.Model, true); m != nil && m.Programs && made != nil && made.Session != 0 {
+		r.queueOf(m).programs.Ended(made.Session, now)
 	}
 }
 

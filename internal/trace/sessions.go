@@ -64,7 +64,7 @@ func Sessions(folder fs.FS, cfg SessionConfig) (next Source, n int, err error) {
 		if err != nil || d.IsDir() || path.Ext(name) != ".jsonl" {
 			return err
 		}
-		return all.readFile(folder, name)
+		return readFile(folder, name, all.readRows)
 	})
 	if err == nil && len(all.steps) == 0 {
 		err = errors.New("there is no row in any file that ends in .jsonl")
@@ -86,14 +86,15 @@ func SessionFile(r io.Reader, cfg SessionConfig) (next Source, n int, err error)
 	return next, n, nil
 }
 
-func (s *sessionReader) readFile(folder fs.FS, name string) error {
+// readFile reads a file of a folder. Errors of read name the file.
+func readFile(folder fs.FS, name string, read func(io.Reader) error) error {
 	f, err := folder.Open(name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
 
-	if err := s.readRows(f); err != nil {
+	if err := read(f); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil

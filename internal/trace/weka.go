@@ -67,15 +67,7 @@ func WekaFolder(folder fs.FS) (next Source, n int, err error) {
 		if err != nil || d.IsDir() || path.Ext(name) != ".json" && path.Ext(name) != ".jsonl" {
 			return err
 		}
-		f, err := folder.Open(name)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
-		if err := all.read(f); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		return nil
+		return readFile(folder, name, all.read)
 	})
 	if err == nil && len(all.arrivals) == 0 {
 		err = errors.New("read trace: there is no request in any file that ends in .json or .jsonl")

@@ -109,22 +109,25 @@ func (p *parser) startMessages() {
 	p.req.Messages = p.req.Messages[:0]
 }
 
-// addMessage adds a message to the conversation, within the limit.
-func (p *parser) addMessage(m Message) {
+// addMessage adds a message to the conversation. It fails and returns false for one beyond the limit.
+func (p *parser) addMessage(m Message) bool {
 	p.messageCount++
 	if p.messageCount > p.lim.Messages {
 		p.failInvalid(p.listName(), "holds more than "+strconv.Itoa(p.lim.Messages)+" messages")
-		return
+		return false
 	}
 	p.req.Messages = append(p.req.Messages, m)
+	return true
 }
 
-// countPart counts one more part of a message, within the limit.
-func (p *parser) countPart() {
+// countPart counts one more part of a message. It fails and returns false for one beyond the limit.
+func (p *parser) countPart() bool {
 	p.partCount++
 	if p.partCount > p.lim.Parts {
 		p.failInvalid(p.listName(), "holds more than "+strconv.Itoa(p.lim.Parts)+" parts in all messages")
+		return false
 	}
+	return true
 }
 
 // listName is the member with the conversation.

@@ -16,21 +16,16 @@ func (p *parser) messages(param string) {
 		return
 	}
 	p.req.Unread = WhyRead
-	clear(p.req.Messages) // of an earlier value of a repeated key
-	p.req.Messages = p.req.Messages[:0]
+	p.startMessages()
 	p.hasMessages = false
 	if !p.expectKind(param, jsonscan.Array, "an array of objects") {
 		return
 	}
 	p.hasMessages = true
 	p.EachElement(func(i int) {
-		p.messageCount++
-		if p.messageCount > p.lim.Messages {
-			p.failInvalid(param, "holds more than "+strconv.Itoa(p.lim.Messages)+" messages")
-			return
+		if p.addMessage(Message{}) {
+			p.message(i, &p.req.Messages[i])
 		}
-		p.req.Messages = append(p.req.Messages, Message{})
-		p.message(i, &p.req.Messages[i])
 	})
 }
 
@@ -158,12 +153,9 @@ func (p *parser) content(i int, m *Message) {
 		all := &p.req.memory.parts
 		from := len(*all)
 		p.EachElement(func(j int) {
-			p.partCount++
-			if p.partCount > p.lim.Parts {
-				p.failInvalid("messages", "holds more than "+strconv.Itoa(p.lim.Parts)+" parts in all messages")
-				return
+			if p.countPart() {
+				*all = append(*all, p.part(i, j))
 			}
-			*all = append(*all, p.part(i, j))
 		})
 		m.Kind, m.Parts = PartsContent, (*all)[from:len(*all):len(*all)]
 	case jsonscan.Bad:

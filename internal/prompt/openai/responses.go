@@ -40,18 +40,20 @@ func (p *parser) responsesField(key string) {
 			p.unread(WhyField)
 		}
 	case "previous_response_id":
-		if p.Peek() != jsonscan.Null {
-			p.unread(WhyPrevious)
-		}
-		p.Skip()
+		p.skipUnlessNull(WhyPrevious)
 	case "prompt", "previous_input_messages":
-		if p.Peek() != jsonscan.Null {
-			p.unread(WhyField)
-		}
-		p.Skip()
+		p.skipUnlessNull(WhyField)
 	default:
 		p.Skip()
 	}
+}
+
+// skipUnlessNull skips a value that is not read unless it is null, for that reason.
+func (p *parser) skipUnlessNull(why Why) {
+	if p.Peek() != jsonscan.Null {
+		p.unread(why)
+	}
+	p.Skip()
 }
 
 // responsesInput reads the input: a text of the user, or a list of items.
