@@ -44,7 +44,7 @@ var allowed = map[string][]string{
 	"internal/route/pick":       {"internal/fleet", "internal/kv/blockhash", "internal/route/cost"},
 	"internal/route/peers":      {"internal/fleet"},
 	"internal/route/handoff":    {"internal/fleet", "internal/prompt/openai"},
-	"internal/route/sessionid":  {"internal/prompt/openai"},
+	"internal/route/sessionid":  {"internal/envoynames", "internal/prompt/openai"},
 	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/fleet",
 		"internal/perfmodel", "internal/route/pick", "internal/route/queue", "internal/route/decision", "internal/route/eligible", "internal/route/learned", "internal/route/predict", "internal/route/programs", "internal/route/request", "internal/route/score", "internal/route/serving"},
 	"internal/route/decision": {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/cost"},

@@ -30,6 +30,13 @@ const (
 	PartStore   PartKind = "kv_store"
 )
 
+// Plural returns the word for several parts of the kind, for people.
+func (k PartKind) Plural() string {
+	return map[PartKind]string{
+		PartRouter: "routers", PartControl: "control planes", PartPlanner: "planners", PartStore: "agents with KV stores",
+	}[k]
+}
+
 // PartKinds lists the kinds of parts.
 var PartKinds = []PartKind{PartRouter, PartControl, PartPlanner, PartStore}
 

@@ -195,27 +195,25 @@ func checkAbsent(o *observation) (found []Finding) {
 	return append(found, absentParts(o)...)
 }
 
-// partNames are the parts in sentences, and the commands that start them, by the label of the metric.
-var partNames = map[string][2]string{
-	string(bus.PartRouter):  {"routers", "stator extproc"},
-	string(bus.PartControl): {"control planes", "stator xds"},
-	string(bus.PartPlanner): {"planners", "stator planner"},
-	string(bus.PartStore):   {"agents with KV stores", "stator agent"},
+// partCommands start the parts.
+var partCommands = map[bus.PartKind]string{
+	bus.PartRouter: "stator extproc", bus.PartControl: "stator xds", bus.PartPlanner: "stator planner", bus.PartStore: "stator agent",
 }
 
 // absentParts compares the parts that the configuration expects with those that the router sees on the bus.
 func absentParts(o *observation) (found []Finding) {
 	for _, s := range o.router.metricsNow {
 		part := s.Labels["part"]
-		name, known := partNames[part]
+		kind := bus.PartKind(part)
+		command, known := partCommands[kind]
 		there := o.router.metricsNow.Sum("stator_cluster_present_parts", "part", part)
 		if s.Name != "stator_cluster_expected_parts" || !known || there >= s.Value {
 			continue
 		}
 		found = append(found, Finding{
-			Subject: "the cluster", What: fmt.Sprintf("%g of %g %s are there", there, s.Value, name[0]),
+			Subject: "the cluster", What: fmt.Sprintf("%g of %g %s are there", there, s.Value, kind.Plural()),
 			Why: "the next one that fails may have no other to take its place",
-			Remedy: "start " + name[1] +
+			Remedy: "start " + command +
 				", or look at its log for why it has lost the bus; /readyz of the router names those that it sees",
 		})
 	}

@@ -27,11 +27,6 @@ func expectedParts(x *config.Expected) map[bus.PartKind]int {
 	return parts
 }
 
-// partWords are the plurals of kinds of parts, for people.
-var partWords = map[bus.PartKind]string{
-	bus.PartRouter: "routers", bus.PartControl: "control planes", bus.PartPlanner: "planners", bus.PartStore: "agents with KV stores",
-}
-
 // absentParts returns an error that names the kinds of parts of which there are fewer than expected, and those that are there; nil if
 // there is none. A router that has just started does not know all of them yet, and one without a bus never does.
 // A part is named by its machine, and a store by its node.
@@ -45,7 +40,7 @@ func (r *Router) absentParts() error {
 			if len(there) > 0 {
 				list = ": " + strings.Join(there, ", ")
 			}
-			errs = append(errs, fmt.Errorf("%d of %d %s are there%s", len(there), want[kind], partWords[kind], list))
+			errs = append(errs, fmt.Errorf("%d of %d %s are there%s", len(there), want[kind], kind.Plural(), list))
 		}
 	}
 	return errors.Join(errs...)

@@ -7,7 +7,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -150,22 +149,16 @@ func (o *options) play(ctx context.Context, policy string, seed uint64) (r resul
 	return readResult(filepath.Join(folder, "profile_export_aiperf.json"))
 }
 
-// configuration returns the configuration of a gateway. A policy may have a cost function behind a slash, and its scale behind an @.
+// configuration returns the configuration of a gateway with a policy: see process.Router.
 func (o *options) configuration(policy string) string {
-	name, rest, _ := strings.Cut(policy, "/")
-	costName, scale, scaled := strings.Cut(rest, "@")
-	weights := "{}"
-	if scaled {
-		weights = "{prefillLoadScale: " + scale + "}"
-	}
 	return fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
 kind: Stator
 models:
 - name: sim
   path: "builtin:sim"
-  router: {policy: %s, cost: %s, weights: %s}
+  router: %s
   launch: [{engine: sim, count: %d, args: {engineSpeedup: %g, maxNumSeqs: %d, blocks: %d}}]
-`, name, cmp.Or(costName, "delay"), weights, o.engines, o.speed, o.slots, o.blocks)
+`, process.Router(policy), o.engines, o.speed, o.slots, o.blocks)
 }
 
 // readResult reads AIPerf's report. A request that has failed is an error.

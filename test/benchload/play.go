@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -87,22 +86,16 @@ func play(ctx context.Context, o *options, policy string, l load, bodies [][]byt
 	return r, err
 }
 
-// configuration returns the configuration of a gateway. A policy may have a cost function behind a slash, and its scale behind an @.
+// configuration returns the configuration of a gateway with a policy: see process.Router.
 func configuration(o *options, policy string) string {
-	name, rest, _ := strings.Cut(policy, "/")
-	costName, scale, scaled := strings.Cut(rest, "@")
-	weights := "{}"
-	if scaled {
-		weights = "{prefillLoadScale: " + scale + "}"
-	}
 	return fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
 kind: Stator
 models:
 - name: sim
   path: "builtin:sim"
-  router: {policy: %s, cost: %s, weights: %s}
+  router: %s
   launch: [{engine: sim, count: %d, args: {engineSpeedup: %g, maxNumSeqs: %d, streamInterval: %d}}]
-`, name, cmp.Or(costName, "delay"), weights, engines, o.speed, slots, o.interval)
+`, process.Router(policy), engines, o.speed, slots, o.interval)
 }
 
 // readCPU returns CPU times: of the gateway, its engines and this program, and of the machine without processes of a lower priority.

@@ -3,13 +3,11 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -94,22 +92,15 @@ func (r *result) addAnswer(a streams.Answer, err error) {
 type fleet struct{ *process.Gateway }
 
 func start(ctx context.Context, o options, policy string) (*fleet, error) {
-	name, cost, _ := strings.Cut(policy, "/")
-	cost, scale, scaled := strings.Cut(cost, "@")
-	weights := "{}"
-	if scaled {
-		weights = "{prefillLoadScale: " + scale + "}"
-	}
-
 	configuration := fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
 kind: Stator
 models:
 - name: sim
   path: "builtin:sim"
   blockSize: %d
-  router: {policy: %s, cost: %s, weights: %s}
+  router: %s
   launch: [{engine: sim, count: %d, args: {blocks: %d, engineSpeedup: %g, tokenScale: %d, maxNumBatchedTokens: %d}}]
-`, playBlock, name, cmp.Or(cost, "delay"), weights, o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale)
+`, playBlock, process.Router(policy), o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale)
 	g, err := process.StartGateway(ctx, process.GatewayConfig{
 		Stator: o.stator, Envoy: o.envoy, LogLevel: "warn", Configuration: configuration,
 	})

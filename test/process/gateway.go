@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/stator-project/stator/test/loopback"
@@ -30,6 +31,18 @@ type GatewayConfig struct {
 	Patience time.Duration
 	// Ready returns nil when the gateway, which serves, is ready in every other way; nil is at once.
 	Ready func(ctx context.Context, g *Gateway) error
+}
+
+// Router returns the value of the configuration's key router for a policy. It may have a cost function behind a slash, and the function's
+// scale of prefill load behind an @: kv/dynamo@16.
+func Router(policy string) string {
+	name, rest, _ := strings.Cut(policy, "/")
+	cost, scale, scaled := strings.Cut(rest, "@")
+	weights := "{}"
+	if scaled {
+		weights = "{prefillLoadScale: " + scale + "}"
+	}
+	return fmt.Sprintf("{policy: %s, cost: %s, weights: %s}", name, cmp.Or(cost, "delay"), weights)
 }
 
 // Gateway is a running `stator up` on loopback. Create it with [StartGateway]. Envoy and engines are processes under it.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
@@ -18,18 +19,15 @@ type Source struct {
 	Member []string
 }
 
-// The places that are as well vLLM's: an engine that knows sessions reads them there.
-const (
-	engineHeader = "x-session-id"
-	engineMember = "session_id"
-)
+// engineMember is the member in which vLLM reads a session, beside envoynames.HeaderSession.
+const engineMember = "session_id"
 
 // Defaults returns the default list, in the form that [Parse] reads. The headers come first, because Envoy reads them without a router.
 //
 // "user" is not among them. Many programs send one constant for all their users, and the requests of one session go to one worker.
 func Defaults() []string {
 	return []string{
-		"header:" + engineHeader,                                                       // OpenCode, vLLM
+		"header:" + envoynames.HeaderSession,                                           // OpenCode, vLLM
 		"header:x-dynamo-session-id",                                                   // clients of Dynamo
 		"header:x-claude-code-session-id",                                              // Claude Code
 		"header:session-id",                                                            // Codex
@@ -109,7 +107,7 @@ func (n *Name) IsKnownToEngine(list []Source) bool {
 		return true
 	}
 	s := &list[n.At]
-	return s.Header == engineHeader || len(s.Member) == 1 && s.Member[0] == engineMember
+	return s.Header == envoynames.HeaderSession || len(s.Member) == 1 && s.Member[0] == engineMember
 }
 
 // textAt returns the string at a path inside a value; empty for none.

@@ -160,19 +160,25 @@ class Comparison:
         print(f"{name}: {len(requests)} requests, {refused} refused, {self.failed - before} differ", flush=True)
 
 
-def main():
+def common_arguments():
+    """Returns a parser of the arguments that all comparisons have."""
     p = argparse.ArgumentParser()
     p.add_argument("--vllm", required=True, help="vLLM's program")
     p.add_argument("--stator", required=True, help="our program")
     p.add_argument("--vocabularies", type=pathlib.Path, required=True, help="folder of NAME/tokenizer.json")
     p.add_argument("--names", default="qwen3,llama3_1", help="vocabularies to compare with")
-    p.add_argument("--templates", type=pathlib.Path, help="folder of further templates")
-    p.add_argument("--requests", type=int, default=300)
-    p.add_argument("--bad", type=int, default=100, help="requests with something wrong, besides")
     p.add_argument("--seed", type=int, default=secrets.randbits(32))
     p.add_argument("--shown", type=int, default=20, help="differences to show")
     p.add_argument("--width", type=int, default=1500, help="characters of a request to show")
     p.add_argument("--start", type=int, default=600, help="seconds that vLLM may take to start")
+    return p
+
+
+def main():
+    p = common_arguments()
+    p.add_argument("--templates", type=pathlib.Path, help="folder of further templates")
+    p.add_argument("--requests", type=int, default=300)
+    p.add_argument("--bad", type=int, default=100, help="requests with something wrong, besides")
     args = p.parse_args()
     print(f"seed {args.seed}", flush=True)
     maker = Requests(random.Random(args.seed))

@@ -4,20 +4,18 @@ It works as compare.py does, with vLLM's /v1/messages/render and /v1/responses/r
 for each vocabulary and template. A request that stator does not read must be rare, and is counted; ids that stator has must be vLLM's.
 """
 
-import argparse
 import collections
 import concurrent.futures
 import gzip
 import json
 import pathlib
 import random
-import secrets
 import sys
 import tempfile
 import unicodedata
 
 from agents import Agents
-from compare import HERE, Comparison, VLLM, model, ours
+from compare import HERE, Comparison, VLLM, common_arguments, model, ours
 
 APIS = ("messages", "responses")
 PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
@@ -68,18 +66,10 @@ class Agreement(Comparison):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--vllm", required=True, help="vLLM's program")
-    p.add_argument("--stator", required=True, help="our program")
-    p.add_argument("--vocabularies", type=pathlib.Path, required=True, help="folder of NAME/tokenizer.json")
-    p.add_argument("--names", default="qwen3,llama3_1", help="vocabularies to compare with")
+    p = common_arguments()
     p.add_argument("--templates", default="own,everything,parts,macro", help="templates, by name; own is the vocabulary's")
     p.add_argument("--requests", type=int, default=300, help="of each API, for each vocabulary and template")
-    p.add_argument("--seed", type=int, default=secrets.randbits(32))
-    p.add_argument("--shown", type=int, default=20, help="differences to show")
-    p.add_argument("--width", type=int, default=1500, help="characters of a request to show")
     p.add_argument("--refusals", action="store_true", help="show requests that are refused or not read")
-    p.add_argument("--start", type=int, default=600, help="seconds that vLLM may take to start")
     args = p.parse_args()
     print(f"seed {args.seed}", flush=True)
     agreement = Agreement(args)
