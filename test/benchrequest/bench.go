@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -199,13 +200,27 @@ func (b *bench) startDuplex() error {
 // clientKey is the API key that all clients send. Only the front door reads it.
 const clientKey = "key-of-benchrequest"
 
-// startFrontDoor starts a router and an Envoy with keys, tenants, limits, both access logs and tokens of answers, if that is asked for.
+// clientTenant is the tenant that all clients name. Only the set-up with tenants reads it.
+const clientTenant = "red"
+
+// startFrontDoor starts two routers with an Envoy each, if that is asked for: one has tenants by a header, as behind a proxy of an
+// operator, and one has keys, tenants, limits, both access logs and tokens of answers.
 func (b *bench) startFrontDoor() error {
 	if !b.frontDoor {
 		return nil
 	}
+	trusted, err := loopback.Address()
+	if err != nil {
+		return err
+	}
+	tenants := b.four()
+	tenants.gateway = fmt.Sprintf(", trustedListen: %q, tenantHeader: x-tenant", trusted)
+	if err := b.startRouter("tenants", b.stator, tenantsColdName, tenantsWarmName, tenants); err != nil {
+		return err
+	}
+
 	keys := filepath.Join(b.dir, "keys.yaml")
-	if err := os.WriteFile(keys, []byte("- {tenant: red, key: "+clientKey+"}\n"), 0o600); err != nil {
+	if err := os.WriteFile(keys, []byte("- {tenant: "+clientTenant+", key: "+clientKey+"}\n"), 0o600); err != nil {
 		return err
 	}
 	p := b.four()
@@ -226,7 +241,8 @@ type router struct {
 
 // setup returns the set-up of a router and an Envoy that asks it.
 func (r *router) setup(name string, envoy int) *setup {
-	s := &setup{name: name, gateway: r.cfg.Gateway.Listen, envoy: envoy, extproc: r.pid, admin: r.admin, pool: r.pool}
+	gateway := cmp.Or(r.cfg.Gateway.TrustedListen, r.cfg.Gateway.Listen)
+	s := &setup{name: name, gateway: gateway, envoy: envoy, extproc: r.pid, admin: r.admin, pool: r.pool}
 	s.witness = ourWitness{r.admin}
 	if r.pool.prefills != nil {
 		s.witness = legsWitness{ourWitness{r.admin}}

@@ -87,8 +87,8 @@ func (c *clients) sendAll(ctx context.Context, n int, appendBody func(dst []byte
 // send sends the body and reads the answer, which must be a worker's.
 func (s *stream) send(host string) error {
 	s.head = fmt.Appendf(s.head[:0], "POST /v1/chat/completions HTTP/1.1\r\nhost: %s\r\ncontent-type: application/json\r\n"+
-		"accept: application/json\r\nauthorization: Bearer "+clientKey+"\r\nuser-agent: benchrequest\r\ncontent-length: %d\r\n\r\n", host,
-		len(s.body))
+		"accept: application/json\r\nauthorization: Bearer "+clientKey+"\r\nx-tenant: "+clientTenant+"\r\nuser-agent: benchrequest\r\n"+
+		"content-length: %d\r\n\r\n", host, len(s.body))
 	began := time.Now()
 	if err := s.conn.SetDeadline(began.Add(time.Minute)); err != nil {
 		return err

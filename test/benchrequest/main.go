@@ -6,7 +6,8 @@
 //	ours, cold     stator extproc; nothing is shared between requests
 //	ours, warm     stator extproc; the next turn of a conversation whose last turn was seen
 //	before, …      the same two of an older program, which --before names
-//	front door     ours with keys, limits, access logs and tokens of answers, with --front-door
+//	tenants        ours with tenants by a header, whose prompts have a salt each, with --front-door
+//	front door     ours with keys, the same tenants, limits, access logs and tokens of answers, with --front-door
 //	…, duplex      ours, cold, with Envoy's filter in mode FULL_DUPLEX_STREAMED, with --duplex
 //	one leg, …     ours with one worker, cold and warm, with --legs
 //	two legs, …    the same with a prefill worker, which computes every prompt, before a decode worker, with --legs

@@ -51,15 +51,15 @@ func TestSmoke(t *testing.T) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Rows) != 10 || len(r.Cells) != 10 {
-		t.Fatalf("%d rows of %d cells: want 10 of 10", len(r.Rows), len(r.Cells))
+	if len(r.Rows) != 12 || len(r.Cells) != 12 {
+		t.Fatalf("%d rows of %d cells: want 12 of 12", len(r.Rows), len(r.Cells))
 	}
 	for _, x := range r.Rows {
 		if x.Envoy <= 0 || x.Rate <= 0 || x.P50 <= 0 || x.P99 < x.P50 {
 			t.Errorf("implausible: %+v", x)
 		}
 		switch reused := x.Reused; x.Setup {
-		case coldName, doorColdName, oneColdName, twoColdName:
+		case coldName, tenantsColdName, doorColdName, oneColdName, twoColdName:
 			if reused != 0 {
 				t.Errorf("cold requests share %g of their blocks", reused)
 			}
@@ -67,7 +67,7 @@ func TestSmoke(t *testing.T) {
 			if reused < 0.8 || reused > 0.95 {
 				t.Errorf("%s: requests share %g of their blocks", x.Setup, reused)
 			}
-		case warmName, doorWarmName:
+		case warmName, tenantsWarmName, doorWarmName:
 			// Nine tenths at most. Workers answer at once and the router, which gets no signal of it, rather
 			// has a short prompt computed again than wait for a rank.
 			if reused < 0.35 || reused > 0.95 {

@@ -19,6 +19,9 @@ const (
 
 	duplexName = "ours, cold, FULL_DUPLEX_STREAMED"
 
+	tenantsColdName = "tenants, cold"
+	tenantsWarmName = "tenants, warm"
+
 	doorColdName = "front door, cold"
 	doorWarmName = "front door, warm"
 

@@ -88,8 +88,8 @@ func (r *report) finish() {
 	}
 
 	order := []string{
-		plainName, emptyName, beforeColdName, coldName, doorColdName, duplexName, beforeWarmName, warmName,
-		doorWarmName,
+		plainName, emptyName, beforeColdName, coldName, tenantsColdName, doorColdName, duplexName, beforeWarmName, warmName,
+		tenantsWarmName, doorWarmName,
 		oneColdName, beforeTwoColdName, twoColdName, oneWarmName, beforeTwoWarmName, twoWarmName,
 	}
 	slices.SortStableFunc(keys, func(a, b cell) int {
