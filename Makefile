@@ -186,6 +186,14 @@ test-legs: $(ENVOY_STAMP) ## cancel each leg of split requests 40 times: how soo
 test-first-day: $(ENVOY_STAMP) ## play docs/first-day.md under load, with a real Prometheus if there is one (2 min)
 	go test ./test/scenario -run '^TestFirstDay$$' -count 1 -v -timeout 20m | grep 'were complete\|Prometheus\|^ok\|FAIL'
 
+.PHONY: test-envoys
+test-envoys: $(ENVOY_STAMP) ## kill one of two Envoys on one port 20 times under 40 streams: how long are clients refused? (2 min)
+	go test ./test/scenario -run '^TestSecondEnvoyServes$$' -count 1 -v -timeout 20m -args -envoys.kills 20 | grep 'kills under\|^ok\|FAIL'
+
+.PHONY: chaos
+chaos: $(ENVOY_STAMP) build ## break each part of a cluster under load: what do clients see? (15 min; ARGS="--seed 7 --minutes 10": a random order)
+	go run ./test/chaos $(ARGS)
+
 .PHONY: test-hosts
 test-hosts: build ## cut a host of a cluster off 20 times: how soon are all caches exact again? (4 min; ARGS="-hosts.cut 30s")
 	go test ./test/scenario -run '^TestHosts$$' -count 1 -v -timeout 60m -args -hosts.cuts 20 -hosts.cut 10s $(ARGS)

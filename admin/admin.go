@@ -67,8 +67,8 @@ type Sources struct {
 	OnBus  bool
 	// Config returns the state of the configuration file.
 	Config func() configfile.Status
-	// EnvoyMetrics returns the metrics of the Envoy of this process, as text.
-	EnvoyMetrics func(ctx context.Context) (string, error)
+	// EnvoyMetrics returns the metrics of an Envoy of this process, as text. They are numbered from 0 on.
+	EnvoyMetrics func(ctx context.Context, number int) (string, error)
 	// KV are the stores of KV blocks of this node; empty if no model has one.
 	KV []KVStore
 }
@@ -115,7 +115,7 @@ func Pages() []Page {
 	return []Page{
 		{pathMetrics, "metrics in the format of Prometheus; see metrics.md", false},
 		{pathEngines, "the metrics of the agent's engines, with the labels worker and model", false},
-		{pathEnvoy, "the metrics of the Envoy that this process runs", false},
+		{pathEnvoy, "the metrics of the Envoy that this process runs; ?envoy=1 of the second one", false},
 		{pathTargets, "the engines of the fleet, for Prometheus' http_sd_configs", true},
 		{pathHealth, "200 while the process runs", false},
 		{pathReady, "200 while the process serves requests, with its faults if it is degraded, and otherwise 503 with the reason", false},

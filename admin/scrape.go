@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -49,7 +50,12 @@ func (s Sources) addScrapes(p *pages) {
 		p.addPage(pathEnvoy, func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout)
 			defer cancel()
-			text, err := s.EnvoyMetrics(ctx)
+			number, err := strconv.Atoi(cmp.Or(r.URL.Query().Get("envoy"), "0"))
+			if err != nil {
+				http.Error(w, "envoy must be the number of an Envoy, from 0 on", http.StatusBadRequest)
+				return
+			}
+			text, err := s.EnvoyMetrics(ctx, number)
 			if err != nil {
 				http.Error(w, err.Error(), http.StatusBadGateway)
 				return

@@ -83,7 +83,7 @@ func TestTargets(t *testing.T) {
 // TestMetricsOfEnvoy: the page is Envoy's own, or 502 while Envoy does not answer.
 func TestMetricsOfEnvoy(t *testing.T) {
 	for want, err := range map[int]error{http.StatusOK: nil, http.StatusBadGateway: errors.New("envoy does not run")} {
-		status, text := readPage(t, admin.Sources{EnvoyMetrics: func(context.Context) (string, error) { return "envoy_x 1\n", err }}, "/metrics/envoy")
+		status, text := readPage(t, admin.Sources{EnvoyMetrics: func(context.Context, int) (string, error) { return "envoy_x 1\n", err }}, "/metrics/envoy")
 		if status != want || err == nil && text != "envoy_x 1\n" {
 			t.Errorf("status %d, %q, want %d", status, text, want)
 		}

@@ -27,18 +27,20 @@ type SupervisorConfig struct {
 //	event                       effect
 //	Envoy ends, was ready       it is started again after a pause
 //	Envoy ends, was not ready   the same; the third such end in a row makes Run return an error
-//	Stop                        Envoy gets no new requests, finishes those in flight, and ends
+//	Restart                     Envoy gets no new requests, finishes the ones in flight, and ends; it is started again after a pause
+//	Stop                        the same, and it is not started again
 //
 // All methods are safe for concurrent use.
 type Supervisor struct {
 	cfg SupervisorConfig
 
 	mu       sync.Mutex
-	proc     *Process  // guarded by mu; nil while none runs
-	stopping bool      // guarded by mu; no process is started any more
-	started  time.Time // guarded by mu; of proc
-	ready    time.Time // guarded by mu; when proc was ready; zero before that
-	cancel   func()    // guarded by mu; ends the restarts
+	proc     *Process      // guarded by mu; nil while none runs
+	gone     chan struct{} // guarded by mu; closed when proc has ended
+	stopping bool          // guarded by mu; no process is started any more
+	started  time.Time     // guarded by mu; of proc
+	ready    time.Time     // guarded by mu; when proc was ready; zero before that
+	cancel   func()        // guarded by mu; ends the restarts
 }
 
 // maxFailures is the number of times in a row that Envoy may end before it is ready: the first failure may come
@@ -117,6 +119,7 @@ func (s *Supervisor) start() (*Process, error) {
 	}
 
 	s.proc = p
+	s.gone = make(chan struct{})
 	s.started = time.Now()
 	s.ready = time.Time{}
 	return p, nil
@@ -140,6 +143,7 @@ func (s *Supervisor) ended() (ready time.Duration) {
 	}
 
 	s.proc = nil
+	close(s.gone)
 	s.ready = time.Time{}
 	return ready
 }
@@ -203,6 +207,23 @@ func (s *Supervisor) Stop() {
 		return
 	}
 
+	s.drain(p)
+}
+
+// Restart drains the running Envoy for the drain time at most, and ends it. It returns when that process is gone; Run starts another one.
+func (s *Supervisor) Restart() {
+	s.mu.Lock()
+	p, gone := s.proc, s.gone
+	s.mu.Unlock()
+	if p == nil {
+		return
+	}
+	s.drain(p)
+	<-gone
+}
+
+// drain drains a process and ends it.
+func (s *Supervisor) drain(p *Process) {
 	// Draining ends early when the user asks a second time to stop: then Hard ends.
 	ctx, cancel := context.WithTimeout(s.cfg.Hard, s.cfg.DrainTime)
 	defer cancel()

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,8 +29,11 @@ import (
 	"github.com/stator-project/stator/xds"
 )
 
-// nodeID is the node id of the Envoy that stator up runs, and the default of stator envoy bootstrap.
-const nodeID = "gateway-0"
+// nodePrefix and a number from 0 on are the node ids of the Envoys that stator up runs. nodeID is the default of stator envoy bootstrap.
+const (
+	nodePrefix = "gateway-"
+	nodeID     = nodePrefix + "0"
+)
 
 func runUp(ctx context.Context, env environment, args []string) error {
 	o, err := readUpFlags(env, args)
@@ -82,7 +84,7 @@ type up struct {
 	agent    *workeragent.Agent
 	stores   []*node.Node        // of KV blocks
 	found    *announce.Announcer // of the stores
-	envoy    *envoy.Supervisor
+	envoys   envoys
 
 	// The listeners are opened before the parts that serve them, so that an address in use is found first.
 	admin *adminPort
@@ -161,21 +163,7 @@ func (u *up) prepare(ctx context.Context) error {
 		return err
 	}
 
-	boot, err := xds.Bootstrap(xds.BootstrapSettings{
-		NodeID: nodeID, Admin: u.socket("envoy"), XDS: u.socket("xds"),
-		MaxConnections: u.cfg.Gateway.MaxConnections, PressureFile: envoy.PressureFile(u.dir), MaxHeapBytes: u.cfg.Gateway.MaxHeapBytes,
-	})
-	if err != nil {
-		return err
-	}
-	u.envoy = envoy.NewSupervisor(envoy.SupervisorConfig{
-		Config: envoy.Config{Path: path, Bootstrap: boot, Dir: u.dir, Concurrency: u.flags.concurrency,
-			MaxConnections: u.cfg.Gateway.MaxConnections, Log: u.log, Out: u.env.out},
-		DrainTime: u.flags.drain, Hard: u.env.hard,
-		// An Envoy that has ended sends no more access-log entries, so its bookings end here.
-		Ended: func() { u.router.Routes().EndBefore(nodeID, time.Now()) },
-	})
-	return nil
+	return u.makeEnvoys(path)
 }
 
 func (u *up) socket(name string) string { return "unix://" + filepath.Join(u.dir, name+".sock") }
@@ -265,13 +253,14 @@ func (u *up) runParts(ctx context.Context) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var g run.Group
-	g.Add(func() error { return u.envoy.Run(base) }, func(error) { u.console.stopping(u.env.hard); u.envoy.Stop() })
+	g.Add(func() error { return u.envoys.run(base) }, func(error) { u.console.stopping(u.env.hard); u.envoys.stop() })
 	part := func(f func(context.Context) error) {
 		ctx, stop := context.WithCancel(base)
 		g.Add(func() error { return f(ctx) }, func(error) { stop() })
 	}
 
 	part(func(inner context.Context) error { return u.announce(ctx, inner) })
+	part(u.replaceOnSignal)
 	part(func(ctx context.Context) error {
 		return u.router.Run(ctx, extproc.RunConfig{Listen: func() (net.Listener, error) { return u.extprocLn, nil }, Bus: u.bus})
 	})
@@ -305,13 +294,18 @@ func (u *up) sources() admin.Sources {
 		Metrics: u.reg, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(), Plan: u.planner.Current,
 		Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises, Envoys: u.router.Envoys,
 		Drains: u.router.Drains(), OnBus: true, Config: u.configStatus(), Engines: u.engines, Agent: u.agent.Status,
-		EnvoyMetrics: u.envoy.Metrics, KV: kvSources(u.stores), XDS: u.control.server.Status,
-		Degraded: func() error { return errors.Join(u.bus.Err(), u.router.Degraded(), u.followed.Degraded()) },
+		EnvoyMetrics: u.envoys.metrics, KV: kvSources(u.stores), XDS: u.control.server.Status,
+		Degraded: func() error {
+			return errors.Join(u.bus.Err(), u.router.Degraded(), u.followed.Degraded(), u.envoys.missing())
+		},
 		Ready: func() error {
 			if err := u.router.ReadyModels(); err != nil {
 				return err
 			}
-			_, err := u.envoyReady()
+			n, _, err := u.envoys.ready(u.cfg.Models)
+			if n > 0 {
+				return nil
+			}
 			return err
 		},
 	}

@@ -28,7 +28,7 @@ once.`
 
 type upFlags struct {
 	file, engine, http, admin, model, modelDir, envoy, policy, decisions string
-	workers, prefill, decode, concurrency                                int
+	workers, prefill, decode, concurrency, envoys                        int
 	drain                                                                time.Duration
 	doors                                                                listen.Doors // of the admin port
 	log                                                                  *cli.LogFlags
@@ -51,6 +51,7 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	addDecisionLogFlag(f, &o.decisions)
 	f.StringVar(&o.envoy, "envoy", "", "`path` of Envoy (default: the one in .venv)")
 	f.IntVar(&o.concurrency, "envoy-concurrency", 0, "Envoy's worker threads (default: one per core)")
+	f.IntVar(&o.envoys, "envoys", 1, "number of Envoys, which share the gateway's port: of two, one serves while the other is away")
 	f.DurationVar(&o.drain, "drain-time", 10*time.Second, "how long to wait for running requests when stopping")
 	o.doors.AddFlags(f.FlagSet, "the admin port")
 	o.log = cli.AddLogFlags(f)
@@ -59,6 +60,9 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 		return nil, err
 	}
 	f.Visit(func(g *flag.Flag) { o.set[g.Name] = true })
+	if o.envoys < 1 || o.envoys > maxEnvoys {
+		return nil, f.UsageError("--envoys is %d: it must be 1 to %d", o.envoys, maxEnvoys)
+	}
 	if o.set["workers"] && o.workers < 1 {
 		return nil, f.UsageError("--workers is %d: it must be at least 1", o.workers)
 	}

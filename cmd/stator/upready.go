@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/xds"
 )
 
 // announce prints when each part is ready, and then requests to try. It returns when the user stops the
@@ -50,18 +49,10 @@ func (u *up) await(ctx context.Context, part string, done func() (string, error)
 	}
 }
 
-// envoyReady returns an error until Envoy serves and has a healthy worker of every model.
+// envoyReady returns an error until all Envoys serve and have a healthy worker of every model.
 func (u *up) envoyReady() (string, error) {
-	text, err := u.envoy.Ready()
-	if err != nil {
-		return "", err
-	}
-	for _, m := range u.cfg.Models {
-		if n := u.envoy.HealthyMembers(xds.PoolName(m.Name)); n == 0 {
-			return "", fmt.Errorf("it has no worker of model %s yet", m.Name)
-		}
-	}
-	return text, nil
+	_, text, err := u.envoys.ready(u.cfg.Models)
+	return text, err
 }
 
 // loading describes the first engine that is not ready: how far it has loaded, or why it has failed. It is empty if

@@ -107,17 +107,21 @@ func LastLines(path string) string {
 func Await(ctx context.Context, patience time.Duration, ok func(ctx context.Context) error) error {
 	bounded, stop := context.WithTimeout(ctx, patience)
 	defer stop()
+	var last error
 	for {
 		err := ok(bounded)
 		if err == nil {
 			return nil
+		}
+		if bounded.Err() == nil || last == nil { // an error of the end of the patience would hide the reason
+			last = err
 		}
 		select {
 		case <-bounded.Done():
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			return fmt.Errorf("not within %v: %w", patience, err)
+			return fmt.Errorf("not within %v: %w", patience, last)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// fault is something that happens to a part. do returns when it is over.
+type fault struct {
+	name string
+	do   func(ctx context.Context, c *cluster) error
+}
+
+// play plays a fault. An error is one of the harness: a part cannot be found or started.
+func (c *cluster) play(ctx context.Context, f fault) error {
+	if err := f.do(ctx, c); err != nil {
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	return nil
+}
+
+// faults returns all faults. A part of several is chosen at random.
+func faults() (list []fault) {
+	kinds := []struct {
+		name string
+		n    int
+	}{{"router", routers}, {"xds", planes}, {"planner", planners}, {"bus", 1}, {"agent", nodes}, {"line", lines}, {"envoy", envoys}}
+	for _, k := range kinds {
+		list = append(list, fault{"kill " + k.name, func(_ context.Context, c *cluster) error { return c.kill(c.pick(k.name, k.n)) }})
+		for _, d := range []time.Duration{5 * time.Second, 30 * time.Second} {
+			list = append(list, fault{fmt.Sprint("stop ", k.name, " for ", d), func(ctx context.Context, c *cluster) error {
+				return freeze(ctx, c.parts[c.pick(k.name, k.n)].PID(), d)
+			}})
+		}
+	}
+
+	list = append(list,
+		fault{"kill engine", func(_ context.Context, c *cluster) error {
+			pid, err := c.enginePID(c.random(nodes), c.random(enginesPerNode))
+			if err != nil || pid == 0 {
+				return err
+			}
+			return syscall.Kill(pid, syscall.SIGKILL)
+		}},
+		fault{"stop engine for 5s", func(ctx context.Context, c *cluster) error {
+			pid, err := c.enginePID(c.random(nodes), c.random(enginesPerNode))
+			if err != nil || pid == 0 {
+				return err
+			}
+			return freeze(ctx, pid, 5*time.Second)
+		}},
+		fault{"restart router", func(_ context.Context, c *cluster) error {
+			name := c.pick("router", routers)
+			c.parts[name].Stop()
+			return c.begin(name)
+		}},
+	)
+
+	for _, f := range busFaults {
+		list = append(list, fault{"bus " + f.name, func(ctx context.Context, c *cluster) error {
+			b := c.bus[c.random(routers)]
+			b.set(f)
+			defer b.set(busFault{})
+			return sleep(ctx, 5*time.Second)
+		}})
+	}
+	for _, m := range misbehaviours {
+		list = append(list, fault{"line " + m.name, func(ctx context.Context, c *cluster) error {
+			l := c.lines[c.random(lines)]
+			l.set(m)
+			defer l.set(misbehaviour{})
+			return sleep(ctx, 5*time.Second)
+		}})
+	}
+	return list
+}
+
+// pick returns the name of one of n parts of a kind.
+func (c *cluster) pick(kind string, n int) string {
+	if n == 1 {
+		return kind
+	}
+	return fmt.Sprint(kind, " ", c.random(n))
+}
+
+// kill kills a part, and starts it again after a second.
+func (c *cluster) kill(name string) error {
+	p := c.parts[name]
+	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
+		return err
+	}
+	p.Stop()
+	time.Sleep(time.Second)
+	return c.begin(name)
+}
+
+// freeze stops a process for a time.
+func freeze(ctx context.Context, pid int, d time.Duration) error {
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	err := sleep(ctx, d)
+	if more := syscall.Kill(pid, syscall.SIGCONT); err == nil {
+		err = more
+	}
+	return err
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// misbehaviour changes the answers of a line's engine. Probes of health and metrics pass unchanged: an engine that does not answer them
+// is dead, which another fault plays.
+type misbehaviour struct {
+	name string
+	// answer is what each request with a body gets, and hold keeps the connection open after it.
+	answer []byte
+	hold   bool
+	// resets cuts each answer off after a random number of bytes.
+	resets bool
+}
+
+// misbehaviours are what broken engines do.
+var misbehaviours = []misbehaviour{
+	{name: "hangs", hold: true},
+	{name: "resets at random bytes", resets: true},
+	{name: "answers garbage", answer: []byte("\x00\x01\x02 this is no HTTP\r\n\r\n")},
+	{name: "lies in content-length", answer: []byte("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100000\r\n\r\n" +
+		"data: {}\n\n")},
+	{name: "sends headers of 1 MB", answer: append(bytes.Repeat([]byte("x-long: "+strings.Repeat("a", 1000)+"\r\n"), 1000), "\r\n"...)},
+	{name: "closes early", answer: []byte("")},
+	{name: "answers 500", answer: []byte("HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n")},
+}
+
+func init() {
+	// The lines of the headers need a status before them.
+	for i := range misbehaviours {
+		if bytes.HasPrefix(misbehaviours[i].answer, []byte("x-long")) {
+			misbehaviours[i].answer = append([]byte("HTTP/1.1 200 OK\r\n"), misbehaviours[i].answer...)
+		}
+	}
+}
+
+// line is the way to an engine: it passes bytes in both directions.
+type line struct {
+	engine string
+	ln     net.Listener
+	all    sync.WaitGroup
+
+	mu    sync.Mutex
+	now   misbehaviour // guarded by mu
+	rng   *rand.Rand   // guarded by mu
+	conns []net.Conn   // guarded by mu
+	held  []net.Conn   // guarded by mu; those that wait for an answer that does not come
+}
+
+func newLine(address, engine string, seed uint64) (*line, error) {
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	l := &line{engine: engine, ln: ln, rng: rand.New(rand.NewPCG(seed, 2))}
+	l.all.Go(func() { accept(ln, &l.all, l.pass) })
+	return l, nil
+}
+
+func (l *line) address() string { return l.ln.Addr().String() }
+
+// set changes the behaviour for new connections. At the end of a misbehaviour the connections without an answer end.
+func (l *line) set(m misbehaviour) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now = m
+	if m.name == "" {
+		closeAll(&l.held)
+	}
+}
+
+func (l *line) close() {
+	_ = l.ln.Close()
+	l.mu.Lock()
+	closeAll(&l.conns)
+	l.mu.Unlock()
+	l.all.Wait()
+}
+
+// keep remembers a connection, so that it can be ended.
+func keep(mu *sync.Mutex, list *[]net.Conn, more ...net.Conn) {
+	mu.Lock()
+	defer mu.Unlock()
+	*list = append(*list, more...)
+}
+
+func closeAll(list *[]net.Conn) {
+	for _, c := range *list {
+		_ = c.Close()
+	}
+	*list = nil
+}
+
+// accept gives each connection to a function, until the listener ends.
+func accept(ln net.Listener, all *sync.WaitGroup, pass func(net.Conn)) {
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		all.Go(func() {
+			defer func() { _ = conn.Close() }()
+			pass(conn)
+		})
+	}
+}
+
+// pass serves one connection.
+func (l *line) pass(client net.Conn) {
+	keep(&l.mu, &l.conns, client)
+	in := bufio.NewReader(client)
+	first, err := in.Peek(4)
+	if err != nil {
+		return
+	}
+	l.mu.Lock()
+	m := l.now
+	after := int64(1 + l.rng.IntN(8000))
+	l.mu.Unlock()
+	if string(first) == "GET " {
+		m = misbehaviour{}
+	}
+	if m.name != "" && !m.resets {
+		_ = client.SetReadDeadline(time.Now().Add(time.Second))
+		_, _ = io.Copy(io.Discard, in)
+		_, _ = client.Write(m.answer)
+		if m.hold {
+			keep(&l.mu, &l.held, client)
+			_ = client.SetReadDeadline(time.Time{})
+			_, _ = io.Copy(io.Discard, client)
+		}
+		return
+	}
+
+	engine, err := net.Dial("tcp", l.engine)
+	if err != nil {
+		return
+	}
+	defer func() { _ = engine.Close() }()
+	keep(&l.mu, &l.conns, engine)
+	l.all.Go(func() {
+		_, _ = io.Copy(engine, in)
+		_ = engine.Close()
+	})
+	if !m.resets {
+		_, _ = io.Copy(client, engine)
+		return
+	}
+	_, _ = io.CopyN(client, engine, after)
+	if tcp, ok := client.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+}
+
+// busFault is a fault of the messages that a router receives.
+type busFault struct {
+	name string
+	// lost, twice and late are shares of the messages.
+	lost, twice, late float64
+	// cut ends the connection, and refuses further ones.
+	cut bool
+}
+
+var busFaults = []busFault{
+	{name: "loses messages", lost: 0.1},
+	{name: "repeats messages", twice: 0.1},
+	{name: "delays messages", late: 0.1},
+	{name: "cuts a router off", cut: true},
+	{name: "loses, repeats and delays messages", lost: 0.1, twice: 0.1, late: 0.05},
+}
+
+// busBar is the way from a router to the bus.
+type busBar struct {
+	server string
+	ln     net.Listener
+	all    sync.WaitGroup
+
+	mu    sync.Mutex
+	now   busFault   // guarded by mu
+	rng   *rand.Rand // guarded by mu
+	conns []net.Conn // guarded by mu
+}
+
+func newBusBar(server string, seed uint64) (*busBar, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	b := &busBar{server: server, ln: ln, rng: rand.New(rand.NewPCG(seed, 3))}
+	b.all.Go(func() { accept(ln, &b.all, b.pass) })
+	return b, nil
+}
+
+func (b *busBar) url() string { return "nats://" + b.ln.Addr().String() }
+
+func (b *busBar) set(f busFault) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.now = f
+	if f.cut {
+		closeAll(&b.conns)
+	}
+}
+
+func (b *busBar) close() {
+	_ = b.ln.Close()
+	b.mu.Lock()
+	closeAll(&b.conns)
+	b.mu.Unlock()
+	b.all.Wait()
+}
+
+// pass serves one connection of the router.
+func (b *busBar) pass(client net.Conn) {
+	b.mu.Lock()
+	cut := b.now.cut
+	b.mu.Unlock()
+	if cut {
+		return
+	}
+	server, err := net.Dial("tcp", b.server)
+	if err != nil {
+		return
+	}
+	defer func() { _ = server.Close() }()
+	keep(&b.mu, &b.conns, client, server)
+	b.all.Go(func() {
+		_, _ = io.Copy(server, client)
+		_ = server.Close()
+	})
+
+	from := bufio.NewReader(server)
+	var waiting []byte
+	for {
+		frame, message, err := readFrame(from)
+		if err != nil {
+			return
+		}
+		out := frame
+		if message {
+			times, late := b.choose()
+			out = bytes.Repeat(frame, times)
+			if late {
+				waiting = append(waiting, out...)
+				continue
+			}
+		}
+		if _, err := client.Write(append(out, waiting...)); err != nil {
+			return
+		}
+		waiting = nil
+	}
+}
+
+// choose returns how often a message is passed on, and whether only after the next one.
+func (b *busBar) choose() (times int, late bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch x := b.rng.Float64(); {
+	case x < b.now.lost:
+		return 0, false
+	case x < b.now.lost+b.now.twice:
+		return 2, false
+	default:
+		return 1, x > 1-b.now.late
+	}
+}
+
+// readFrame reads a line of NATS' protocol, and the payload after it if it begins a message.
+func readFrame(from *bufio.Reader) (frame []byte, message bool, err error) {
+	frame, err = from.ReadBytes('\n')
+	if err != nil {
+		return nil, false, err
+	}
+	words := strings.Fields(string(frame))
+	if len(words) < 4 || words[0] != "MSG" && words[0] != "HMSG" {
+		return frame, false, nil
+	}
+	n, err := strconv.Atoi(words[len(words)-1])
+	if err != nil {
+		return nil, false, err
+	}
+	payload := make([]byte, n+2)
+	if _, err := io.ReadFull(from, payload); err != nil {
+		return nil, false, err
+	}
+	return append(frame, payload...), true, nil
+}
