@@ -56,7 +56,7 @@ func (b *Bus) CreateBuckets(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, name := range []string{scaleBucket, planBucket, assignBucket} {
+	for _, name := range []string{scaleBucket, planBucket, assignBucket, spentBucket} {
 		if _, err := b.bucket(ctx, name, 0); err != nil {
 			return err
 		}

@@ -60,6 +60,8 @@ var (
 
 	sampleKVStores = KVStores{Node: "n", Stores: []KVStore{{Model: "m", Address: "10.0.0.1:7600"}, {Model: "o", Address: "n.example:1"}}}
 
+	sampleSpent = Spent{Day: 20786, Month: 24321, Tokens: map[string][2]int64{"": {1, 2}, "red": {1 << 60, 0}}}
+
 	sampleAssignment = Assignment{
 		Term: 7, Node: "n", Run: []string{"n.a"}, Busy: []string{"n.b"}, Free: []string{"n.c"}, Drain: time.Minute,
 	}
@@ -84,6 +86,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add(encode(assignmentMessage(&sampleAssignment)))
 	f.Add(encode(kvStoresMessage(&sampleKVStores)))
 	f.Add(encode(drainsMessage(sampleDrains)))
+	f.Add(encode(spentMessage(&sampleSpent)))
 	f.Add([]byte{1, 0x9f})
 
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -97,6 +100,7 @@ func FuzzMessages(f *testing.F) {
 		checkSlots(t, data)
 		checkKVStores(t, data)
 		checkDrains(t, data)
+		checkSpent(t, data)
 		checkEvents(t, data)
 	})
 }
@@ -184,6 +188,17 @@ func checkDrains(t *testing.T, data []byte) {
 	again, err := decodeDrains(&busv1.Drains{}, encode(drainsMessage(list)), time.Now())
 	if err != nil || !reflect.DeepEqual(again, list) {
 		t.Fatalf("drains %+v became %+v, %v", list, again, err)
+	}
+}
+
+func checkSpent(t *testing.T, data []byte) {
+	s, err := decodeSpent(&busv1.Spent{}, data)
+	if err != nil {
+		return
+	}
+	again, err := decodeSpent(&busv1.Spent{}, encode(spentMessage(&s)))
+	if err != nil || !reflect.DeepEqual(again, s) {
+		t.Fatalf("used tokens %+v became %+v, %v", s, again, err)
 	}
 }
 

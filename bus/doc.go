@@ -6,7 +6,8 @@
 // events, load and bookings are plain messages. They may be lost; their sequence numbers show it. Ends of requests are plain
 // messages too: a booking whose end is lost ends when its engine is empty. The plan is the entry of a second bucket, and the
 // lease of the leading planner the entry of a third: a plan of an earlier leader is refused. A fourth bucket has the scale that
-// another program than Stator should carry out, in JSON. In two more, agents publish the engines that they can run, their slots,
+// another program than Stator should carry out, in JSON. A fifth has the tokens that tenants have used of their budgets: all routers
+// write it, by compare-and-set. In two more, agents publish the engines that they can run, their slots,
 // and the planner which of them should. Where nodes fetch each other's KV blocks is in plain messages, which are repeated as
 // leases are, because agents both write and read it. All storage is memory, because every value on the bus can be written again
 // by the process that made it. [Embed] runs a server in this process, and [Connect] joins one.
@@ -72,6 +73,10 @@
 //	a node has 512 leases          further ones are refused and counted, until some of them have gone
 //	a term is an hour ahead of
 //	    the reader's clock         the plan or assignment is refused, and the next leader may replace it
+//	two routers add used tokens
+//	    at once                    one of them reads the sums again, and adds to these
+//	the sums of used tokens are
+//	    lost or unreadable         the next router writes the sums that it knows
 //	a request names a subject
 //	    that is none for answers   it is dropped and counted: the agent may write to its leases, but not to a subject of a router's choice
 //	a message of a newer release   unknown fields are skipped and counted

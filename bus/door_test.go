@@ -222,6 +222,8 @@ func TestAgentIsConfinedToItsNode(t *testing.T) {
 		"watch a's assignment":    send("$JS.API.CONSUMER.CREATE.KV_stator-test-assign.c.$KV.stator-test-assign.a", []byte("{}")),
 		"watch all assignments":   send("$JS.API.CONSUMER.CREATE.KV_stator-test-assign.c", []byte("{}")),
 		"watch slots":             send("$JS.API.CONSUMER.CREATE.KV_stator-test-slots.c.$KV.stator-test-slots.b", []byte("{}")),
+		"write used tokens":       send("$KV.stator-test-budgets.spent", []byte("x")),
+		"read used tokens":        send("$JS.API.STREAM.MSG.GET.KV_stator-test-budgets", []byte(`{"last_by_subj":"$KV.stator-test-budgets.spent"}`)),
 		"publish a plan":          send("$KV.stator-test-plan.current", []byte("x")),
 		"delete a bucket":         send("$JS.API.STREAM.DELETE."+stream, nil),
 		"empty a bucket":          send("$JS.API.STREAM.PURGE."+stream, nil),
@@ -403,6 +405,18 @@ func TestRolesCanDoTheirWork(t *testing.T) {
 		return other.HoldKVStores(ctx, func() bus.KVStores { return storeOf("b", "10.0.0.2:7600") }, nil)
 	})
 	watchStores(t, agent).waitFor(t, "map[b:[{m 10.0.0.2:7600}]]")
+	for day := range int64(2) {
+		err := router.UpdateSpent(t.Context(), func(there bus.Spent) (bus.Spent, bool) {
+			return bus.Spent{Day: there.Day + 1}, there.Day == day
+		}, func(s bus.Spent) {
+			if s.Day != day+1 {
+				t.Errorf("day %d was stored in place of day %d", s.Day, day+1)
+			}
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
 	if w, _, err := l.join("scaler", "password-of-s").Wanted(t.Context()); err != nil || w.Decision != 1 {
 		t.Error(w, err)
 	}

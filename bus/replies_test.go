@@ -83,7 +83,7 @@ func tryReplies(t *testing.T, connect func(user string) *attacker, admin *attack
 	const cable = "stator.v1.test."
 	targets := []string{
 		"$KV.stator-test-workers.b.w", "$KV.stator-test-plan.current", "$KV.stator-test-leader.planner", "$KV.stator-test-assign.b",
-		"$KV.stator-test-slots.b", "$KV.stator-test-scale.wanted", "$KV.stator-test-scale.done", cable + "kv.b", cable + "load.b.w",
+		"$KV.stator-test-slots.b", "$KV.stator-test-scale.wanted", "$KV.stator-test-scale.done", "$KV.stator-test-budgets.spent", cable + "kv.b", cable + "load.b.w",
 		cable + "kvstore.b", cable + "answer.b.x", cable + "rpc.b.w.7.replay", cable + "book.x", cable + "ends.x", cable + "gone",
 		cable + "demand.x", "_INBOX.agent-b.x", "_INBOX.other.x", "$JS.API.STREAM.DELETE.KV_stator-test-workers",
 	}

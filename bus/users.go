@@ -145,10 +145,12 @@ func (u *User) Permissions(cluster string) Permissions {
 			Subscribe: []string{s.message("rpc", u.Node, ">"), s.message("kvstore", "*"), inbox},
 		}
 	case RoleRouter:
+		// It has no consumer on the bucket that it writes.
 		return Permissions{
 			Publish: append([]string{
 				s.message("book", "*"), s.message("demand", "*"), s.message("ends", "*"), s.message("gone"), s.message("rpc", ">"),
 				s.message("drains"), s.message("here", string(PartRouter)),
+				s.key(spentBucket, spentKey), s.info(spentBucket), s.getEntry(spentBucket),
 			}, s.watch()...),
 			Subscribe: []string{s.message("kv", "*"), s.message("load", ">"), s.message("book", "*"), s.message("ends", "*"),
 				s.message("gone"), s.message("drains"), s.message("answer", "*", "*"), s.message("here", ">"), inbox},

@@ -31,6 +31,10 @@ func TestValuesOutOfRange(t *testing.T) {
 	worker := func(m *busv1.Worker) error { _, err := decodeWorker(&busv1.Worker{}, encode(m)); return err }
 	load := func(m *busv1.Load) error { _, err := decodeLoad(&busv1.Load{}, encode(m)); return err }
 	plan := func(m *busv1.Plan) error { _, err := decodePlan(&busv1.Plan{}, encode(m)); return err }
+	spent := func(tenants ...*busv1.TenantSpent) error {
+		_, err := decodeSpent(&busv1.Spent{}, encode(&busv1.Spent{Tenants: tenants}))
+		return err
+	}
 	snapshot := func(m *busv1.SnapshotReply) error { _, _, err := readSnapshot(m); return err }
 
 	for want, err := range map[string]error{
@@ -59,6 +63,11 @@ func TestValuesOutOfRange(t *testing.T) {
 			_, err := decodeGone(&busv1.Gone{}, encode(goneMessage(&Gone{Ago: -1})))
 			return err
 		}(),
+
+		`tenant "a" has used 1152921504606846977 and 0 tokens: sums are at most 1152921504606846976`: spent(
+			&busv1.TenantSpent{Tenant: "a", DayTokens: 1<<60 + 1}),
+		`tenant "a" is there twice, longer than 128 bytes, or no UTF-8`:    spent(&busv1.TenantSpent{Tenant: "a"}, &busv1.TenantSpent{Tenant: "a"}),
+		`tenant "\xff" is there twice, longer than 128 bytes, or no UTF-8`: spent(&busv1.TenantSpent{Tenant: "\xff"}),
 
 		"a snapshot without an id": snapshot(editedSnapshot(func(m *busv1.SnapshotReply) { m.Snapshot.Id = 0 })),
 		"a dump of 1073741825 bytes: it must have at most 1073741824": snapshot(editedSnapshot(func(m *busv1.SnapshotReply) {

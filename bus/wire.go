@@ -41,6 +41,7 @@ const (
 	kindKVStores kind = "kv_stores"
 	kindDrains   kind = "drains"
 	kindHere     kind = "here"
+	kindSpent    kind = "spent"
 
 	kindAssignment kind = "assignment"
 )

@@ -11,6 +11,7 @@
 //	bus: load                -                 route (bookings, speeds), drift
 //	engines' load            sockets           the same, for workers without an agent
 //	bus: bookings            route/peers       fleet (loads that other replicas have booked)
+//	bus: used tokens         quota             exchange (budgets of tenants), and back to the bus
 //	bus: KV events           cachesync         feed, index
 //	engines' sockets         sockets           feed, index
 //	engines' health          discovery         fleet (states of workers without an agent)

@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/extproc/stream"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/grpcserve"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/sessionid"
 )
 
@@ -63,7 +64,7 @@ func (r *Router) newDoors(cfg Config) {
 	d.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
 		Prefills: prefill.New(prefill.Config{Router: r.routes, Log: cfg.Log, Metrics: cfg.Metrics, Engines: cfg.Engines}),
 		Router:   r.routes, Started: time.Now(), Feedback: feedback, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
-		TenantKey: cfg.TenantKey, Shadow: cfg.Shadow, Routers: func() int { return 1 + r.peers.Live() },
+		TenantKey: cfg.TenantKey, Shadow: cfg.Shadow, Quotas: r.quotas, Routers: r.routers,
 	})
 	d.relay = relay.New(relay.Config{Requests: d.requests, Log: cfg.Log, Metrics: cfg.Metrics, Engines: cfg.Engines})
 	d.stream = stream.NewServer(d.requests, cfg.Log, cfg.Metrics)
@@ -129,16 +130,16 @@ func requestSettings(settings *config.Config) exchange.Settings {
 	}
 }
 
-// limitsOf returns what tenants may send. A tenant that the configuration names has its own limits alone.
+// limitsOf returns what tenants may send. A tenant that the configuration names has its own limits alone. Names are as decisions keep them.
 func limitsOf(l *config.Limits) quota.Settings {
 	s := quota.Settings{Own: map[string]quota.Limits{}, All: quota.Limits{
 		RequestsPerMinute: l.RequestsPerMinute, PromptTokensPerMinute: l.PromptTokensPerMinute,
-		AnswerTokensPerMinute: l.AnswerTokensPerMinute,
+		AnswerTokensPerMinute: l.AnswerTokensPerMinute, TokensPerDay: l.TokensPerDay, TokensPerMonth: l.TokensPerMonth,
 	}}
 	for _, t := range l.Tenants {
-		s.Own[t.Name] = quota.Limits{
+		s.Own[decision.Label(t.Name)] = quota.Limits{
 			RequestsPerMinute: t.RequestsPerMinute, PromptTokensPerMinute: t.PromptTokensPerMinute,
-			AnswerTokensPerMinute: t.AnswerTokensPerMinute,
+			AnswerTokensPerMinute: t.AnswerTokensPerMinute, TokensPerDay: t.TokensPerDay, TokensPerMonth: t.TokensPerMonth,
 		}
 	}
 	return s

@@ -175,6 +175,7 @@ func (r *Router) followBus(ctx context.Context, b *bus.Bus) {
 	r.subscribe(&all, "events", func() error { return r.caches.Run(ctx, b) })
 	all.Go(func() { r.followReplicas(ctx, b) })
 	all.Go(func() { r.publishDemand(ctx, b) })
+	all.Go(func() { r.followBudgets(ctx, b) })
 	all.Go(func() { r.pruneDrift(ctx) })
 	all.Wait()
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/stator-project/stator/extproc/answers"
 	"github.com/stator-project/stator/extproc/cachesync"
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/extproc/sockets"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/decisionlog"
@@ -78,7 +79,9 @@ type Router struct {
 	lines     *answers.Lines // nil for none
 	// answers are the metrics by model, worker and tenant.
 	answers *answers.Metrics
-	listens atomic.Bool // for Envoys
+	quotas  *quota.Table // of tenants
+	sharing sync.Mutex   // held while the sums of quotas are shared
+	listens atomic.Bool  // for Envoys
 
 	// bus is nil without a bus, and before Run. Requests can end before Run, and then have nothing to publish.
 	bus atomic.Pointer[bus.Bus]
@@ -92,7 +95,7 @@ func New(cfg Config) (*Router, error) {
 	settings := cfg.Settings
 	r := &Router{
 		state: &state{log: cfg.Log}, replica: newReplica(), lists: make(chan []fleet.Worker, 1), demand: newDemand(),
-		answers: answers.New(cfg.Metrics), indexes: indexes{slots: make(chan struct{}, takenAtOnce)},
+		answers: answers.New(cfg.Metrics), quotas: quota.New(), indexes: indexes{slots: make(chan struct{}, takenAtOnce)},
 	}
 	if cfg.LogRequests {
 		r.lines = &answers.Lines{Log: cfg.Log}
@@ -126,7 +129,8 @@ func New(cfg Config) (*Router, error) {
 	// These collectors read the parts when they are scraped, so they are registered last.
 	cfg.Metrics.MustRegister(
 		&collector{r.routes, r.feed, r.index, r.memory, r.Coverage}, NewDriftCollector(r.drift), peersCollector{r.peers},
-		expectedCollector{r}, NewPartsCollector(r.parts.Names, func() map[bus.PartKind]int { return r.expected.Load().parts }),
+		expectedCollector{r}, NewBudgetCollector(r.budgets),
+		NewPartsCollector(r.parts.Names, func() map[bus.PartKind]int { return r.expected.Load().parts }),
 	)
 	return r, nil
 }
@@ -309,6 +313,9 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	followers.Go(func() { r.models.follow(ctx) })
 	followers.Go(func() { r.models.followHub(ctx) })
 	followers.Go(func() { r.loads.loadAdapters(ctx) })
+	if cfg.Bus == nil && r.limits().HasBudgets() {
+		r.log.Info("without a bus, the budgets of tenants are counted in the memory of this router alone, and at 0 again when it restarts")
+	}
 	if link := cmp.Or(cfg.Bus, cfg.Peers); link != nil {
 		r.bus.Store(link)
 		r.ends.join()
@@ -346,6 +353,10 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 		return err
 	}
 	r.listens.Store(true)
+	if cfg.Bus != nil {
+		// The last answers end while the server drains.
+		defer func() { _ = r.shareBudgets(context.Background(), cfg.Bus) }()
+	}
 	return grpcserve.Run(ctx, r.doors.grpc, r.doors.endings.Listener(r.doors.accessLog.Listener(ln)), func(ctx context.Context) error {
 		return r.runBesideServer(ctx, &cfg)
 	})

@@ -1605,6 +1605,128 @@ func (x *Here) GetGone() bool {
 	return false
 }
 
+// Spent are the tokens that tenants have used of their budgets.
+type Spent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Day           int64                  `protobuf:"varint,1,opt,name=day" json:"day,omitempty"`     // since 1970
+	Month         int64                  `protobuf:"varint,2,opt,name=month" json:"month,omitempty"` // since the year 0
+	Tenants       []*TenantSpent         `protobuf:"bytes,3,rep,name=tenants" json:"tenants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Spent) Reset() {
+	*x = Spent{}
+	mi := &file_bus_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Spent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Spent) ProtoMessage() {}
+
+func (x *Spent) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Spent.ProtoReflect.Descriptor instead.
+func (*Spent) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Spent) GetDay() int64 {
+	if x != nil {
+		return x.Day
+	}
+	return 0
+}
+
+func (x *Spent) GetMonth() int64 {
+	if x != nil {
+		return x.Month
+	}
+	return 0
+}
+
+func (x *Spent) GetTenants() []*TenantSpent {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+// TenantSpent is the part of one tenant.
+type TenantSpent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant" json:"tenant,omitempty"`
+	DayTokens     uint64                 `protobuf:"varint,2,opt,name=day_tokens,json=dayTokens" json:"day_tokens,omitempty"`
+	MonthTokens   uint64                 `protobuf:"varint,3,opt,name=month_tokens,json=monthTokens" json:"month_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantSpent) Reset() {
+	*x = TenantSpent{}
+	mi := &file_bus_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantSpent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantSpent) ProtoMessage() {}
+
+func (x *TenantSpent) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantSpent.ProtoReflect.Descriptor instead.
+func (*TenantSpent) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *TenantSpent) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *TenantSpent) GetDayTokens() uint64 {
+	if x != nil {
+		return x.DayTokens
+	}
+	return 0
+}
+
+func (x *TenantSpent) GetMonthTokens() uint64 {
+	if x != nil {
+		return x.MonthTokens
+	}
+	return 0
+}
+
 var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
@@ -1733,7 +1855,16 @@ const file_bus_proto_rawDesc = "" +
 	"\x04Here\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04gone\x18\x03 \x01(\bR\x04goneB3Z*github.com/stator-project/stator/bus/busv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x04gone\x18\x03 \x01(\bR\x04gone\"e\n" +
+	"\x05Spent\x12\x10\n" +
+	"\x03day\x18\x01 \x01(\x03R\x03day\x12\x14\n" +
+	"\x05month\x18\x02 \x01(\x03R\x05month\x124\n" +
+	"\atenants\x18\x03 \x03(\v2\x1a.stator.bus.v1.TenantSpentR\atenants\"g\n" +
+	"\vTenantSpent\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1d\n" +
+	"\n" +
+	"day_tokens\x18\x02 \x01(\x04R\tdayTokens\x12!\n" +
+	"\fmonth_tokens\x18\x03 \x01(\x04R\vmonthTokensB3Z*github.com/stator-project/stator/bus/busv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_bus_proto_rawDescOnce sync.Once
@@ -1747,7 +1878,7 @@ func file_bus_proto_rawDescGZIP() []byte {
 	return file_bus_proto_rawDescData
 }
 
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_bus_proto_goTypes = []any{
 	(*Worker)(nil),          // 0: stator.bus.v1.Worker
 	(*ReplayRequest)(nil),   // 1: stator.bus.v1.ReplayRequest
@@ -1771,10 +1902,12 @@ var file_bus_proto_goTypes = []any{
 	(*Drains)(nil),          // 19: stator.bus.v1.Drains
 	(*Drain)(nil),           // 20: stator.bus.v1.Drain
 	(*Here)(nil),            // 21: stator.bus.v1.Here
-	(*Batch)(nil),           // 22: stator.bus.v1.Batch
+	(*Spent)(nil),           // 22: stator.bus.v1.Spent
+	(*TenantSpent)(nil),     // 23: stator.bus.v1.TenantSpent
+	(*Batch)(nil),           // 24: stator.bus.v1.Batch
 }
 var file_bus_proto_depIdxs = []int32{
-	22, // 0: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
+	24, // 0: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
 	3,  // 1: stator.bus.v1.ReplayReply.position:type_name -> stator.bus.v1.Position
 	6,  // 2: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
 	9,  // 3: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
@@ -1783,11 +1916,12 @@ var file_bus_proto_depIdxs = []int32{
 	15, // 6: stator.bus.v1.Slots.slots:type_name -> stator.bus.v1.Slot
 	18, // 7: stator.bus.v1.KVStores.stores:type_name -> stator.bus.v1.KVStore
 	20, // 8: stator.bus.v1.Drains.drains:type_name -> stator.bus.v1.Drain
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	23, // 9: stator.bus.v1.Spent.tenants:type_name -> stator.bus.v1.TenantSpent
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }
@@ -1802,7 +1936,7 @@ func file_bus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -20,6 +20,7 @@ import (
 	"github.com/stator-project/stator/discovery/kubernetes"
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
@@ -94,6 +95,9 @@ func metricParts(t *testing.T) []metricPart {
 		func(bus.PartKind, time.Time) ([]string, bool) { return nil, true },
 		func() map[bus.PartKind]int { return expected },
 	))
+	router.MustRegister(extproc.NewBudgetCollector(func() ([]quota.Usage, int64) {
+		return []quota.Usage{{Tenant: "red", Period: quota.Day}, {Tenant: "red", Period: quota.Month}}, 0
+	}))
 	router.MustRegister(accesslog.NewEnvoyCollector(func() []accesslog.Envoy { return []accesslog.Envoy{{Name: "edge"}} }))
 	xds.NewServer(xdsSettings(cfg, []string{"127.0.0.1:9002"}), members, log, control)
 	probeNone(t, router)

@@ -24,14 +24,16 @@ const (
 	outcomeCancelled = "cancelled"
 	outcomePanic     = "panic"
 	outcomeUnread    = "unread"
-	outcomeLimited   = "rate_limit_exceeded" // which clients of OpenAI know as the code of the error
+	// Clients of OpenAI know these two as codes of errors.
+	outcomeLimited = "rate_limit_exceeded"
+	outcomeSpent   = "insufficient_quota"
 )
 
 // Outcomes are the possible outcomes of a request. The set is closed, because they are label values.
 func Outcomes() []string {
 	list := []string{
 		outcomePicked, outcomeCancelled, "local", "method", "unknown_path", "body_too_large", "content_encoding", "overloaded",
-		"protocol_error", outcomePanic, outcomeUnread, outcomeLimited,
+		"protocol_error", outcomePanic, outcomeUnread, outcomeLimited, outcomeSpent,
 	}
 	for _, r := range decision.Reasons() {
 		list = append(list, string(r))

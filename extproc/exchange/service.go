@@ -94,6 +94,8 @@ type Config struct {
 	Clock Clock
 	// Relay is the ip:port of the relay, as Envoys reach it; empty for none.
 	Relay string
+	// Quotas counts what tenants have sent; nil is a new table.
+	Quotas *quota.Table
 	// Routers returns the number of routers that decide, this one included; nil is this one alone.
 	Routers func() int
 	// Shadow means that the requests are copies, and that no one awaits their decisions: see [route.Config].
@@ -111,7 +113,10 @@ type Config struct {
 func New(set Settings, cfg Config) *Service {
 	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started,
 		relay: cfg.Relay, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, clock: cfg.Clock, shadow: cfg.Shadow,
-		quotas: quota.New(), routers: cfg.Routers}
+		quotas: cfg.Quotas, routers: cfg.Routers}
+	if s.quotas == nil {
+		s.quotas = quota.New()
+	}
 	if s.routers == nil {
 		s.routers = func() int { return 1 }
 	}

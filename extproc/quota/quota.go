@@ -1,4 +1,4 @@
-// Package quota bounds how many requests and tokens each tenant may have a minute: of prompts, and of answers.
+// Package quota bounds how many requests and tokens each tenant may have a minute, and how many tokens a day and a month.
 //
 // A tenant has a bucket for each limit, as large as the limit, and each is filled evenly within a minute. A request takes one from the
 // first at its headers, and is refused if there is none. The tokens of its prompt are known after its decision, and those of its answer
@@ -17,6 +17,11 @@
 //	  tokens
 //
 // With several routers each admits its share: what a request takes is multiplied by their number.
+//
+// # Budgets
+//
+// A budget of a day or a month, by UTC, is a sum of the tokens of prompts and answers. Routers share the sums: each adds its own tokens to
+// them every few seconds, by [Table.Merge]. A tenant is refused when its sum has reached its budget.
 //
 // # Concurrency
 //
@@ -38,7 +43,7 @@ const (
 	// maxTenants bounds the tenants whose buckets are not full. Beyond it an arbitrary one gets full buckets.
 	maxTenants = 65_536
 	// maxName bounds the bytes of a name. Tenants whose names begin with the same ones share buckets.
-	maxName = 256
+	maxName = 128
 	// maxDebt bounds how long a tenant waits for the tokens that it has sent.
 	maxDebt = 24 * time.Hour
 )
@@ -47,6 +52,8 @@ const (
 type Limits struct {
 	// RequestsPerMinute is at most MaxRequests. PromptTokensPerMinute and AnswerTokensPerMinute are at most MaxTokens.
 	RequestsPerMinute, PromptTokensPerMinute, AnswerTokensPerMinute int64
+	// TokensPerDay and TokensPerMonth are budgets, of at most MaxBudget.
+	TokensPerDay, TokensPerMonth int64
 }
 
 // Settings are the limits of all tenants.
@@ -75,6 +82,8 @@ const (
 	Nothing  Exceeded = ""
 	Requests Exceeded = "requests"
 	Tokens   Exceeded = "tokens"
+	Day      Exceeded = "day"   // the budget of a day
+	Month    Exceeded = "month" // the budget of a month
 )
 
 // Table has the buckets of all tenants. Create it with [New].
@@ -82,13 +91,16 @@ type Table struct {
 	mu      sync.Mutex
 	buckets map[string]*buckets // guarded by mu; at most maxTenants
 	swept   time.Time           // guarded by mu; when full buckets were last removed
+	ledger  ledger              // guarded by mu
 }
 
 // buckets are those of a tenant: the times at which they are full again.
 type buckets struct{ requests, prompts, answers time.Time }
 
-// New returns a table in which all buckets are full.
-func New() *Table { return &Table{buckets: map[string]*buckets{}} }
+// New returns a table in which all buckets are full, and no tenant has used tokens of its budget.
+func New() *Table {
+	return &Table{buckets: map[string]*buckets{}, ledger: ledger{used: map[string]*[periods]used{}}}
+}
 
 // Admit takes a request from the bucket of its tenant. It returns Nothing, or the limit that refuses the request, and the time after
 // which it is worth another attempt. routers is the number of routers that decide, at least 1.
@@ -101,6 +113,9 @@ func (t *Table) Admit(s *Settings, tenant string, routers int, now time.Time) (E
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if why, wait := t.ledger.exceeded(&limits, tenant, routers, now); why != Nothing {
+		return why, wait
+	}
 	b := t.of(tenant, now)
 	prompts := repaid(limits.PromptTokensPerMinute, b.prompts, routers, now)
 	answers := repaid(limits.AnswerTokensPerMinute, b.answers, routers, now)
@@ -128,24 +143,31 @@ func repaid(limit int64, full time.Time, routers int, now time.Time) time.Durati
 	return debt + take(limit, routers)
 }
 
-// ChargePrompt takes the tokens of a prompt from the bucket of its tenant.
+// ChargePrompt takes the tokens of a prompt from the bucket and the budgets of its tenant.
 func (t *Table) ChargePrompt(s *Settings, tenant string, tokens int64, routers int, now time.Time) {
-	t.charge(s.of(tenant).PromptTokensPerMinute, func(b *buckets) *time.Time { return &b.prompts }, tenant, tokens, routers, now)
+	limits := s.of(tenant)
+	t.charge(&limits, limits.PromptTokensPerMinute, func(b *buckets) *time.Time { return &b.prompts }, tenant, tokens, routers, now)
 }
 
-// ChargeAnswer takes the tokens of an answer from the bucket of its tenant.
+// ChargeAnswer takes the tokens of an answer from the bucket and the budgets of its tenant.
 func (t *Table) ChargeAnswer(s *Settings, tenant string, tokens int64, routers int, now time.Time) {
-	t.charge(s.of(tenant).AnswerTokensPerMinute, func(b *buckets) *time.Time { return &b.answers }, tenant, tokens, routers, now)
+	limits := s.of(tenant)
+	t.charge(&limits, limits.AnswerTokensPerMinute, func(b *buckets) *time.Time { return &b.answers }, tenant, tokens, routers, now)
 }
 
-// charge takes tokens from the bucket that which returns.
-func (t *Table) charge(limit int64, which func(*buckets) *time.Time, tenant string, tokens int64, routers int, now time.Time) {
+// charge takes tokens from the budgets, and from the bucket that which returns.
+func (t *Table) charge(of *Limits, limit int64, which func(*buckets) *time.Time, tenant string, tokens int64, routers int, now time.Time) {
 	tenant = tenant[:min(len(tenant), maxName)]
-	if limit == 0 || tokens <= 0 {
+	if tokens <= 0 || limit == 0 && of.budgets() == ([periods]int64{}) {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.ledger.add(of, tenant, tokens, now)
+	if limit == 0 {
+		return
+	}
+
 	full := which(t.of(tenant, now))
 	one := float64(time.Minute) / float64(limit) * float64(max(routers, 1)) // a nanosecond is too coarse for one of a billion
 	owed := float64(later(*full, now).Sub(now)) + float64(tokens)*one

@@ -42,6 +42,7 @@ stator_extproc_requests_total{outcome="busy"} 0
 stator_extproc_requests_total{outcome="cancelled"} 0
 stator_extproc_requests_total{outcome="content_encoding"} 0
 stator_extproc_requests_total{outcome="deadline"} 0
+stator_extproc_requests_total{outcome="insufficient_quota"} 0
 stator_extproc_requests_total{outcome="internal"} 0
 stator_extproc_requests_total{outcome="local"} 0
 stator_extproc_requests_total{outcome="method"} 0

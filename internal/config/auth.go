@@ -106,16 +106,19 @@ func CheckJWKS(data []byte) error {
 	return nil
 }
 
-// Greatest limits of a tenant a minute, as the routers that count have them.
+// Greatest limits of a tenant a minute, and its greatest budget in tokens, as the routers that count have them.
 const (
 	maxRequests = 100_000
 	maxTokens   = 1_000_000_000
+	maxBudget   = 1_000_000_000_000_000
 )
 
 // limits checks what tenants may send.
 func (v *validator) limits(g *Gateway) {
 	l := &g.Limits
-	all := append([]TenantLimits{{"", l.RequestsPerMinute, l.PromptTokensPerMinute, l.AnswerTokensPerMinute}}, l.Tenants...)
+	all := append([]TenantLimits{{
+		"", l.RequestsPerMinute, l.PromptTokensPerMinute, l.AnswerTokensPerMinute, l.TokensPerDay, l.TokensPerMonth,
+	}}, l.Tenants...)
 	seen, path := map[string]bool{}, "gateway.limits"
 	for i, t := range all {
 		if i > 0 {
@@ -127,7 +130,11 @@ func (v *validator) limits(g *Gateway) {
 		v.within(t.RequestsPerMinute, maxRequests, path+".requestsPerMinute")
 		v.within(t.PromptTokensPerMinute, maxTokens, path+".promptTokensPerMinute")
 		v.within(t.AnswerTokensPerMinute, maxTokens, path+".answerTokensPerMinute")
+		v.within(t.TokensPerDay, maxBudget, path+".tokensPerDay")
+		v.within(t.TokensPerMonth, maxBudget, path+".tokensPerMonth")
 		v.is(t.AnswerTokensPerMinute == 0 || g.AnswerTokens, path+".answerTokensPerMinute", "needs gateway.answerTokens: true")
+		v.is(t.TokensPerDay == 0 || g.AnswerTokens, path+".tokensPerDay", "needs gateway.answerTokens: true")
+		v.is(t.TokensPerMonth == 0 || g.AnswerTokens, path+".tokensPerMonth", "needs gateway.answerTokens: true")
 	}
 	v.is(g.TenantHeader != "" || len(all) == 1 && all[0] == (TenantLimits{}), "gateway.limits",
 		"has no effect until gateway.auth or gateway.tenantHeader is set")

@@ -219,8 +219,8 @@ type Issuer struct {
 	TenantClaim string `yaml:"tenantClaim"`
 }
 
-// Limits bound what each tenant may send a minute. A request beyond them gets 429, and the time to wait in retry-after. Routers count, not
-// Envoys: with several routers each admits its share.
+// Limits bound what each tenant may send a minute, and the tokens that it may use a day and a month. A request beyond them gets 429, and
+// the time to wait in retry-after. Routers count, not Envoys: with several routers each admits its share of a minute's limits.
 type Limits struct {
 	// RequestsPerMinute bounds the requests of a tenant, to 100000 at most. 0 is no bound. A tenant that was idle may send all of them at
 	// once.
@@ -231,6 +231,11 @@ type Limits struct {
 	// AnswerTokensPerMinute bounds the tokens in the answers to a tenant in the same way, to 1000000000 at most. 0 is no bound. It needs
 	// answerTokens.
 	AnswerTokensPerMinute int64 `yaml:"answerTokensPerMinute"`
+	// TokensPerDay is the budget of a tenant for a day of UTC: the tokens of its prompts and answers together, to 1000000000000000 at most.
+	// 0 is no bound. Routers share what has been used over the bus, and count alone without one. It needs answerTokens.
+	TokensPerDay int64 `yaml:"tokensPerDay"`
+	// TokensPerMonth is the same for a month of UTC.
+	TokensPerMonth int64 `yaml:"tokensPerMonth"`
 	// Tenants have limits of their own, in place of those above.
 	Tenants []TenantLimits `yaml:"tenants"`
 }
@@ -245,6 +250,10 @@ type TenantLimits struct {
 	PromptTokensPerMinute int64 `yaml:"promptTokensPerMinute"`
 	// AnswerTokensPerMinute is as in limits; 0 is no bound.
 	AnswerTokensPerMinute int64 `yaml:"answerTokensPerMinute"`
+	// TokensPerDay is as in limits; 0 is no bound.
+	TokensPerDay int64 `yaml:"tokensPerDay"`
+	// TokensPerMonth is as in limits; 0 is no bound.
+	TokensPerMonth int64 `yaml:"tokensPerMonth"`
 }
 
 // StdoutLog is the value of gateway.accessLog for the standard output of Envoy.

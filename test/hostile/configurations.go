@@ -54,7 +54,9 @@ func configurationCases() []testCase {
 		"roleHeader: x-role", "trustedRoles: [a]", "tenantHeader: Authorization", "passPaths: metrics", `passPaths: ["a"]`,
 		`passPaths: ["/a*b"]`, "tls: {certFile: a}", "tls: {keyFile: a}",
 		"tls: {clientCAFile: a}", "auth: {jwt: [{issuer: a}]}", "auth: {keysFile: [a]}",
-		"limits: {requestsPerMinute: 1}", "tenantHeader: x-t, limits: {requestsPerMinute: -1}", "corsOrigins: [a]", "accessLog: a",
+		"limits: {requestsPerMinute: 1}", "tenantHeader: x-t, limits: {requestsPerMinute: -1}",
+		"tenantHeader: x-t, limits: {tokensPerDay: 1}", "tenantHeader: x-t, answerTokens: true, limits: {tokensPerMonth: 1000000000000001}",
+		"corsOrigins: [a]", "accessLog: a",
 		"unknownKey: 1", "Listen: x", "listen: x, listen: y"} {
 		file("gateway: "+v, gateway(v), false)
 	}

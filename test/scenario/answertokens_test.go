@@ -73,7 +73,8 @@ func answersOfEngines() []spoken {
 }
 
 // TestAnswerTokens: Envoy reads the usage in answers, and changes and delays no byte of them. Each piece of an answer is sent when the client
-// has received the one before. The tokens are counted by model, worker and tenant, and with the limit that they exceed the tenant is refused.
+// has received the one before. The tokens are counted by model, worker and tenant, and with the limit or the budget that they exceed the tenant
+// is refused.
 func TestAnswerTokens(t *testing.T) {
 	t.Parallel()
 	now := make(chan spoken, 1)
@@ -110,9 +111,10 @@ gateway:
   auth: {keysFile: %q}
   answerTokens: true
   passPaths: [/v1/messages, /v1/responses]
-  limits: {tenants: [{name: blue, answerTokensPerMinute: 10}]}
+  limits: {tenants: [{name: blue, answerTokensPerMinute: 10}, {name: green, tokensPerDay: 5}]}
 models: [{name: sim, path: "builtin:sim", workers: [{name: w, address: %q, healthPath: none}]}]
-`, writeKeys(t, fmt.Sprintf("- {tenant: red, key: %s}\n- {tenant: blue, key: %s}\n", redKey, blueKey)), engine.Listener.Addr())))
+`, writeKeys(t, fmt.Sprintf("- {tenant: red, key: %s}\n- {tenant: blue, key: %s}\n- {tenant: green, key: %s}\n",
+		redKey, blueKey, nobodyKey)), engine.Listener.Addr())))
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -176,17 +178,25 @@ models: [{name: sim, path: "builtin:sim", workers: [{name: w, address: %q, healt
 	}
 
 	whole := answersOfEngines()[2]
-	now <- whole
-	if status := ask(&whole, blueKey); status != http.StatusOK {
-		t.Errorf("the first request of blue: %d", status)
-	}
-	eventually(t, "the answer is counted, and blue is refused", func() error {
-		ctx, cancel := context.WithTimeout(ctx, time.Second) // the engine does not answer one that is admitted
-		defer cancel()
-		r, err := g.send(ctx, http.MethodPost, whole.path, []byte(`{"model": "sim", "messages": []}`), "x-api-key", blueKey)
-		if err == nil && (r.status != http.StatusTooManyRequests || r.error.Type != "tokens") {
-			err = errors.New(r.body)
+	for _, tenant := range []struct{ key, refusal, code string }{
+		{blueKey, "tokens", "rate_limit_exceeded"}, {nobodyKey, "insufficient_quota", "insufficient_quota"},
+	} {
+		now <- whole
+		if status := ask(&whole, tenant.key); status != http.StatusOK {
+			t.Errorf("the first request with %s: %d", tenant.key, status)
 		}
-		return err
-	})
+		eventually(t, "the answer is counted, and its tenant is refused", func() error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second) // the engine does not answer one that is admitted
+			defer cancel()
+			r, err := g.send(ctx, http.MethodPost, whole.path, []byte(`{"model": "sim", "messages": []}`), "x-api-key", tenant.key)
+			if err == nil && (r.status != http.StatusTooManyRequests || r.error.Type != tenant.refusal || r.error.Code != tenant.code ||
+				r.header.Get("retry-after") == "") {
+				err = errors.New(r.body)
+			}
+			return err
+		})
+	}
+	if got := g.metric("stator_tenant_budget_used_tokens", `tenant="green"`, `period="day"`); got < 5 {
+		t.Errorf("green has used %g tokens of its budget", got)
+	}
 }
