@@ -435,7 +435,7 @@ check-generate: generate ## fail where generated files are not what is committed
 
 .PHONY: golden
 golden: ## rewrite golden files and generated docs; read the diff
-	go test . ./xds ./internal/config ./cmd/stator ./admin ./doctor -args -rewrite
+	go test . ./xds ./internal/config ./cmd/stator ./admin ./doctor ./test/endpoints -args -rewrite
 	go test ./extproc -run '^TestHealthByName$$' -args -rewrite
 
 .PHONY: golden-deploy
@@ -718,6 +718,12 @@ test-clients: build $(VENV_CLIENTS)/.clients $(NODE_CLIENTS)/.clients ## run doc
 .PHONY: test-vllm
 test-vllm: build $(WEED_STAMP) $(VENV_VLLM)/.connector $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/results/real-engines.md; installs 5.7 GB (40 minutes; ARGS="--only truth")
 	go run ./test/realengines --report docs/results/real-engines.md $(ARGS)
+
+.PHONY: test-endpoints
+test-endpoints: build $(VENV_VLLM)/.vllm $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf ## send a request for each endpoint to real vLLM and llama.cpp and to the simulator, and write the table of docs/endpoints.md; installs 5.3 GB (4 minutes)
+	go run ./test/realengines --only endpoints --endpoints docs/results/endpoints.json $(ARGS)
+	go test ./test/scenario -run '^TestEndpoints$$' -count 1 -args -endpoints.rewrite
+	go test ./test/endpoints -count 1 -args -rewrite
 
 VENV_DYNAMO    := .venv-dynamo
 DYNAMO_RUNTIME := 1.6.1

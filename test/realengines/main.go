@@ -7,6 +7,7 @@
 //	start      the same, one of them slow     an engine that is slow at first gets its share later
 //	clients    the same                       clients' libraries work, and paths that are not parsed
 //	models     the same, and one for vectors  requests for each of two models go to its engines
+//	endpoints  the same, and llama.cpp        every endpoint is exact, or goes by session or load for a reason
 //	failures   the same, one of them ended    a dead or frozen engine gets few requests
 //	load       two with eight slots           kv beside other policies in closed loops of `vllm bench serve`
 //	eviction   two with small caches          promises about caches that overflow are kept
@@ -52,6 +53,7 @@ var sections = []section{
 	{"start", largeCache, slowStartSection},
 	{"clients", largeCache, clientsSection},
 	{"models", largeCache, modelsSection},
+	{"endpoints", largeCache, endpointsSection},
 	{"failures", largeCache, failureSection},
 	{"load", 0, loadSection},
 	{"eviction", smallCache, evictionSection},
@@ -73,7 +75,7 @@ type bench struct {
 	vllm, stator, envoy, model, pages string
 	llamaPython, llamaModel           string
 	clientsPython, vectors            string
-	report                            string
+	report, endpoints                 string
 	seed                              uint64
 	rounds                            int      // of the section load
 	only                              []string // empty for all sections
@@ -98,6 +100,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&b.vectors, "vectors-model", ".oracle/realengines/tiny-vectors", "`folder` of the model that vectorsmodel.py makes")
 	f.StringVar(&b.pages, "pages", "docs", "`folder` of pages whose text prompts are made of")
 	f.StringVar(&b.report, "report", "", "write the report to `file`; with --only, replace these sections in it")
+	f.StringVar(&b.endpoints, "endpoints", "", "write the results of the section endpoints to `file`, in place of earlier ones")
 	f.Uint64Var(&b.seed, "seed", 11, "seed of the requests")
 	f.IntVar(&b.rounds, "rounds", 6, "rounds of the section load")
 	f.Func("only", "run these `sections` alone: "+names(), func(list string) error {
