@@ -88,9 +88,9 @@ const (
 )
 
 // toolsOf returns the tools variable for templates. An empty list of Messages is one for templates, too.
-func toolsOf(req *Request) (chattemplate.Value, error) {
+func (m *Model) toolsOf(req *Request) (chattemplate.Value, error) {
 	if req.Endpoint == Chat {
-		return toolsValue(req.Tools)
+		return toolsValue(req.Tools, m.rules)
 	}
 
 	list, err := decodeJSON("tools", req.Tools)

@@ -365,8 +365,9 @@ func isString(d *chattemplate.Dict, key string) bool {
 }
 
 // toolsValue returns the tools variable for templates, converted as vLLM converts it. Each tool has only the
-// members that vLLM supports, in vLLM's order. An absent description or absent parameters are None.
-func toolsValue(raw []byte) (chattemplate.Value, error) {
+// members that vLLM supports, in vLLM's order. An absent description or absent parameters are None. Engines with other rules convert
+// some tools in another way: see [Rules.toolOf].
+func toolsValue(raw []byte, rules Rules) (chattemplate.Value, error) {
 	list, err := decodeJSON("tools", raw)
 	if err != nil {
 		return list, err
@@ -385,6 +386,10 @@ func toolsValue(raw []byte) (chattemplate.Value, error) {
 		tool, reason := toolValue(t.Dict())
 		if reason != "" {
 			return list, invalidTool(i, reason)
+		}
+		tool, ok := rules.toolOf(t.Dict(), tool)
+		if !ok {
+			return list, &unreadError{openai.WhyTool}
 		}
 		items[i] = chattemplate.DictValue(tool)
 	}

@@ -26,6 +26,9 @@ func (m *Model) Prepare(req *Request, dst *Prompt) error {
 		}
 	}
 	dst.Unread = req.Unread
+	if dst.Unread == openai.WhyRead && !m.rendersAsVLLM(req) {
+		dst.Unread = openai.WhyForm
+	}
 	if dst.Unread != openai.WhyRead {
 		return nil
 	}

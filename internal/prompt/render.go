@@ -119,7 +119,7 @@ func (m *Model) templateVariables(req *Request, dst *Prompt, t *chattemplate.Tem
 	}
 
 	if req.Tools != nil {
-		v, err := toolsOf(req)
+		v, err := m.toolsOf(req)
 		if err != nil {
 			return nil, err
 		}

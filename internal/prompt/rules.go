@@ -1,6 +1,12 @@
 package prompt
 
-import "github.com/stator-project/stator/internal/engines"
+import (
+	"strings"
+
+	"github.com/stator-project/stator/internal/engines"
+	"github.com/stator-project/stator/internal/prompt/chattemplate"
+	"github.com/stator-project/stator/internal/prompt/openai"
+)
 
 // Rules are the engine's rules about which requests are acceptable, beyond what no engine can serve.
 type Rules uint8
@@ -9,14 +15,20 @@ type Rules uint8
 const (
 	// VLLM refuses what vLLM refuses. It is the default, and the simulator's engine has the same rules.
 	VLLM Rules = iota
-	// AnyEngine refuses only what no engine can serve. What Prepare cannot read sets Prompt.Unread.
+	// AnyEngine refuses only what no engine can serve. What Prepare cannot read sets Prompt.Unread, and so do chats that llama.cpp, SGLang
+	// or another engine renders in another way than vLLM.
 	AnyEngine
+	// SGLang is AnyEngine with further such chats.
+	SGLang
 )
 
 // RulesOf returns the rules for a kind of engine by its name in the configuration.
 func RulesOf(engine string) Rules {
-	if engines.Of(engine).VLLMRules {
+	switch k := engines.Of(engine); {
+	case k.VLLMRules:
 		return VLLM
+	case k == engines.SGLang:
+		return SGLang
 	}
 	return AnyEngine
 }
@@ -37,3 +49,89 @@ func (e *ruleError) Error() string { return e.refusal.Error() }
 
 // vllmRule marks a refusal as one of vLLM alone.
 func vllmRule(refusal *Error) error { return &ruleError{refusal} }
+
+// rendersAsVLLM reports whether all engines with these rules render a chat as vLLM does, apart from its tools: see [Rules.toolOf].
+//
+//	chat                                   vLLM 0.32                     others
+//	-------------------------------------  ----------------------------  ------------------------------------------------
+//	the last message is the assistant's    an ended message              llama.cpp continues it, SGLang makes it the user's
+//	a billing line in a system message     is left out                   is kept
+//	several texts in a message             follow on lines of their own  SGLang puts a space between them
+//	developer messages, names              are converted, are kept       SGLang passes the role, and drops users' names
+//	reasoning_effort                       sets enable_thinking too      SGLang sets it for "none" alone
+//	tool_choice "none", or a named tool    all tools are shown           SGLang shows none, or the named one
+func (m *Model) rendersAsVLLM(req *Request) bool {
+	if m.rules == VLLM || req.Endpoint != Chat || len(req.Messages) == 0 {
+		return true
+	}
+	sglang := m.rules == SGLang
+	if req.Messages[len(req.Messages)-1].Role == "assistant" {
+		return false
+	}
+	if sglang && (req.ReasoningEffort != "" || req.Tools != nil && req.Facts&openai.FewerTools != 0) {
+		return false
+	}
+
+	for i := range req.Messages {
+		message := &req.Messages[i]
+		text := message.Content
+		if len(message.Parts) > 0 {
+			text = message.Parts[0].Text
+		}
+		if message.Role == "system" && strings.HasPrefix(text, billingPrefix) {
+			return false
+		}
+		if sglang && (len(message.Parts) > 1 || message.Role == "developer" || message.Has&openai.NameMember != 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// toolOf returns a tool for templates as engines with these rules make it, or false if they differ. Sent is the client's tool, and tool
+// what vLLM makes of it: its members in an order, with null for a description or parameters that are not given. llama.cpp has no null
+// and drops strict.
+func (r Rules) toolOf(sent, tool *chattemplate.Dict) (_ *chattemplate.Dict, ok bool) {
+	function, _ := tool.Get("function")
+	switch r {
+	case VLLM:
+		return tool, true
+	case SGLang:
+		fn, _ := sent.Get("function")
+		tool.Set("function", chattemplate.DictValue(inOrderOf(fn.Dict(), function.Dict())))
+		deferred, _ := tool.Get("defer_loading")
+		if deferred.Kind() != chattemplate.Bool {
+			deferred = chattemplate.NoneValue()
+		}
+		tool.Set("defer_loading", deferred)
+		return tool, true
+	}
+
+	members := 0
+	function.Dict().Each(func(_ string, v chattemplate.Value) {
+		if v.Kind() != chattemplate.None {
+			members++
+		}
+	})
+	return tool, members == 3 && function.Dict().Len() == 3 && tool.Len() == 2
+}
+
+// sglangOrder has SGLang's order of the members of a function that clients have not sent.
+var sglangOrder = []string{"description", "name", "parameters", "strict", "defer_loading"}
+
+// inOrderOf returns the members of function in the order in which the client sent them, and then further ones.
+func inOrderOf(sent, function *chattemplate.Dict) *chattemplate.Dict {
+	ordered := chattemplate.NewDict(function.Len())
+	add := func(name string) {
+		if v, ok := function.Get(name); ok {
+			ordered.Set(name, v)
+		}
+	}
+	sent.Each(func(name string, _ chattemplate.Value) { add(name) })
+	for _, name := range sglangOrder {
+		if _, ok := ordered.Get(name); !ok {
+			add(name)
+		}
+	}
+	return ordered
+}

@@ -55,3 +55,71 @@ func TestNoEngineCanServe(t *testing.T) {
 		}
 	}
 }
+
+// TestToolsOfEngines: SGLang keeps the client's order of members and adds defer_loading, and llama.cpp is read if a tool has all members
+// that it shows, and no other. The texts were observed with SGLang 0.5.23's conversion.
+func TestToolsOfEngines(t *testing.T) {
+	m, err := sim(t).WithTemplate(`{{ tools | tojson }}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tools, want := range map[string]struct {
+		sglang string
+		llama  bool
+	}{
+		`[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","b":1,"a":2}}}]`: {
+			`[{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "b": 1, "a": 2}}, ` +
+				`"defer_loading": null}]`, true},
+		`[{"function":{"parameters":{},"y":1,"strict":true,"name":"f"},"type":"function"},` +
+			`{"type":"function","defer_loading":true,"function":{"name":"g","strict":null}}]`: {
+			`[{"type": "function", "function": {"parameters": {}, "strict": true, "name": "f", "description": null}, "defer_loading": null}, ` +
+				`{"type": "function", "function": {"name": "g", "description": null, "parameters": null, "defer_loading": true}, ` +
+				`"defer_loading": true}]`, false},
+		`[{"type":"function","function":{"defer_loading":false,"name":"f","description":null}}]`: {
+			`[{"type": "function", "function": {"defer_loading": false, "name": "f", "description": null, "parameters": null}, ` +
+				`"defer_loading": null}]`, false},
+	} {
+		req := parse(t, prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"x"}],"tools":`+tools+`}`)
+		var p prompt.Prompt
+		if err := m.WithRules(prompt.RulesOf("sglang")).Prepare(req, &p); err != nil || string(p.Text) != want.sglang {
+			t.Errorf("SGLang: %v\n%s, want\n%s", err, p.Text, want.sglang)
+		}
+		if err := m.WithRules(prompt.RulesOf("llamacpp")).Prepare(req, &p); err != nil || (p.Unread == openai.WhyRead) != want.llama {
+			t.Errorf("llama.cpp: %v, unread %q: %s", err, p.Unread, tools)
+		}
+	}
+}
+
+// TestChatsOfEngines: chats that engines render in another way than vLLM are not read for them. Both were compared: llama.cpp's server by
+// its counts of tokens, and SGLang 0.5.23's conversion by its text.
+func TestChatsOfEngines(t *testing.T) {
+	const (
+		user  = `{"role":"user","content":"x"}`
+		tools = `,"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{}}}]`
+	)
+	for _, c := range []struct {
+		messages, more string
+		llama, sglang  bool
+	}{
+		{user, "", true, true},
+		{`{"role":"system","content":"a"},` + user + `,{"role":"assistant","content":"b"},{"role":"system","content":"c"},` + user, "", true, true},
+		{user, tools + `,"tool_choice":"required"`, true, true},
+		{user, tools + `,"tool_choice":"none"`, true, false},
+		{user, tools + `,"tool_choice":{"type":"function","function":{"name":"f"}}`, true, false},
+		{user + `,{"role":"assistant","content":"b"}`, "", false, false},
+		{`{"role":"system","content":"x-anthropic-billing-header: a\nb"},` + user, "", false, false},
+		{`{"role":"user","content":[{"type":"text","text":"a"}]}`, "", true, true},
+		{`{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}`, "", true, false},
+		{`{"role":"developer","content":"a"},` + user, "", true, false},
+		{`{"role":"user","content":"a","name":"n"}`, "", true, false},
+		{user, `,"reasoning_effort":"low"`, true, false},
+	} {
+		req := parse(t, prompt.Chat, `{"model":"m","messages":[`+c.messages+`]`+c.more+`}`)
+		for engine, read := range map[string]bool{"llamacpp": c.llama, "sglang": c.sglang, "vllm": true} {
+			var p prompt.Prompt
+			if err := sim(t).WithRules(prompt.RulesOf(engine)).Prepare(req, &p); err != nil || (p.Unread == openai.WhyRead) != read {
+				t.Errorf("%s: %v, unread %q: %s%s", engine, err, p.Unread, c.messages, c.more)
+			}
+		}
+	}
+}

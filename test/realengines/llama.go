@@ -77,7 +77,11 @@ func converse(ctx context.Context, g *gateway, w *writer) ([][]answer, error) {
 	for range llamaTurns {
 		for _, i := range w.rng.Perm(llamaConversations) {
 			dialogues[i] = append(dialogues[i], message("user", w.text(150)))
-			a, err := g.sendGood(ctx, chats, map[string]any{"messages": dialogues[i], "max_tokens": 4})
+			body := map[string]any{"messages": dialogues[i], "max_tokens": 4}
+			if i%2 == 1 {
+				body["tools"] = tools()
+			}
+			a, err := g.sendGood(ctx, chats, body)
 			if err != nil {
 				return nil, err
 			}
@@ -131,8 +135,8 @@ func llamaSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
 	}
 	p.section("llama.cpp")
 	p.text("Two llama.cpp servers (xllamacpp), launched by Stator, with a tiny model. They publish no events, so the blocks of a cache "+
-		"are predicted from decisions, in blocks of %d tokens; llama.cpp reuses single tokens. %d conversations of %d turns, one turn "+
-		"after another.", llamaBlock, llamaConversations, llamaTurns)
+		"are predicted from decisions, in blocks of %d tokens; llama.cpp reuses single tokens. %d conversations of %d turns, half "+
+		"of them with tools, one turn after another.", llamaBlock, llamaConversations, llamaTurns)
 	p.writeRow("requests", "prompt tokens equal", "cached tokens within a block", "promised", "served", "conversations that moved")
 	p.writeRow(l.requests, l.prompts, l.near, l.promised, l.served, l.moved)
 	p.endTable()

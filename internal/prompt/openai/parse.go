@@ -174,7 +174,9 @@ func (p *parser) templateField(key string) {
 	case "tool_choice":
 		kind, start := p.Peek(), p.At
 		p.Skip()
-		r.setFact(ToolChoice, kind != jsonscan.Null && string(bytes.TrimSpace(p.Src[start:p.At])) != `"none"`)
+		none := string(bytes.TrimSpace(p.Src[start:p.At])) == `"none"`
+		r.setFact(ToolChoice, kind != jsonscan.Null && !none)
+		r.setFact(FewerTools, kind == jsonscan.Object || none)
 	case "tools":
 		r.Tools = p.rawOrNull(key, jsonscan.Array)
 	case "documents":

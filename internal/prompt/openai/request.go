@@ -158,6 +158,8 @@ const (
 	Echo
 	// ToolChoice is set unless tool_choice is absent, null or "none".
 	ToolChoice
+	// FewerTools is set if tool_choice is "none" or an object: SGLang then shows models no tool, or the named one.
+	FewerTools
 	// OwnTemplate is set if the request has a chat_template.
 	OwnTemplate
 	// BadTruncation is set if truncate_prompt_tokens is neither -1 nor positive.
