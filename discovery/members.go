@@ -33,8 +33,10 @@ type MembersConfig struct {
 	// Later is the time that a new address of a listed worker waits, and Moved is called when it is used; see [ResolveConfig].
 	Later time.Duration
 	Moved func()
-	// Died is called when the process of an engine has ended; see [ProbeConfig]. May be nil.
-	Died func(*fleet.Worker)
+	// Died is called when the process of an engine has ended, and Canary returns the interval of canaries; see [ProbeConfig]. Both may be
+	// nil.
+	Died   func(*fleet.Worker)
+	Canary func(model string) time.Duration
 }
 
 // Members keeps the workers of a fleet up to date, from the configuration, DNS names, the answers of engines, and the leases and the plan
@@ -67,7 +69,9 @@ func (m *Members) Run(ctx context.Context) {
 		Resolve(ctx, ResolveConfig{Listed: m.Listed, Log: m.cfg.Log, Later: m.cfg.Later, Moved: m.cfg.Moved})
 	})
 	all.Go(func() {
-		Probe(ctx, ProbeConfig{Fleet: m.cfg.Fleet, Log: m.cfg.Log, Engines: m.cfg.Engines, Metrics: m.cfg.Metrics, Died: m.cfg.Died})
+		Probe(ctx, ProbeConfig{
+			Fleet: m.cfg.Fleet, Log: m.cfg.Log, Engines: m.cfg.Engines, Metrics: m.cfg.Metrics, Canary: m.cfg.Canary, Died: m.cfg.Died,
+		})
 	})
 	all.Wait()
 }

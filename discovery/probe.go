@@ -27,6 +27,10 @@ import (
 //	down                   after half a second
 //
 // What follows from the answers is in [fleet.Health]. A worker without a current lease that goes down leaves the fleet.
+//
+// An engine whose scheduler hangs may answer a question for its health all the same. With a canary it is asked for a completion of one
+// token, too: when it has done nothing for the canary's interval, and after a doubt. A failed completion counts as the answer to the
+// question, until one is answered.
 
 // askTime is the longest time that an engine may take to answer. A frozen process accepts connections and never answers.
 const askTime = time.Second
@@ -48,6 +52,9 @@ type ProbeConfig struct {
 	Engines *enginetls.Client
 	// Metrics registers the metrics of the probes; nil for none.
 	Metrics prometheus.Registerer
+	// Canary returns how long the workers of a model may have done nothing before they are asked for a completion of one token; 0 asks for
+	// none. Nil is none for all.
+	Canary func(model string) time.Duration
 	// Died is called when the engine of a worker that is down refuses connections, or answers with an error: its
 	// process has ended, or has lost its cache. It is called once until the engine answers again. Nil is not called.
 	Died func(w *fleet.Worker)
@@ -58,6 +65,9 @@ func Probe(ctx context.Context, cfg ProbeConfig) {
 	p := &prober{
 		ProbeConfig: cfg, slots: make(chan struct{}, askedAtOnce),
 		client: &http.Client{Timeout: askTime, Transport: &http.Transport{DisableKeepAlives: true, DialContext: cfg.Engines.Dial(askTime)}},
+		canaries: &http.Client{
+			Timeout: canaryTime, Transport: &http.Transport{DisableKeepAlives: true, DialContext: cfg.Engines.Dial(askTime)},
+		},
 		kept: &http.Client{Timeout: askTime, Transport: &http.Transport{
 			MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second, DialContext: cfg.Engines.Dial(askTime),
 		}},
@@ -74,6 +84,7 @@ type prober struct {
 	// client makes a connection for each question: an old one would not show that the engine accepts no more. kept keeps its connections,
 	// for engines about which there is no doubt.
 	client, kept *http.Client
+	canaries     *http.Client
 	slots        chan struct{}
 	probes       *prometheus.CounterVec // nil without metrics
 	downs        *prometheus.CounterVec // nil without metrics
@@ -81,9 +92,9 @@ type prober struct {
 
 // target is an engine that is asked.
 type target struct {
-	worker, address, path string
-	inDoubt               bool          // it is asked in doubt only
-	health                *fleet.Health // another one in another epoch
+	worker, model, address, path string
+	inDoubt                      bool          // it is asked in doubt only
+	health                       *fleet.Health // another one in another epoch
 }
 
 // targets returns the engines that may be asked now.
@@ -91,7 +102,7 @@ func (p *prober) targets() map[target]bool {
 	wanted := map[target]bool{}
 	for _, r := range p.Fleet.Snapshot().Ranks {
 		if path := r.Worker.AskedPath(); path != "" && r.Number == 0 && r.Worker.Address != "" {
-			wanted[target{r.Worker.Name, r.Worker.Address, path, r.Worker.AskedInDoubt(), r.Load.Health()}] = true
+			wanted[target{r.Worker.Name, r.Worker.Model, r.Worker.Address, path, r.Worker.AskedInDoubt(), r.Load.Health()}] = true
 		}
 	}
 	return wanted
@@ -105,6 +116,7 @@ func (p *prober) askAgain(ctx context.Context, t target) {
 		if t.inDoubt && state == fleet.HealthReady {
 			select {
 			case <-t.health.Wake():
+			case <-after(p.canary(t.model)):
 			case <-ctx.Done():
 				return
 			}
@@ -145,6 +157,11 @@ func (p *prober) askEngine(ctx context.Context, t target, e *engineLog) (state f
 		client = p.kept
 	}
 	answer, detail := engineprobe.AskHealth(ctx, client, t.address, t.path)
+	if answer == engineprobe.Healthy && e.wantsCanary(asked) {
+		e.canary = asked
+		answer, detail = engineprobe.AskCompletion(ctx, p.canaries, t.address, t.model)
+		e.sick = answer != engineprobe.Healthy
+	}
 	if ctx.Err() != nil {
 		return 0, false
 	}
@@ -163,12 +180,45 @@ func (p *prober) askEngine(ctx context.Context, t target, e *engineLog) (state f
 	return after.State, true
 }
 
+// canaryTime is the longest time that an idle engine may take for a completion of one token.
+const canaryTime = 5 * time.Second
+
+// canary returns the interval of a model's canaries; 0 for none.
+func (p *prober) canary(model string) time.Duration {
+	if p.Canary == nil {
+		return 0
+	}
+	return p.Canary(model)
+}
+
+// after is time.After, and never for 0.
+func after(d time.Duration) <-chan time.Time {
+	if d == 0 {
+		return nil
+	}
+	return time.After(d)
+}
+
+// wantsCanary reports whether the engine should be asked for a completion now.
+func (e *engineLog) wantsCanary(now time.Time) bool {
+	every := e.prober.canary(e.model)
+	if every == 0 {
+		e.sick = false // the setting may have changed
+		return false
+	}
+	idle := now.Sub(e.health.Progress()) >= every && now.Sub(e.canary) >= every
+	return e.sick || idle || e.health.View().State == fleet.HealthSuspect
+}
+
 // engineLog logs the changes of a worker's health, and removes one without a lease that is down.
 type engineLog struct {
 	*prober
 	target
 	kept bool // the log has a line that the worker serves without a lease
 	died bool // Died was called since the engine answered last
+
+	canary time.Time // when the engine was last asked for a completion
+	sick   bool      // it did not answer that
 }
 
 // observe handles an answer.

@@ -60,7 +60,7 @@ func (r *Router) shareBudgets(ctx context.Context, b *bus.Bus) error {
 	}, func(stored bus.Spent) { r.quotas.Shared(quota.Sums(stored)) })
 }
 
-// The budgets of tenants, as far as this router knows what the other routers have used.
+// The budgets of tenants, as far as this router knows the tokens of the other routers.
 var (
 	budgetTokens = metric.Desc("tenant", "budget_tokens",
 		"The tenant's budget of tokens for the period: day or month. Of the tenants that have used tokens, "+

@@ -133,7 +133,7 @@ stator_tenant_budget_uncounted_tokens_total 0
 	}
 }
 
-// TestBudgetsWithoutABus: a router without a bus counts alone, and says so. One whose bus is away goes on with what it knows.
+// TestBudgetsWithoutABus: a router without a bus counts alone, and says so. One whose bus is away goes on with the sums that it knows.
 func TestBudgetsWithoutABus(t *testing.T) {
 	const alone = "counted in the memory of this router alone"
 	r := startBudgetRouter(t, nil)

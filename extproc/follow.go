@@ -8,6 +8,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/sockets"
+	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
@@ -27,7 +28,7 @@ func (r *Router) addListedWorkers(cfg Config) error {
 	}
 	r.members, err = discovery.NewMembers(discovery.MembersConfig{
 		Fleet: r.fleet, Listed: workers, Log: r.log, Engines: cfg.Engines, Metrics: cfg.Metrics,
-		Settle: settleTime, Later: addedLater, Moved: r.workersMoved, Died: r.forgetCache,
+		Settle: settleTime, Later: addedLater, Moved: r.workersMoved, Died: r.forgetCache, Canary: canaries(cfg.Settings),
 	})
 	if err != nil {
 		return err
@@ -38,6 +39,15 @@ func (r *Router) addListedWorkers(cfg Config) error {
 		Load: r.applyListedLoad, Restarted: r.forgetCache, Take: r.takeIndex,
 	}, r.members.Workers())
 	return err
+}
+
+// canaries returns a function that returns the interval of a model's canaries.
+func canaries(cfg *config.Config) func(model string) time.Duration {
+	of := map[string]time.Duration{}
+	for i := range cfg.Models {
+		of[cfg.Models[i].Name] = cfg.Models[i].Canary.Std()
+	}
+	return func(model string) time.Duration { return of[model] }
 }
 
 // addedLater is the time from a change of the configuration until the new listed workers join the fleet, and from a lookup until the new
@@ -54,7 +64,7 @@ const addedLater = 3 * time.Second
 //
 // A change of weight or taints waits, too. It is not urgent.
 func (r *Router) followList(ctx context.Context) {
-	// This goroutine alone changes the listed workers, so what it reads of them is what they are.
+	// This goroutine alone changes the listed workers, so it reads them as they are.
 	coming := arrivals{since: map[fleet.Worker]time.Time{}}
 	var list []fleet.Worker
 	var due <-chan time.Time // when a worker of the list has waited for long enough; nil if none waits

@@ -71,7 +71,7 @@ func admitIndex(_ context.Context, size int) error {
 }
 
 // takeIndexes takes the indexes of all ranks from the other replicas, before this one listens. Engines without a replay socket do not
-// publish again what they have cached, so a replica that has just started knows nothing else of them.
+// publish their caches again, so a replica that has just started knows nothing else of them.
 func (r *Router) takeIndexes(ctx context.Context) {
 	ctx, stop := context.WithTimeout(ctx, warmTime)
 	defer stop()

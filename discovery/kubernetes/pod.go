@@ -67,7 +67,7 @@ func endpoints(p *pod, ports []int, home string) []Endpoint {
 }
 
 // isReady reports whether requests may go to the pod. A pod that is being deleted may be ready for all of its grace period, because its
-// engine finishes what it has; it must get nothing new.
+// engine finishes its requests, and must get no new ones.
 func (p *pod) isReady() bool {
 	if p.Metadata.DeletionTimestamp != "" || p.Status.PodIP == "" {
 		return false

@@ -317,6 +317,10 @@ type Model struct {
 	Router Router `yaml:"router"`
 	// Targets are the latencies that the planner keeps for this model.
 	Targets Targets `yaml:"targets"`
+	// Canary has each router ask an engine for a completion of one token when it has done nothing for so long, at least 5s, and when a
+	// request fails there or waits for longer than expected. It finds engines that answer at their health path and compute nothing, which
+	// else only a client finds. An engine that does not answer it within 5 s gets no requests until it does. 0s asks for none.
+	Canary Duration `yaml:"canary" reload:"routers"`
 	// KV is the store of KV blocks that the engines of a node share beside their own caches. Engine sim uses it, and vLLM on processors.
 	KV KV `yaml:"kv" reload:"agents"`
 	// Launch lists the engines that an agent starts and keeps alive. Whole launches come and go without a restart.

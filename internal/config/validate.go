@@ -53,6 +53,7 @@ const (
 	maxModelName    = 256
 	maxAdapterPath  = 4096
 	maxBlockSize    = 4096
+	minCanary       = Duration(5 * time.Second)
 	maxContext      = fleet.MaxContext
 	maxPrefillShare = 1000
 	maxCount        = 256
@@ -226,6 +227,7 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	v.is(len(m.Name) <= maxModelName, path+".name", "must have at most %d characters", maxModelName)
 	v.is(m.Path != "" || len(m.Launch) == 0, path+".path",
 		"is required with launch: a folder with tokenizer.json, a .gguf file, hf:ORG/MODEL, or builtin:sim")
+	v.is(m.Canary == 0 || m.Canary >= minCanary, path+".canary", "must be 0s or at least %s", minCanary)
 	v.is(m.BlockSize >= 1 && m.BlockSize <= maxBlockSize, path+".blockSize", "must lie between 1 and %d", maxBlockSize)
 	v.targets(&m.Targets, path+".targets")
 	v.oneOf(m.Router.Policy, pick.Names(), path+".router.policy")

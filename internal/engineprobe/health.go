@@ -1,7 +1,9 @@
 package engineprobe
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -43,6 +45,33 @@ func AskHealth(ctx context.Context, client *http.Client, address, path string) (
 		return Refusing, fmt.Sprintf("wrong address: %v", err)
 	}
 
+	return ask(client, req, fleet.IsReadyPath(path))
+}
+
+// AskCompletion asks the engine at ip:port for a completion of one token, which shows that it computes. An engine without completions, or
+// one that does not know the model, answers with 400 or 404, and is healthy. The context and the client bound the time.
+func AskCompletion(ctx context.Context, client *http.Client, address, model string) (a Answer, detail string) {
+	body, err := json.Marshal(map[string]any{"model": model, "prompt": "a", "max_tokens": 1, "temperature": 0})
+	if err != nil {
+		return Refusing, fmt.Sprintf("wrong name of a model: %v", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+completions, bytes.NewReader(body))
+	if err != nil {
+		return Refusing, fmt.Sprintf("wrong address: %v", err)
+	}
+	req.Header.Set("content-type", "application/json")
+	a, detail = ask(client, req, false)
+	if a == Silent {
+		detail = "a completion of one token has " + detail
+	}
+	return a, detail
+}
+
+// completions is the path of OpenAI's completions.
+const completions = "/v1/completions"
+
+// ask sends a question. needsPage means that an answer of 404 is one of a dead engine.
+func ask(client *http.Client, req *http.Request, needsPage bool) (a Answer, detail string) {
 	resp, err := client.Do(req)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -52,13 +81,15 @@ func AskHealth(ctx context.Context, client *http.Client, address, path string) (
 	case err != nil:
 		return Silent, silence(err)
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, maxHealth) // only then a connection is used again
+	_, err = io.CopyN(io.Discard, resp.Body, maxHealth) // only then a connection is used again
 	_ = resp.Body.Close()
 
+	path := req.URL.EscapedPath()
 	switch {
-	case resp.StatusCode >= http.StatusInternalServerError,
-		resp.StatusCode == http.StatusNotFound && fleet.IsReadyPath(path):
+	case resp.StatusCode >= http.StatusInternalServerError, resp.StatusCode == http.StatusNotFound && needsPage:
 		return Refusing, fmt.Sprintf("%s answers %d", path, resp.StatusCode)
+	case err != nil && !errors.Is(err, io.EOF):
+		return Silent, silence(err)
 	case resp.StatusCode != http.StatusOK:
 		return Healthy, fmt.Sprintf("%s answers %d", path, resp.StatusCode)
 	}

@@ -2,8 +2,10 @@ package engineprobe
 
 import (
 	"cmp"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -52,5 +54,37 @@ func TestAskHealth(t *testing.T) {
 		if got != c.want || !strings.HasPrefix(detail, c.detail) || (c.detail == "") != (detail == "") {
 			t.Errorf("%s: %s, %q; want %s, %q", c.name, got, detail, c.want, c.detail)
 		}
+	}
+}
+
+// TestAskCompletion: an engine that answers at all is healthy, except with a server error. One that begins an answer and does not end it
+// is silent.
+func TestAskCompletion(t *testing.T) {
+	client := &http.Client{Timeout: 200 * time.Millisecond}
+	const late = "a completion of one token has no answer in time"
+	for name, c := range map[string]struct {
+		serve  http.HandlerFunc
+		want   Answer
+		detail string
+	}{
+		"an answer":        {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"choices":[]}`)) }, Healthy, ""},
+		"no completions":   {http.NotFound, Healthy, "/v1/completions answers 404"},
+		"a dead scheduler": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, Refusing, "/v1/completions answers 500"},
+		"no answer":        {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, Silent, late},
+		"half an answer": {func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(200)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, Silent, late},
+	} {
+		e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body) // else the server does not see that the client leaves
+			c.serve(w, r)
+		}))
+		a, detail := AskCompletion(t.Context(), client, e.Listener.Addr().String(), "m")
+		if a != c.want || detail != c.detail {
+			t.Errorf("%s: %v, %q; want %v, %q", name, a, detail, c.want, c.detail)
+		}
+		e.Close()
 	}
 }

@@ -111,6 +111,9 @@ func (h *Health) Wake() <-chan struct{} { return h.wake }
 // ObserveProgress records that the worker has computed or published something.
 func (h *Health) ObserveProgress(now time.Time) { h.progress.Store(now.UnixNano()) }
 
+// Progress returns the time at which the worker was last seen to work; 1970 if it never was.
+func (h *Health) Progress() time.Time { return time.Unix(0, h.progress.Load()) }
+
 // ObserveServed records that the worker has served a request.
 func (h *Health) ObserveServed(now time.Time) {
 	h.progress.Store(now.UnixNano())

@@ -125,6 +125,9 @@ func (l *line) pass(client net.Conn) {
 	}
 	l.mu.Lock()
 	m := l.now
+	if m.hold {
+		l.held = append(l.held, client)
+	}
 	after := int64(1 + l.rng.IntN(8000))
 	l.mu.Unlock()
 	if string(first) == "GET " {
@@ -135,7 +138,6 @@ func (l *line) pass(client net.Conn) {
 		_, _ = io.Copy(io.Discard, in)
 		_, _ = client.Write(m.answer)
 		if m.hold {
-			keep(&l.mu, &l.held, client)
 			_ = client.SetReadDeadline(time.Time{})
 			_, _ = io.Copy(io.Discard, client)
 		}

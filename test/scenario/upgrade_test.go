@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stator-project/stator/envoy"
@@ -107,13 +109,14 @@ func (r *rolling) awaitExact(after string) {
 	}
 }
 
-// TestRollingUpgrade replaces the parts of a running cluster, one after the other, by those of this release: the bus,
-// the routers, the control plane and the agents. So routers of each release work with agents of the other. All caches
-// are exact after every step, and no request fails. Then one router and one agent go back to the release before.
+// TestRollingUpgrade replaces the parts of a running cluster, one after the other and in an order of chance, by those of this release: the
+// bus, the routers, the control planes, the planners and the agents. So routers of each release work with agents and plans of the other.
+// All caches are exact after every step, and no request fails. Then one of each but the bus goes back to the release before.
 func TestRollingUpgrade(t *testing.T) {
 	t.Parallel()
 	before := buildPrevious(t)
-	busAt, xdsAt, listen := freeAddress(t), freeAddress(t), freeAddress(t)
+	busAt := freeAddress(t)
+	listen := freeAddress(t)
 	file := configFile(t, fmt.Sprintf(`
 gateway: {listen: "%s", decisionTimeout: 5s}
 bus: {url: "nats://%s", leaseTTL: 3s}
@@ -126,22 +129,29 @@ models:
 	r := &rolling{gateway: &gateway{t: t, url: "http://" + listen}, parts: map[string]*command{}}
 	r.args = map[string][]string{
 		"bus": {"bus", "--listen-address", busAt, "--lease-ttl", "3s"},
-		"xds": {"xds", "--config", file, "--listen-address", xdsAt, "--admin-address", "127.0.0.1:0"},
+	}
+	xdsAt := []string{freeAddress(t), freeAddress(t)}
+	for i, at := range xdsAt {
+		r.args[fmt.Sprint("xds ", i)] = []string{"xds", "--config", file, "--listen-address", at, "--admin-address", "127.0.0.1:0"}
+		r.args[fmt.Sprint("planner ", i)] = []string{"planner", "--config", file, "--admin-address", "127.0.0.1:0"}
 	}
 	for i := range 2 {
 		at, admin := freeAddress(t), freeAddress(t)
 		r.args[fmt.Sprint("router ", i)] = []string{"extproc", "--config", file, "--listen-address", at, "--admin-address", admin}
-		r.args["xds"] = append(r.args["xds"], "--extproc-address", at)
+		for j := range xdsAt {
+			name := fmt.Sprint("xds ", j)
+			r.args[name] = append(r.args[name], "--extproc-address", at)
+		}
 		r.routers = append(r.routers, &gateway{t: t, admin: admin})
 	}
 	for _, node := range []string{"a", "b"} {
 		r.args["agent "+node] = []string{"agent", "--node", node, "--config", file, "--admin-address", "127.0.0.1:0"}
 	}
-	parts := []string{"bus", "router 0", "agent a", "router 1", "xds", "agent b"}
+	parts := []string{"bus", "router 0", "agent a", "router 1", "xds 0", "planner 0", "agent b", "xds 1", "planner 1"}
 	for _, part := range parts {
 		r.run(before, part)
 	}
-	startEnvoyOf(t, xdsAt)
+	startEnvoyOf(t, strings.Join(xdsAt, ","))
 	r.awaitExact("the start")
 	eventually(t, "requests are served", func() error {
 		_, err := r.tryChat(t.Context(), []message{{"user", "hello"}}, 1)
@@ -149,12 +159,16 @@ models:
 	})
 
 	load := r.load(2)
+	seed := rand.Uint64()
+	t.Logf("seed of the order: %d", seed)
+	order := rand.New(rand.NewPCG(seed, 0))
+	order.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
 	for _, part := range parts {
 		r.run(binary, part)
 		r.awaitExact("the upgrade of " + part)
 		load.more(t, 50)
 	}
-	for _, part := range []string{"router 1", "agent a"} {
+	for _, part := range []string{"router 1", "agent a", "xds 0", "planner 1"} {
 		r.run(before, part)
 		r.awaitExact("the return of " + part)
 		load.more(t, 50)
