@@ -83,7 +83,7 @@ var allowed = map[string][]string{
 	"internal/kvsource/sources": {"internal/kvsource", "internal/metric"},
 	"internal/engineprobe":      {"internal/enginetls", "internal/engines", "internal/fleet", "internal/metric"},
 	// Files are read again as the files of listeners are.
-	"internal/enginetls": {"internal/listen"},
+	"internal/enginetls": {"internal/fleet", "internal/listen"},
 	"internal/child":     {"internal/backoff"},
 	"internal/hub":       {"internal/backoff"},
 	// Router, doctor and commands load models from the same paths.

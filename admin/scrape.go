@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/stator-project/stator/internal/engines"
+	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/workeragent"
 )
@@ -34,7 +35,7 @@ func (s Sources) addScrapes(p *pages) {
 	if s.Fleet != nil {
 		p.addPage(pathTargets, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("content-type", "application/json")
-			_ = json.NewEncoder(w).Encode(targets(s.Fleet(), s.Engines != nil)) // an error means that the client has gone
+			_ = json.NewEncoder(w).Encode(targets(s.Fleet(), s.Engines)) // an error means that the client has gone
 		})
 	}
 
@@ -73,7 +74,7 @@ type target struct {
 }
 
 // targets lists the engines that publish metrics.
-func targets(f *fleet.Snapshot, isTLS bool) []target {
+func targets(f *fleet.Snapshot, engines *enginetls.Client) []target {
 	out := []target{}
 	for _, w := range f.Workers {
 		path := metricsPath(w.Engine)
@@ -83,7 +84,7 @@ func targets(f *fleet.Snapshot, isTLS bool) []target {
 		labels := map[string]string{
 			"__metrics_path__": path, "worker": w.Name, "model": w.Model, "engine": w.Engine, "role": w.Role.String(),
 		}
-		if isTLS {
+		if engines.Encrypts(w.Address) {
 			labels["__scheme__"] = "https"
 		}
 		out = append(out, target{[]string{w.Address}, labels})

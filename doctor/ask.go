@@ -34,14 +34,14 @@ const dialTimeout = 3 * time.Second
 // engineAt is the HTTP server of an engine, and a client for it.
 type engineAt struct {
 	client  *http.Client
-	inClear bool   // the client speaks no TLS
-	base    string // of the server's URLs
+	engines *enginetls.Client // of the client's connections
+	base    string            // of the server's URLs
 }
 
 // newEngineAt returns a client that asks engines. It uses no proxy, as routers use none.
 func newEngineAt(engines *enginetls.Client) engineAt {
 	client := &http.Client{Timeout: Timeout, Transport: &http.Transport{DialContext: engines.Dial(Timeout)}}
-	return engineAt{client: client, inClear: engines == nil}
+	return engineAt{client: client, engines: engines}
 }
 
 // observe asks the router, the bus and all workers. Workers are asked at the same time.

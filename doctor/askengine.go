@@ -124,7 +124,7 @@ func askEngine(ctx context.Context, at engineAt, w *workerSeen, m *modelSeen) en
 	if e.err != nil {
 		ctx, cancel := context.WithTimeout(ctx, Timeout)
 		defer cancel()
-		e.needsTLS = at.inClear && enginetls.IsServed(ctx, w.address)
+		e.needsTLS = !at.engines.Encrypts(w.address) && enginetls.IsServed(ctx, w.address)
 		return e
 	}
 	e.served = list.Data

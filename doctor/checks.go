@@ -288,8 +288,9 @@ func checkEngine(o *observation) (found []Finding) {
 			f.What = fmt.Sprintf("there is no connection to its engine at %s: %s (%v)", w.address, refused.What, refused.Err)
 			f.Remedy = refused.Remedy
 		case w.engine.needsTLS:
-			f.What = fmt.Sprintf("its engine at %s speaks TLS, and the configuration has no engineTLS", w.address)
-			f.Remedy = "set engineTLS.caFile to the authority of its certificate, and engineTLS.serverName to a DNS name in it"
+			f.What = fmt.Sprintf("its engine at %s speaks TLS, and the configuration has no engineTLS for it", w.address)
+			f.Remedy = "set engineTLS.caFile to the authority of its certificate, and engineTLS.serverName to a DNS name in it; " +
+				"engineTLS.except must not have its address"
 		}
 		found = append(found, f)
 	}

@@ -54,6 +54,8 @@ type Settings struct {
 	// certificates of engines.
 	EngineTLS        PEMFiles
 	EngineServerName string
+	// EnginesInClear are the engines that are reached without TLS all the same.
+	EnginesInClear fleet.Addresses
 	// Splits means that a model has prefill and decode workers. Relays are the relays of routers, ip:port: they are in the
 	// pools of such models, and get the requests that name them alone.
 	Splits bool
@@ -120,7 +122,7 @@ func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error)
 
 	workers := byModel(f)
 	for _, m := range s.Models {
-		e := buildEndpoints(m, workers[m], s.Relays, leaving)
+		e := buildEndpoints(m, workers[m], &s, leaving)
 		if err := e.ValidateAll(); err != nil {
 			return Resources{}, fmt.Errorf("endpoints of %s are invalid: %w", e.ClusterName, err)
 		}

@@ -72,14 +72,19 @@ func buildPool(model string, s Settings) (*clusterv3.Cluster, error) {
 			Name:       "envoy.transport_sockets.raw_buffer",
 			ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.pack(&rawv3.RawBuffer{})},
 		}
-		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{{Name: "relay", Match: relayMark(), TransportSocket: plain}}
+		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{{Name: "plain", Match: plainMark(), TransportSocket: plain}}
 	}
 	return c, p.err
 }
 
-// relayMark is the metadata of relays, which are in the pools of engines and speak no TLS themselves.
-func relayMark() *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{"relay": structpb.NewBoolValue(true)}}
+// plainMark is the metadata of endpoints without TLS in a pool with TLS: relays, and engines that are an exception.
+func plainMark() *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{"plain": structpb.NewBoolValue(true)}}
+}
+
+// markPlain has Envoy reach an endpoint without TLS.
+func markPlain(e *endpointv3.LbEndpoint) {
+	e.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.transport_socket_match": plainMark()}}
 }
 
 // ejection keeps requests without a decision away from workers that Envoy cannot reach, that hang, or that answer 502, 503 or
@@ -277,10 +282,10 @@ func grpcAddress(s string) (*corev3.Address, error) {
 // worker ready before the control plane does. Envoy ignores a pick of an address that it does not have, and uses one
 // whatever its health. Workers that have just left are unhealthy; see Leaving. So are relays, which only get the requests
 // that name them.
-func buildEndpoints(model string, workers []*fleet.Worker, relays []string, leaving []Leaving) *endpointv3.ClusterLoadAssignment {
+func buildEndpoints(model string, workers []*fleet.Worker, s *Settings, leaving []Leaving) *endpointv3.ClusterLoadAssignment {
 	var lb []*endpointv3.LbEndpoint
 	listed := map[string]bool{}
-	add := func(address string, weight uint32, health corev3.HealthStatus) {
+	add := func(address string, weight uint32, health corev3.HealthStatus, isPlain bool) {
 		a, err := socketAddress(address)
 		// The fleet has validated addresses; a worker whose name does not resolve has none. Two workers with one address are
 		// one endpoint for Envoy.
@@ -288,27 +293,27 @@ func buildEndpoints(model string, workers []*fleet.Worker, relays []string, leav
 			return
 		}
 		listed[address] = true
-		lb = append(lb, endpoint(a, max(1, weight), health))
+		e := endpoint(a, max(1, weight), health)
+		if isPlain {
+			markPlain(e)
+		}
+		lb = append(lb, e)
 	}
 
 	// Clients' requests go to no prefill worker, with a decision or without one: routers send it the prompts themselves.
 	for _, w := range workers {
 		if w.Role != fleet.Prefill {
-			add(w.Address, w.Weight, healthOf(w.State))
+			add(w.Address, w.Weight, healthOf(w.State), s.EnginesInClear.Has(w.Address))
 		}
 	}
 	if slices.ContainsFunc(workers, func(w *fleet.Worker) bool { return w.Role == fleet.Prefill }) {
-		workers := len(lb)
-		for _, relay := range relays {
-			add(relay, 1, corev3.HealthStatus_UNHEALTHY)
-		}
-		for _, relay := range lb[workers:] {
-			relay.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.transport_socket_match": relayMark()}}
+		for _, relay := range s.Relays {
+			add(relay, 1, corev3.HealthStatus_UNHEALTHY, true)
 		}
 	}
 	for _, l := range leaving {
 		if l.Model == model {
-			add(l.Address, 1, corev3.HealthStatus_UNHEALTHY)
+			add(l.Address, 1, corev3.HealthStatus_UNHEALTHY, s.EnginesInClear.Has(l.Address))
 		}
 	}
 

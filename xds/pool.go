@@ -99,9 +99,9 @@ func (p *pool) compare(workers []*fleet.Worker) change {
 }
 
 // build returns the endpoints for the workers of the last snapshot.
-func (p *pool) build(relays []string, now time.Time) (*endpointv3.ClusterLoadAssignment, error) {
+func (p *pool) build(s *Settings, now time.Time) (*endpointv3.ClusterLoadAssignment, error) {
 	left, _ := p.leavers.now(now)
-	e := buildEndpoints(p.model, p.seen, relays, left)
+	e := buildEndpoints(p.model, p.seen, s, left)
 	p.nudge(e)
 	return e, e.ValidateAll()
 }

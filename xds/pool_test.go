@@ -52,7 +52,7 @@ func (w *poolWorld) want(at, due time.Duration) {
 		w.t.Fatalf("at %s: due %s, want %s", at, got.Sub(w.began), due)
 	}
 	if due == at {
-		if _, err := w.pool.build(nil, w.at); err != nil {
+		if _, err := w.pool.build(&Settings{}, w.at); err != nil {
 			w.t.Fatal(err)
 		}
 		w.pool.wasPublished(w.at)
@@ -138,7 +138,7 @@ func TestLeaversAreForgottenInTime(t *testing.T) {
 	w.want(1020*ms, 10*ms+linger)
 	w.want(10*ms+linger, 10*ms+linger)
 	w.wantNothing(20*ms + linger)
-	if e, err := w.pool.build(nil, w.at); err != nil || len(e.Endpoints[0].LbEndpoints) != 1 {
+	if e, err := w.pool.build(&Settings{}, w.at); err != nil || len(e.Endpoints[0].LbEndpoints) != 1 {
 		t.Errorf("%v, %v", e, err)
 	}
 }

@@ -221,7 +221,7 @@ func (s *Server) push(snapshot *fleet.Snapshot, now time.Time) (next time.Time) 
 
 // build returns the endpoints of a pool, or nil if they are invalid. Envoys then keep their present endpoints.
 func (s *Server) build(p *pool, now time.Time) *endpointv3.ClusterLoadAssignment {
-	e, err := p.build(s.applied.Relays, now)
+	e, err := p.build(&s.applied, now)
 	if err == nil {
 		p.wasPublished(now)
 		s.status.succeed(PoolName(p.model))

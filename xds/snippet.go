@@ -297,7 +297,11 @@ func (s SnippetSettings) setEndpoints(c *clusterv3.Cluster, model string) error 
 		if err != nil {
 			return fmt.Errorf("worker of model %s: %w", model, err)
 		}
-		list = append(list, endpoint(address, 1, corev3.HealthStatus_UNKNOWN))
+		e := endpoint(address, 1, corev3.HealthStatus_UNKNOWN)
+		if s.EnginesInClear.Has(text) {
+			markPlain(e)
+		}
+		list = append(list, e)
 	}
 
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}

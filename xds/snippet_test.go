@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 
 	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/fleet"
 )
 
 // snippetSettings are settings of a snippet that can be printed.
@@ -123,15 +124,23 @@ func TestSnippetHasTLSToEngines(t *testing.T) {
 	s := snippetSettings(newestVersion, "sim")
 	s.EngineTLS = PEMFiles{CA: "/tls/ca.crt", Cert: "/tls/tls.crt", Key: "/tls/tls.key"}
 	s.EngineServerName = "engines.example"
+	s.Endpoints = map[string][]string{"sim": {"10.0.0.1:8000", "10.0.0.1:8443"}}
+	var err error
+	if s.EnginesInClear, err = fleet.ParseAddresses([]string{":8000"}); err != nil {
+		t.Fatal(err)
+	}
 	text, err := Snippet(s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"filename: /tls/ca.crt", "filename: /tls/tls.crt", "filename: /tls/tls.key", "sni: engines.example",
-		"exact: engines.example", "relay: true", "type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer"} {
+		"exact: engines.example", "plain: true", "envoy.transport_socket_match:", "type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the snippet lacks %q:\n%s", want, text)
 		}
+	}
+	if n := strings.Count(string(text), "envoy.transport_socket_match:"); n != 1 {
+		t.Errorf("%d endpoints are reached without TLS, want 1:\n%s", n, text)
 	}
 	if strings.Contains(string(text), "sds_config") {
 		t.Errorf("the snippet names a secret of Stator:\n%s", text)

@@ -78,6 +78,7 @@ func (c *control) reload(cfg *config.Config, s xds.Settings) error {
 		return err
 	}
 	s.EngineTLS, s.EngineServerName = c.start.EngineTLS, c.start.EngineServerName
+	s.EnginesInClear = c.start.EnginesInClear
 	c.server.Reload(s)
 	return nil
 }

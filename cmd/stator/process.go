@@ -91,7 +91,9 @@ func (p *process) open() (err error) {
 // openEngines reads the certificates of connections to engines; nil without TLS.
 func openEngines(cfg *config.Config, log *slog.Logger) (*enginetls.Client, error) {
 	t := &cfg.EngineTLS
-	return enginetls.New(enginetls.Settings{CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile, ServerName: t.ServerName}, log)
+	return enginetls.New(enginetls.Settings{
+		CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile, ServerName: t.ServerName, Except: t.Excepted(),
+	}, log)
 }
 
 // partNames are the names of the parts in the configuration's changes, by command.

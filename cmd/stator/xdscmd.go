@@ -166,7 +166,8 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		SessionHeaders:        g.SessionHeaders(), TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
 		TLS:       xds.PEMFiles{CA: g.TLS.ClientCAFile, Cert: g.TLS.CertFile, Key: g.TLS.KeyFile},
 		EngineTLS: xds.PEMFiles{CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile}, EngineServerName: t.ServerName,
-		CORSOrigins: g.CORSOrigins, AccessLog: g.AccessLog, AnswerTokens: g.AnswerTokens,
+		EnginesInClear: t.Excepted(),
+		CORSOrigins:    g.CORSOrigins, AccessLog: g.AccessLog, AnswerTokens: g.AnswerTokens,
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
 		Splits:      cfg.Splits(), FailClosed: cfg.FailsClosed(),
 	}

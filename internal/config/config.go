@@ -41,7 +41,7 @@ type Config struct {
 	Decisions Decisions `yaml:"decisions"`
 	// Bus configures how the processes of one cluster find each other.
 	Bus Bus `yaml:"bus"`
-	// EngineTLS has every part of Stator, and every Envoy, reach all engines by TLS. Without it these connections are not encrypted.
+	// EngineTLS has every part of Stator, and every Envoy, reach engines by TLS. Without it these connections are not encrypted.
 	EngineTLS EngineTLS `yaml:"engineTLS" reload:"every part"`
 	// Planner configures how many workers each model has, by the demand of clients and the latencies that they may see.
 	Planner Planner `yaml:"planner"`
@@ -190,6 +190,15 @@ type EngineTLS struct {
 	KeyFile string `yaml:"keyFile" file:"relative" default:"none"`
 	// ServerName is the DNS name that the certificate of every engine must have, whatever its address.
 	ServerName string `yaml:"serverName"`
+	// Except lists the engines that are reached without TLS, for a fleet on its way to TLS: IP:PORT, an IP, a network such as 10.0.0.0/8,
+	// and :PORT or :PORT-PORT for the ports of all hosts, or after a network. At most 256.
+	Except []string `yaml:"except" default:"none"`
+}
+
+// Excepted returns the addresses of Except, which have been checked.
+func (t *EngineTLS) Excepted() fleet.Addresses {
+	set, _ := fleet.ParseAddresses(t.Except)
+	return set
 }
 
 // Auth names the clients that Envoy admits. With keys and issuers, one of both suffices.

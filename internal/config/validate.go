@@ -501,10 +501,17 @@ func (v *validator) bus(b *Bus) {
 	v.is((b.CertFile == "") == (b.KeyFile == ""), "bus.keyFile", "and bus.certFile need each other")
 }
 
+// maxExcept bounds the entries with which each connection to an engine is compared.
+const maxExcept = 256
+
 // engineTLS checks the certificates of connections to engines.
 func (v *validator) engineTLS(t *EngineTLS) {
 	v.is((t.CertFile == "") == (t.KeyFile == ""), "engineTLS.keyFile", "and engineTLS.certFile need each other")
 	v.is(t.CAFile != "" || t.CertFile == "", "engineTLS.certFile", "has no effect until engineTLS.caFile is set")
+	_, err := fleet.ParseAddresses(t.Except)
+	v.is(err == nil, "engineTLS.except", "has %v", err)
+	v.is(len(t.Except) <= maxExcept, "engineTLS.except", "must have at most %d entries: use networks or ranges of ports", maxExcept)
+	v.is(t.CAFile != "" || len(t.Except) == 0, "engineTLS.except", "has no effect until engineTLS.caFile is set")
 	_, _, isName := fleet.SplitName(t.ServerName + ":1")
 	v.is(isName, "engineTLS.serverName", "is %q: use a DNS name that the certificates of all engines have", t.ServerName)
 }

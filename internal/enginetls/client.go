@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/listen"
 )
 
@@ -21,11 +22,14 @@ type Settings struct {
 	Cert, Key string
 	// ServerName is the DNS name that the certificate of every engine must have.
 	ServerName string
+	// Except are the addresses of engines without TLS.
+	Except fleet.Addresses
 }
 
 // Client makes connections to engines. A nil Client makes them without TLS.
 type Client struct {
 	serverName string
+	except     fleet.Addresses
 	current    func() *tls.Config
 }
 
@@ -42,7 +46,7 @@ func New(s Settings, log *slog.Logger) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{s.ServerName, current}, nil
+	return &Client{s.ServerName, s.Except, current}, nil
 }
 
 // read returns the settings of a connection that is made now.
@@ -63,6 +67,9 @@ func (s *Settings) read() (*tls.Config, error) {
 	return cfg, nil
 }
 
+// Encrypts reports whether connections to the engine at ip:port have TLS.
+func (c *Client) Encrypts(address string) bool { return c != nil && !c.except.Has(address) }
+
 // Dial returns a function that connects to an engine at ip:port, and verifies its certificate, in the given time. It is made for
 // http.Transport.DialContext. URLs of requests begin with http:// all the same, because the connection already encrypts.
 func (c *Client) Dial(within time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -74,8 +81,9 @@ func (c *Client) Dial(within time.Duration) func(ctx context.Context, network, a
 		ctx, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
 		raw, err := dialer.DialContext(ctx, network, address)
-		if err != nil {
-			return nil, err
+		// An address with a name has become one with an IP.
+		if err != nil || !c.Encrypts(raw.RemoteAddr().String()) {
+			return raw, err
 		}
 
 		secure := tls.Client(raw, c.current())
@@ -134,7 +142,7 @@ func (c *Client) explain(err error) error {
 	)
 	switch {
 	case errors.As(err, &plain):
-		return &Error{"the engine speaks no TLS", "start it with a certificate, or remove engineTLS from the configuration", err}
+		return &Error{"the engine speaks no TLS", "start it with a certificate, or list its address in engineTLS.except", err}
 	case errors.As(err, &unknown):
 		return &Error{"no authority in engineTLS.caFile has signed the engine's certificate", "add its authority to the file", err}
 	case errors.As(err, &name):

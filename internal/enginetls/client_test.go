@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/enginetls"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/test/testkit"
 )
 
@@ -77,11 +78,16 @@ func TestRefusals(t *testing.T) {
 	foreign, foreignKey := other.Issue(name)
 	another, anotherKey := ca.Issue("another")
 	past, pastKey := ca.IssueExpired("past")
-	plain := httptest.NewServer(http.NotFoundHandler())
+	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(plain.Close)
 
 	own := enginetls.Settings{CA: ca.CA(), Cert: good, Key: goodKey, ServerName: name}
 	without := enginetls.Settings{CA: ca.CA(), ServerName: name}
+	excepted := own
+	var err error
+	if excepted.Except, err = fleet.ParseAddresses([]string{plain.Listener.Addr().String()}); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		settings enginetls.Settings
 		address  string
@@ -89,13 +95,16 @@ func TestRefusals(t *testing.T) {
 	}{
 		{own, serveTLS(t, good, goodKey, ca.CA()), ""},
 		{without, serveTLS(t, good, goodKey, ""), ""},
+		{excepted, serveTLS(t, good, goodKey, ca.CA()), ""},
+		{excepted, plain.Listener.Addr().String(), ""},
+		{excepted, strings.Replace(plain.Listener.Addr().String(), "127.0.0.1", "localhost", 1), ""},
 		{own, serveTLS(t, foreign, foreignKey, ""), "no authority in engineTLS.caFile has signed the engine's certificate: add"},
 		{own, serveTLS(t, another, anotherKey, ""), "the engine's certificate is not for stator-engine: issue it for that name"},
 		{
 			enginetls.Settings{CA: ca.CA(), ServerName: "past"}, serveTLS(t, past, pastKey, ""),
 			"the engine's certificate is not valid now: renew it",
 		},
-		{own, plain.Listener.Addr().String(), "the engine speaks no TLS: start it with a certificate, or remove engineTLS"},
+		{own, plain.Listener.Addr().String(), "the engine speaks no TLS: start it with a certificate, or list its address in engineTLS.except"},
 		{without, serveTLS(t, good, goodKey, ca.CA()), "the engine refuses this client: set engineTLS.certFile"},
 		{own, serveTLS(t, good, goodKey, other.CA()), "the engine refuses this client: set engineTLS.certFile"},
 	} {

@@ -60,6 +60,11 @@ func configurationCases() []testCase {
 		"unknownKey: 1", "Listen: x", "listen: x, listen: y"} {
 		file("gateway: "+v, gateway(v), false)
 	}
+	for v, accepted := range map[string]bool{
+		`{except: [":8000"]}`: false, `{caFile: a, except: [":0"]}`: false, `{caFile: a, except: [":8000"]}`: true,
+	} {
+		file("engineTLS: "+v, goodConfig+"engineTLS: "+v+"\n", accepted)
+	}
 	for _, v := range []string{"blockSize: 0", "blockSize: 16.5", "blockSize: -1", "blockSize: 100000", "aliases: [m]", "aliases: [a, a]",
 		`aliases: [""]`, "contextLength: -1", "router: {policy: best}", "router: {temperature: -1}", "router: {temperature: .nan}",
 		"router: {cost: free}", "router: {weights: {unknown: 1}}", "router: {weights: {decode: .inf}}", "router: {busy: {kvUsage: 2}}",

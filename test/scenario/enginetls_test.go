@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,9 +32,10 @@ func newEngineCertificates(t *testing.T) *engineCertificates {
 	return c
 }
 
-// block is the part of a configuration that has Stator reach engines by TLS.
-func (c *engineCertificates) block() string {
-	return fmt.Sprintf("engineTLS: {caFile: %q, certFile: %q, keyFile: %q}\n", c.ca.CA(), c.clientCert, c.clientKey)
+// block is the part of a configuration that has Stator reach engines by TLS, except for some addresses.
+func (c *engineCertificates) block(except ...string) string {
+	return fmt.Sprintf("engineTLS: {caFile: %q, certFile: %q, keyFile: %q, except: [%s]}\n", c.ca.CA(), c.clientCert, c.clientKey,
+		strings.Join(except, ", "))
 }
 
 // args are the arguments with which an agent has an engine serve TLS, and ask for certificates.
@@ -81,20 +83,24 @@ func replaceBy(t *testing.T, path, by string) {
 	rewrite(t, path, func(string) string { return string(text) })
 }
 
-// TestEnginesByTLS: engines that ask for certificates are reached by Envoy, probes and readers of metrics. Their authority and all
-// certificates are replaced under load, and no request fails.
+// TestEnginesByTLS: engines that ask for certificates are reached by Envoy, probes and readers of metrics, and so is one without TLS that is
+// an exception. The authority and all certificates are replaced under load, and no request fails.
 func TestEnginesByTLS(t *testing.T) {
 	t.Parallel()
 	c := newEngineCertificates(t)
 	listed := freeAddress(t)
 	start(t, c.flags("--listen-address", listed, "--kv-events", "tcp://"+freeAddress(t), "--kv-replay", "tcp://"+freeAddress(t))...)
-	g := up(t, "--config", configFile(t, c.block()+fmt.Sprintf(`
+	plain := freeAddress(t)
+	start(t, "sim", "--listen-address", plain, "--kv-events", "tcp://"+freeAddress(t), "--kv-replay", "tcp://"+freeAddress(t))
+	g := up(t, "--config", configFile(t, c.block(strconv.Quote(plain))+fmt.Sprintf(`
 models:
 - name: sim
   path: "builtin:sim"
   launch: [{engine: sim, count: 2, args: {%s}}]
-  workers: [{name: listed, address: %q, engine: sim, kvEvents: auto}]
-`, c.args(), listed)))
+  workers:
+  - {name: listed, address: %q, engine: sim, kvEvents: auto}
+  - {name: plain, address: %q, engine: sim, kvEvents: auto}
+`, c.args(), listed, plain)))
 	if _, err := get("http://" + listed + "/health"); err == nil {
 		t.Fatal("an engine answers without TLS")
 	}
@@ -109,8 +115,12 @@ models:
 			return errors.Join(err, errTargets)
 		case sample(page, "vllm:request_success_total", `worker="sim-0"`) == 0 || !strings.Contains(targets, `"__scheme__":"https"`):
 			return fmt.Errorf("%s\n%s", page, targets)
-		case !strings.Contains(g.up.out.String(), "event socket found"):
-			return errors.New("the engine was not asked for its event socket")
+		case strings.Count(targets, `"__scheme__":"https"`) != 3:
+			return fmt.Errorf("the targets of Prometheus are %s", targets)
+		case strings.Count(g.up.out.String(), "event socket found") != 2:
+			return errors.New("the listed engines were not asked for their event sockets")
+		case g.metric("stator_request_answers_total", `worker="plain"`, `code="2xx"`) == 0:
+			return errors.New("the engine without TLS has answered no request")
 		}
 		return nil
 	})
@@ -125,7 +135,9 @@ models:
 	rewrite(t, c.ca.CA(), func(first string) string { return first + string(text) })
 	var engines []string
 	for _, r := range g.fleet() {
-		engines = append(engines, r.Address)
+		if r.Address != plain {
+			engines = append(engines, r.Address)
+		}
 	}
 	eventually(t, "engines and Envoy know the next authority", func() error {
 		for _, address := range engines {
@@ -252,7 +264,7 @@ func TestForeignEngines(t *testing.T) {
 	eventually(t, "the log has both reasons", func() error {
 		for _, reason := range []string{
 			"no authority in engineTLS.caFile has signed the engine's certificate: add its authority to the file",
-			"the engine speaks no TLS: start it with a certificate, or remove engineTLS from the configuration",
+			"the engine speaks no TLS: start it with a certificate, or list its address in engineTLS.except",
 		} {
 			if !strings.Contains(g.up.out.String(), reason) {
 				return fmt.Errorf("the log lacks %q; states %v", reason, states())
@@ -343,11 +355,11 @@ models:
 - {name: misnamed, path: "builtin:sim", workers: [{name: b, address: %q, engine: sim, healthPath: none}]}
 `, foreign, misnamed)))
 	for model, stat := range map[string]string{"foreign": "ssl_fail_verify_error", "misnamed": "ssl_fail_verify_san"} {
-		r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", fmt.Appendf(nil, `{"model": %q, "prompt": "hello"}`, model))
-		if err != nil || r.status != http.StatusServiceUnavailable {
-			t.Errorf("%s: status %d: %s, %v", model, r.status, r.body, err)
-		}
-		eventually(t, "Envoy counts the refusal", func() error {
+		eventually(t, "Envoy has the engine, and counts the refusal", func() error {
+			r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", fmt.Appendf(nil, `{"model": %q, "prompt": "hello"}`, model))
+			if err != nil || r.status != http.StatusServiceUnavailable {
+				t.Fatalf("%s: status %d: %s, %v", model, r.status, r.body, err)
+			}
 			page, err := g.read("/metrics/envoy")
 			if err != nil || sample(page, "envoy_cluster_"+stat, `envoy_cluster_name="pool/`+model+`"`) == 0 {
 				return fmt.Errorf("%s: %w", model, orNotYet(err))
