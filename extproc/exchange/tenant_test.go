@@ -2,10 +2,34 @@ package exchange
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
+	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/internal/route/decision"
 )
+
+// TestLongNamesOfTenants: answers count for the tenant that has sent the request, also if its name is longer than the ones that bookings keep.
+func TestLongNamesOfTenants(t *testing.T) {
+	svc, _ := newService(t)
+	set := *svc.Settings()
+	set.TenantHeader, set.Limits = "x-tenant", quota.Settings{All: quota.Limits{AnswerTokensPerMinute: 1}}
+	svc.Reload(set)
+	for _, tenant := range []string{"short", strings.Repeat("long", 100)} {
+		for _, want := range []int{0, 429} {
+			x := svc.Begin(Origin{Source: "envoy"})
+			status := 0
+			if a := x.OnHeaders(Head{Method: "POST", Path: "/v1/completions", Tenant: tenant}, start).Answer; a != nil {
+				status = a.Status
+			}
+			if status != want {
+				t.Errorf("tenant %.9s: status %d, want %d", tenant, status, want)
+			}
+			x.Recycle()
+			svc.ChargeAnswer(decision.Label(tenant), 10, start)
+		}
+	}
+}
 
 // TestSaltIsTheLast: the salt replaces one that the client has set, for every parser that takes the last of equal
 // members, and changes nothing else.

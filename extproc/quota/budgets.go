@@ -207,6 +207,13 @@ type Usage struct {
 // Usage returns the budgets of the tenants that have used tokens: of maxReported tenants at most, those that have used the most. uncounted
 // are the tokens of tenants for which there was no room.
 func (t *Table) Usage(s *Settings, routers int, now time.Time) (list []Usage, uncounted int64) {
+	list, uncounted = t.usage(s, routers, now)
+	slices.SortFunc(list, func(a, b Usage) int { return cmp.Or(cmp.Compare(b.Used, a.Used), strings.Compare(a.Tenant, b.Tenant)) })
+	return list[:min(len(list), periods*maxReported)], uncounted
+}
+
+// usage returns the budgets of all tenants that have used tokens. They are sorted when no request waits for mu.
+func (t *Table) usage(s *Settings, routers int, now time.Time) (list []Usage, uncounted int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := &t.ledger
@@ -219,6 +226,5 @@ func (t *Table) Usage(s *Settings, routers int, now time.Time) (list []Usage, un
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b Usage) int { return cmp.Or(cmp.Compare(b.Used, a.Used), strings.Compare(a.Tenant, b.Tenant)) })
-	return list[:min(len(list), periods*maxReported)], l.uncounted
+	return list, l.uncounted
 }

@@ -131,7 +131,7 @@ func TestTableIsBounded(t *testing.T) {
 
 // BenchmarkAdmit measures what limits cost a request.
 func BenchmarkAdmit(b *testing.B) {
-	x, s := New(), &Settings{All: Limits{RequestsPerMinute: MaxRequests, PromptTokensPerMinute: MaxTokens}}
+	x, s := New(), &Settings{All: Limits{RequestsPerMinute: MaxRequests, PromptTokensPerMinute: MaxTokens, TokensPerDay: MaxBudget}}
 	now := start
 	b.ReportAllocs()
 	for b.Loop() {
