@@ -295,10 +295,18 @@ type RunConfig struct {
 	Hard      context.Context
 }
 
-// Run follows the bus and the listed workers, and serves Envoy, until ctx ends or serving fails. It must
-// be called once.
-func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
-	ctx, stop := context.WithCancel(ctx)
+// hard returns Hard, or a context that never ends.
+func (cfg *RunConfig) hard() context.Context {
+	if cfg.Hard == nil {
+		return context.Background()
+	}
+	return cfg.Hard
+}
+
+// Run follows the bus and the listed workers, and serves Envoy, until it is asked to end, by a context that ends, or serving fails. With
+// other routers it goes on a little: see leaveTime. It must be called once.
+func (r *Router) Run(asked context.Context, cfg RunConfig) error {
+	ctx, stop := r.outlive(asked, &cfg)
 	var followers sync.WaitGroup
 	defer followers.Wait()
 	defer stop()
@@ -358,16 +366,38 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 		defer func() { _ = r.shareBudgets(context.Background(), cfg.Bus) }()
 	}
 	return grpcserve.Run(ctx, r.doors.grpc, r.doors.endings.Listener(r.doors.accessLog.Listener(ln)), func(ctx context.Context) error {
-		return r.runBesideServer(ctx, &cfg)
+		return r.runBesideServer(ctx, asked, &cfg)
 	})
 }
 
+// leaveTime is the time from the request to end until a router refuses streams. It has no health any more then, so that Envoys open their
+// streams at other routers: they check its health every two seconds. Without it requests go on undecided while Envoys still send them here.
+const leaveTime = 2500 * time.Millisecond
+
+// outlive returns a context that ends leaveTime after the request to end, or at once if no other router decides or there is no time to drain.
+func (r *Router) outlive(asked context.Context, cfg *RunConfig) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancel(context.WithoutCancel(asked))
+	over := context.AfterFunc(asked, func() {
+		defer end()
+		if r.peers.Live() == 0 {
+			return
+		}
+		leaving, cancel := context.WithTimeout(cfg.hard(), min(leaveTime, cfg.DrainTime))
+		defer cancel()
+		select {
+		case <-leaving.Done():
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { over(); end() }
+}
+
 // runBesideServer runs the parts that belong to the serving of Envoy, until ctx ends: the settling of prefills, the decision log, and the
-// watch for closed access logs. It closes the decision log after its last line.
-func (r *Router) runBesideServer(ctx context.Context, cfg *RunConfig) error {
+// watch for closed access logs. It closes the decision log after its last line. The router is not healthy any more once asked has ended.
+func (r *Router) runBesideServer(ctx, asked context.Context, cfg *RunConfig) error {
 	var all sync.WaitGroup
 	all.Go(func() { r.settlePrefills(ctx) })
-	all.Go(func() { r.followHealth(ctx) })
+	all.Go(func() { r.followHealth(asked) })
 	if r.doors.relayAt != nil {
 		all.Go(func() { r.doors.serveRelay(ctx) })
 	}
@@ -381,11 +411,7 @@ func (r *Router) runBesideServer(ctx context.Context, cfg *RunConfig) error {
 	err := r.doors.accessLog.Run(ctx)
 	// The access log is not followed any more, so its streams need no end of their own. The streams of requests end first, because the
 	// server resets what is left when it stops.
-	hard := cfg.Hard
-	if hard == nil {
-		hard = context.Background()
-	}
-	drain, cancel := context.WithTimeout(hard, cfg.DrainTime)
+	drain, cancel := context.WithTimeout(cfg.hard(), cfg.DrainTime)
 	defer cancel()
 	r.doors.drain(drain)
 	all.Wait()

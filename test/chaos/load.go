@@ -27,7 +27,7 @@ type load struct {
 	stop context.CancelFunc
 	next atomic.Int64 // number of the next conversation
 
-	asked, failed, broken, wrong atomic.Int64
+	asked, failed, broken, wrong, unpicked atomic.Int64
 
 	mu      sync.Mutex
 	lastBad time.Time // guarded by mu; when the last request failed or broke
@@ -39,7 +39,7 @@ type load struct {
 const maxKnown = 64
 
 // counts are the counters at one moment.
-type counts struct{ asked, failed, broken, wrong int64 }
+type counts struct{ asked, failed, broken, wrong, unpicked int64 }
 
 func newLoad(url string, o *options) *load {
 	// A client that meets a dead connection must not try again by itself: that would hide what happened.
@@ -66,7 +66,7 @@ func (l *load) begin(ctx context.Context, c *cluster) counts {
 }
 
 func (l *load) counts() counts {
-	return counts{l.asked.Load(), l.failed.Load(), l.broken.Load(), l.wrong.Load()}
+	return counts{l.asked.Load(), l.failed.Load(), l.broken.Load(), l.wrong.Load(), l.unpicked.Load()}
 }
 
 // end lets the open streams end, and returns the result of all since.
@@ -76,7 +76,7 @@ func (l *load) end(since counts, at time.Time) result {
 	now := l.counts()
 	r := result{
 		Requests: now.asked - since.asked, Failed: now.failed - since.failed,
-		Broken: now.broken - since.broken, Wrong: now.wrong - since.wrong,
+		Broken: now.broken - since.broken, Wrong: now.wrong - since.wrong, Unpicked: now.unpicked - since.unpicked,
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,6 +116,9 @@ func (l *load) talk(ctx context.Context, rng *rand.Rand) {
 func (l *load) ask(body []byte) bool {
 	l.asked.Add(1)
 	a, err := streams.Send(context.Background(), l.client, l.url+"/v1/chat/completions", body)
+	if err == nil && a.Decision == "" {
+		l.unpicked.Add(1)
+	}
 	switch {
 	case err != nil && a.First == 0:
 		l.failed.Add(1)

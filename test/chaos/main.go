@@ -20,6 +20,7 @@
 //	wrong_answers             streams that ended, with another number of tokens than was asked for
 //	leaked_bookings           bookings of the routers when no client sends any more, after at most 20 s
 //	false_exact               prompts sent again, for which more was promised than the engine found
+//	unpicked                  complete answers to requests for which no router decided
 //	recovered_ms              from the fault until the last request that failed or broke had ended; 0 if none did
 //
 // With --minutes it plays faults in a random order, by --seed, with pauses of random length; each fault is printed with its time, so that
@@ -124,6 +125,7 @@ type result struct {
 	Leaked    int    `json:"leaked_bookings"`
 	Exact     int    `json:"false_exact"`
 	Recovered int64  `json:"recovered_ms"`
+	Unpicked  int64  `json:"unpicked"`
 	// Probes is the number of prompts that were sent again, and Found the share of their tokens that engines had cached.
 	Probes int     `json:"probes"`
 	Found  float64 `json:"found"`
@@ -221,11 +223,12 @@ func (r *run) count(ctx context.Context, name string, since counts, at time.Time
 func (r *run) printTable() {
 	fmt.Fprintf(r.out, "\n%d clients, load average %s\n\n", r.clients, process.LoadAverage())
 	fmt.Fprintln(r.out,
-		"| fault | requests | failed before the first byte | broken | wrong | bookings left | false exact | recovered, ms | found |")
-	fmt.Fprintln(r.out, "|---|---|---|---|---|---|---|---|---|")
+		"| fault | requests | failed before the first byte | broken | wrong | bookings left | false exact | unpicked | recovered, ms | found |")
+	fmt.Fprintln(r.out, "|---|---|---|---|---|---|---|---|---|---|")
 	for _, x := range r.results {
-		fmt.Fprintf(r.out, "| %s | %d | %d | %d | %d | %d | %d of %d | %d | %.2f |\n",
-			x.Scenario, x.Requests, x.Failed, x.Broken, x.Wrong, x.Leaked, x.Exact, x.Probes, x.Recovered, x.Found)
+		fmt.Fprintf(r.out, "| %s | %d | %d | %d | %d | %d | %d of %d | %d | %d | %.2f |\n",
+			x.Scenario, x.Requests, x.Failed, x.Broken, x.Wrong, x.Leaked, x.Exact, x.Probes, x.Unpicked,
+			x.Recovered, x.Found)
 	}
 }
 

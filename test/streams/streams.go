@@ -17,6 +17,7 @@ import (
 type Answer struct {
 	First, Whole           time.Duration // until the first event and until the end
 	Prompt, Cached, Tokens int           // the usage: tokens of the prompt, cached tokens among them, and tokens of the answer
+	Decision               string        // the id of the router's decision; empty if no router decided
 }
 
 // Send posts a body that asks for a stream with its usage, and reads the answer. An answer with another status than 200 is an error.
@@ -37,7 +38,9 @@ func Send(ctx context.Context, client *http.Client, url string, body []byte) (An
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
 		return Answer{}, fmt.Errorf("%s: %s", resp.Status, text)
 	}
-	return readEvents(resp.Body, begun)
+	a, err := readEvents(resp.Body, begun)
+	a.Decision = resp.Header.Get("x-stator-decision")
+	return a, err
 }
 
 // readEvents reads the events of an answer. A stream that ends early is an error.
