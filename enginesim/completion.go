@@ -30,6 +30,8 @@ type completion struct {
 // choice is one answer. The goroutine of passes writes it and the handler reads it.
 type choice struct {
 	answer answer
+	made   reader        // of the answer; used by the goroutine of passes
+	reads  reader        // of the answer; used by the handler
 	echo   string        // the text of the prompt, if the answer begins with it
 	notify chan struct{} // of the completion: one channel wakes the handler for all choices
 	every  int           // tokens of one write of a stream
@@ -122,7 +124,7 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 	return c, nil
 }
 
-// defaultCompletion is the bound of answers to completions without max_tokens, in OpenAI's API and in vLLM.
+// defaultCompletion is the bound of answers to completions without max_tokens, in OpenAI's API and in vLLM. With null there is none.
 const defaultCompletion = 16
 
 // echoes reports whether answers begin with their prompts.
@@ -151,13 +153,14 @@ func (s *Sim) echoOf(p *prompt.Prompt) string {
 
 // shown returns the text of the i-th token of a choice, as the answer shows it.
 func (c *completion) shown(ch *choice, i int) string {
+	_, text := ch.reads.read(i)
 	switch {
 	case c.scores():
 		return ch.echo
 	case i == 0 && ch.echo != "":
-		return ch.echo + ch.answer.text(0)
+		return ch.echo + text
 	}
-	return ch.answer.text(i)
+	return text
 }
 
 // addChoice adds the choice at, the i-th answer to a prompt.
@@ -173,15 +176,16 @@ func (c *completion) addChoice(s *Sim, at, i int, tokens []uint32, now time.Time
 		limit = 1 // an embedding needs one pass over its prompt
 	case c.scores():
 		limit = 1
-	case c.req.Endpoint == openai.Completions && limit == 0:
+	case c.req.Endpoint == openai.Completions && limit == 0 && c.req.Facts&openai.MaxTokensNull == 0:
 		limit = defaultCompletion
 	}
 
 	// The i-th answer to a prompt has its own seed, so the answers of one prompt differ.
 	exact := limit > 0 && !s.cfg.OwnLength
 	ch.answer = s.words.newAnswer(seedOf(s.cfg.Seed, c.req.Seed, c.req.HasSeed), tokens, i, s.cfg.AnswerTokens, exact)
+	ch.made.answer, ch.reads.answer = &ch.answer, &ch.answer
 	r := &engine.Request{
-		Prompt: tokens, MaxTokens: limit, Next: ch.answer.next, Owner: ch,
+		Prompt: tokens, MaxTokens: limit, Next: ch.made.next, Owner: ch,
 		Salt: c.req.CacheSalt, Session: c.req.SessionID, WholePrompt: c.req.PromptLogprobs,
 	}
 

@@ -3,7 +3,8 @@
 //
 // For a gateway it is an engine like any other. It batches, queues, preempts, caches prefixes and evicts. Its
 // passes take the time of its timing. It reports cached tokens and publishes the changes of its cache. Answers
-// are words of the model's vocabulary without meaning, the same ones for the same seed, prompt and position.
+// are words of the model's vocabulary without meaning. Each follows from the seed and the tokens before it, so a completion whose prompt is
+// a prompt and the beginning of its answer, as token ids, has the rest of the answer.
 // Nothing that needs a model is simulated: tools, structured output, log probabilities, stop strings. Such
 // fields are accepted and ignored, as vLLM ignores unknown fields. Embeddings have the form that the request asks for: numbers,
 // or their bytes in base64, of any length. Messages and Responses are answered with text alone, and responses are not stored.

@@ -87,7 +87,7 @@ func (c *completion) appendEmbeddings(b []byte) []byte {
 		b = append(b, `{"object":"embedding","index":`...)
 		b = strconv.AppendInt(b, int64(i), 10)
 		b = append(b, `,"embedding":`...)
-		b = c.vectors.appendVector(b, c.choices[i].answer.seed)
+		b = c.vectors.appendVector(b, c.choices[i].answer.start)
 		b = append(b, '}')
 	}
 

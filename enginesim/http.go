@@ -267,14 +267,14 @@ func (c *completion) appendNews(b, head []byte) []byte {
 		n, done := ch.progress()
 		// A chat begins with an event that has the role and no text.
 		if ch.sent == 0 && n > 0 && c.req.Endpoint == openai.Chat {
-			b = c.appendChunk(b, head, i, true, "", "")
+			b = c.appendRole(b, head, i)
 		}
 		for ; ch.sent < n; ch.sent++ {
 			reason := ""
 			if ch.sent == n-1 {
 				reason = finishReasons[done]
 			}
-			b = c.appendChunk(b, head, i, false, c.shown(ch, ch.sent), reason)
+			b = c.appendChunk(b, head, i, reason)
 		}
 	}
 	return b

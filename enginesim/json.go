@@ -23,6 +23,9 @@ import (
 //	data: {…,"choices":[{"index":0,"delta":{"content":" b"},"logprobs":null,"finish_reason":"length","stop_reason":null}]}
 //	data: {…,"choices":[],"usage":{…}}
 //	data: [DONE]
+//
+// With return_token_ids the events of a stream have token_ids, and the first one prompt_token_ids: in a chat beside choices, and in a
+// completion in the choice.
 
 // appendHead appends the begin of an answer, or of a chunk of one, up to its choices.
 func (c *completion) appendHead(b []byte, chunk bool) []byte {
@@ -45,24 +48,58 @@ func (c *completion) appendHead(b []byte, chunk bool) []byte {
 	return append(b, `,"choices":[`...)
 }
 
-// appendChunk appends one event of a stream: the role, or a token, with the reason if it is the last one.
-func (c *completion) appendChunk(b, head []byte, i int, role bool, text, reason string) []byte {
+// appendRole appends the first event of a chat, which has the ids of its prompt if the client asked for ids.
+func (c *completion) appendRole(b, head []byte, i int) []byte {
 	b = append(append(b, "data: "...), head...)
 	b = append(b, `{"index":`...)
 	b = strconv.AppendInt(b, int64(i), 10)
-	switch {
-	case role:
-		b = append(b, `,"delta":{"role":"assistant","content":""}`...)
-	case c.req.Endpoint == openai.Chat:
+	b = append(b, `,"delta":{"role":"assistant","content":""}`...)
+	b = append(appendFinish(b, ""), "}]"...)
+	if c.hasIDs() {
+		b = appendIDs(append(b, `,"prompt_token_ids":`...), c.requests[i].Prompt)
+	}
+	return append(b, "}\n\n"...)
+}
+
+// appendChunk appends the event of the next token of a choice, with the reason if it is the last one.
+func (c *completion) appendChunk(b, head []byte, i int, reason string) []byte {
+	ch := &c.choices[i]
+	text := c.shown(ch, ch.sent)
+	b = append(append(b, "data: "...), head...)
+	b = append(b, `{"index":`...)
+	b = strconv.AppendInt(b, int64(i), 10)
+	if c.req.Endpoint == openai.Chat {
 		b = append(b, `,"delta":{"content":`...)
 		b = append(openai.AppendString(b, text), '}')
-	default:
+	} else {
 		b = append(b, `,"text":`...)
 		b = openai.AppendString(b, text)
 	}
 
 	b = appendFinish(b, reason)
+	if c.hasIDs() {
+		if ch.sent == 0 && c.req.Endpoint == openai.Completions {
+			b = appendIDs(append(b, `,"prompt_token_ids":`...), c.requests[i].Prompt)
+		}
+		token, _ := ch.reads.read(ch.sent)
+		b = appendIDs(append(b, `,"token_ids":`...), []uint32{token})
+	}
 	return append(b, "}]}\n\n"...)
+}
+
+// hasIDs reports whether the events of the stream have the ids of their tokens.
+func (c *completion) hasIDs() bool { return c.req.Facts&openai.TokenIDs != 0 }
+
+// appendIDs appends a list of token ids.
+func appendIDs(b []byte, ids []uint32) []byte {
+	b = append(b, '[')
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(id), 10)
+	}
+	return append(b, ']')
 }
 
 // appendFinish appends the reason for the end, or null.

@@ -166,11 +166,10 @@ func (x *contextFirst) readGeneration(c *completion, p disaggParams) (leg, error
 		_ = json.Unmarshal(text, &state)
 	}
 
-	// The other tokens of the answer depend on the prompt alone, as the tokens of one engine would.
+	// The other tokens of the answer follow from the prompt and this one, as the tokens of one engine would.
 	for i := range c.choices {
 		token := p.FirstTokens[min(i, len(p.FirstTokens)-1)]
 		c.choices[i].answer.begin = &given{token, string(x.sim.cfg.Vocabulary.AppendDecode(nil, token))}
-		c.requests[i].Next = c.choices[i].answer.next
 	}
 	c.fetched = cachedIn(p.Usage)
 	return &contextDecode{contextFirst: x, c: c, id: *id, state: state}, nil
@@ -217,7 +216,7 @@ type contextPrefill struct {
 // complete keeps the blocks and writes their place into the answer. An answer that ends with its first token needs no second
 // request, and keeps nothing: its reason is "stop".
 func (p *contextPrefill) complete(context.Context) error {
-	first, _ := p.c.choices[0].answer.next(0)
+	first, _ := p.c.choices[0].reads.read(0)
 	p.params.FirstTokens = []uint32{first}
 	p.params.Usage = json.RawMessage("{" + string(p.c.appendUsage(nil)[len(`"usage":{`):]))
 	_, done := p.c.choices[0].progress()

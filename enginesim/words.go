@@ -2,8 +2,6 @@ package enginesim
 
 import (
 	"github.com/zeebo/xxh3"
-
-	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
 // words are the tokens of answers: tokens that are whole words, if the vocabulary has enough of them.
@@ -60,12 +58,12 @@ func isPrintable(text []byte) bool {
 	return len(text) > 0
 }
 
-// answer is a pseudo-random answer. Its tokens depend on the seed and their position alone, so the core may
-// preempt it, and the handler can compute its text without storing tokens.
+// answer is a pseudo-random answer. Each token follows from the tokens before it, those of the prompt included. So an engine that gets
+// the beginning of an answer as the end of a prompt computes the same rest.
 type answer struct {
 	words  *words
-	seed   uint64
-	length int // tokens; 0 if the request bounds the answer
+	start  uint64 // the state after the prompt
+	length int    // tokens; 0 if the request bounds the answer
 	begin  *given
 }
 
@@ -76,33 +74,76 @@ type given struct {
 }
 
 // newAnswer returns the i-th answer to a prompt. If the request does not bound it, its length is between half
-// the mean and one and a half times the mean.
+// the mean and one and a half times the mean. An answer that continues another one ends where that one would have ended.
 func (w *words) newAnswer(seed uint64, prompt []uint32, i, mean int, bounded bool) answer {
-	a := answer{words: w, seed: mix(uint64(blockhash.Hash(prompt, seed)) + uint64(i))}
-	// The length depends on the seed alone, so repeated requests have answers of the same length.
-	if !bounded {
-		a.length = max(1, mean/2) + int(mix(a.seed)%uint64(max(1, mean)))
+	state := mix(seed + uint64(i))
+	begun := 0 // tokens at the end of the prompt that an engine could have computed
+	from := state
+	for _, token := range prompt {
+		if begun == 0 {
+			from = state
+		}
+		if !bounded && w.ids[w.word(state)] == token {
+			begun++
+		} else {
+			begun = 0
+		}
+		state = extend(state, token)
+	}
+
+	a := answer{words: w, start: state}
+	if bounded {
+		return a
+	}
+	// The length depends on the state alone, so repeated requests have answers of the same length. A prompt may end as an answer by
+	// chance, or have a whole answer at its end: then its own answer begins after it.
+	a.length = lengthOf(from, mean) - begun
+	if begun == 0 || a.length <= 0 {
+		a.length = lengthOf(state, mean)
 	}
 	return a
 }
 
-// word returns the index of the i-th word.
-func (a answer) word(i int) int { return int(mix(a.seed+uint64(i)) % uint64(len(a.words.ids))) }
-
-// next returns the i-th token, and whether it is the last one.
-func (a answer) next(i int) (token uint32, stop bool) {
-	if i == 0 && a.begin != nil {
-		return a.begin.token, a.length == 1
-	}
-	return a.words.ids[a.word(i)], i+1 == a.length
+// lengthOf returns the length of an answer whose prompt has left that state.
+func lengthOf(state uint64, mean int) int {
+	return max(1, mean/2) + int(mix(state)%uint64(max(1, mean)))
 }
 
-// text returns the text of the i-th token.
-func (a answer) text(i int) string {
-	if i == 0 && a.begin != nil {
-		return a.begin.text
+// extend returns the state after one more token.
+func extend(state uint64, token uint32) uint64 { return mix(state ^ uint64(token)) }
+
+// word returns the index of the word that follows in a state.
+func (w *words) word(state uint64) int { return int(state % uint64(len(w.ids))) }
+
+// reader reads the tokens of an answer in order. It belongs to one goroutine.
+type reader struct {
+	*answer
+	at    int // tokens that were read
+	state uint64
+	token uint32 // the last one that was read
+	text  string
+}
+
+// read reads the i-th token and its text. The next one takes one step, and an earlier one begins again at the prompt.
+func (r *reader) read(i int) (token uint32, text string) {
+	if i < r.at-1 || r.at == 0 {
+		r.at, r.state = 0, r.start
 	}
-	return a.words.texts[a.word(i)]
+	for ; r.at <= i; r.at++ {
+		w := r.words.word(r.state)
+		r.token, r.text = r.words.ids[w], r.words.texts[w]
+		if r.at == 0 && r.begin != nil {
+			r.token, r.text = r.begin.token, r.begin.text
+		}
+		r.state = extend(r.state, r.token)
+	}
+	return r.token, r.text
+}
+
+// next returns the i-th token, and whether it is the last one.
+func (r *reader) next(i int) (token uint32, stop bool) {
+	token, _ = r.read(i)
+	return token, i+1 == r.length
 }
 
 // mix is the finalizer of splitmix64: a bijection whose output looks random.

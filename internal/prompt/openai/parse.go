@@ -129,6 +129,7 @@ func (p *parser) field(key string) {
 		p.streamOptions(key)
 	case "max_tokens":
 		v, ok := p.integer(key)
+		r.setFact(MaxTokensNull, !ok)
 		r.setFact(MaxTokensZero, ok && v == 0)
 		r.setFact(MaxTokensNegative, ok && v < 0)
 		p.maxTokens = clampInt32(v)
@@ -137,8 +138,9 @@ func (p *parser) field(key string) {
 		r.setFact(MaxCompletionTokensBelowOne, ok && v < 1)
 		p.maxCompletionTokens = clampInt32(v)
 	case "echo":
-		r.setFact(Echo, p.Peek() == jsonscan.Bool && p.Src[p.At] == 't')
-		p.Skip()
+		r.setFact(Echo, p.isTrue())
+	case "return_token_ids":
+		r.setFact(TokenIDs, p.isTrue())
 	case "prompt_logprobs":
 		r.PromptLogprobs = p.Peek() == jsonscan.Number
 		p.Skip()
@@ -165,6 +167,13 @@ func (p *parser) field(key string) {
 	default:
 		p.templateField(key)
 	}
+}
+
+// isTrue reads any value, and reports whether it is true.
+func (p *parser) isTrue() bool {
+	holds := p.Peek() == jsonscan.Bool && p.Src[p.At] == 't'
+	p.Skip()
+	return holds
 }
 
 // templateField reads the keys that change how a prompt is rendered or truncated.

@@ -166,6 +166,10 @@ const (
 	BadTruncation
 	// OddPrompts is set if prompt or input mixes kinds or holds objects, as llama.cpp and SGLang accept.
 	OddPrompts
+	// MaxTokensNull is set if max_tokens is null, which is no bound for a completion; without it the bound is 16.
+	MaxTokensNull
+	// TokenIDs is set if return_token_ids is true.
+	TokenIDs
 )
 
 // Prompt is one prompt of a completion or embedding request: text, or token ids.
