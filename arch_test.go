@@ -115,9 +115,12 @@ var allowed = map[string][]string{
 	"extproc/prefill": {"internal/enginetls", "internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request",
 		// Engines get the session of the client.
 		"internal/envoynames", "internal/route/sessionid"},
-	"extproc/relay":  {"internal/enginetls", "extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
-	"extproc/stream": {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric", "internal/route/sessionid"},
-	"extproc/exchange": {"extproc/prefill", "extproc/quota", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
+	"extproc/relay": {"internal/enginetls", "extproc/exchange", "extproc/migrate", "extproc/prefill", "internal/envoynames", "internal/metric"},
+	// Streams are read without decoding them, and bodies as the router reads them.
+	"extproc/migrate": {"internal/jsonscan", "internal/prompt/openai"},
+	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric", "internal/route/sessionid"},
+	// Kinds of engines differ in whether their streams can be continued.
+	"extproc/exchange": {"extproc/migrate", "extproc/prefill", "extproc/quota", "internal/engines", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
 		"internal/route/handoff", "internal/route/pick", "internal/route/decision", "internal/route/request", "internal/route/sessionid"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},

@@ -127,7 +127,19 @@ func requestSettings(settings *config.Config) exchange.Settings {
 		AccessLog:     g.AccessLog != "",
 		AnswerTokens:  g.AnswerTokens,
 		Sidecars:      g.Sidecars,
+		Migrations:    migrationsOf(settings.Models),
 	}
+}
+
+// migrationsOf returns how streams are continued, of the models that have migration.
+func migrationsOf(models []config.Model) map[string]exchange.Migration {
+	byModel := map[string]exchange.Migration{}
+	for i := range models {
+		if m := &models[i].Migration; m.Limit > 0 {
+			byModel[models[i].Name] = exchange.Migration{Limit: m.Limit, Sampled: m.Sampled}
+		}
+	}
+	return byModel
 }
 
 // limitsOf returns what tenants may send. A tenant that the configuration names has its own limits alone. Names are as decisions keep them.

@@ -56,8 +56,8 @@ type Settings struct {
 	EngineServerName string
 	// EnginesInClear are the engines that are reached without TLS all the same.
 	EnginesInClear fleet.Addresses
-	// Splits means that a model has prefill and decode workers. Relays are the relays of routers, ip:port: they are in the
-	// pools of such models, and get the requests that name them alone.
+	// Splits means that a model has prefill and decode workers. Relays are the relays of routers, ip:port: they are in all
+	// pools, and get the requests that name them alone.
 	Splits bool
 	Relays []string
 	// FailClosed refuses requests for which no router has decided, also with one model: routers remove members of transfers from

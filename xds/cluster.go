@@ -3,7 +3,6 @@ package xds
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -306,10 +305,8 @@ func buildEndpoints(model string, workers []*fleet.Worker, s *Settings, leaving 
 			add(w.Address, w.Weight, healthOf(w.State), s.EnginesInClear.Has(w.Address))
 		}
 	}
-	if slices.ContainsFunc(workers, func(w *fleet.Worker) bool { return w.Role == fleet.Prefill }) {
-		for _, relay := range s.Relays {
-			add(relay, 1, corev3.HealthStatus_UNHEALTHY, true)
-		}
+	for _, relay := range s.Relays {
+		add(relay, 1, corev3.HealthStatus_UNHEALTHY, true)
 	}
 	for _, l := range leaving {
 		if l.Model == model {

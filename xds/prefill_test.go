@@ -42,7 +42,7 @@ func TestPrefillWorkersAreNoEndpoints(t *testing.T) {
 	}
 
 	f.Workers = f.Workers[1:2]
-	if list := buildEndpoints("m", f.Workers, &Settings{Relays: []string{"10.0.0.9:9004"}}, nil).GetEndpoints()[0].GetLbEndpoints(); len(list) != 1 {
-		t.Errorf("endpoints %v of a model without prefill workers", list)
+	if list := buildEndpoints("m", f.Workers, &Settings{Relays: []string{"10.0.0.9:9004"}}, nil).GetEndpoints()[0].GetLbEndpoints(); len(list) != 2 {
+		t.Errorf("endpoints %v of a model whose streams may go to the relay", list)
 	}
 }

@@ -27,8 +27,8 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	defer p.close()
 	at := f.String("listen-address", "127.0.0.1:9002", "`address` for Envoy, ip:port or unix:///path")
 	relayAt := f.String("relay-address", "",
-		"`ip:port` for the requests of models with prefill and decode workers that need a second attempt, or both workers at once, as "+
-			"Envoys reach it; stator xds must have the same (default none)")
+		"`ip:port` for streams with models[].migration, and for requests of models with prefill and decode workers that need a second "+
+			"attempt, or both workers at once, as Envoys reach it; stator xds must have the same (default none)")
 	f.BoolVar(&p.pools.reachesRelay, "pool-reaches-relay", false,
 		"the gateway sends requests of --inference-pool to --relay-address, too: its pool is of type ORIGINAL_DST, or has its endpoints "+
 			"from stator xds. SGLang's prefill and decode workers, and those with vLLM's p2p transfer, are refused without it")
@@ -55,6 +55,10 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	}
 	if err := p.open(); err != nil {
 		return err
+	}
+	if p.pools.names != "" && !p.pools.reachesRelay && p.cfg.Migrates() {
+		return errors.New("models[].migration: streams go to the relay, which is no endpoint of an InferencePool: if the gateway's " +
+			"pool is of type ORIGINAL_DST, or has its endpoints from stator xds, say so with --pool-reaches-relay and --relay-address")
 	}
 	p.cfg.Decisions.Log = cmp.Or(decisions, p.cfg.Decisions.Log)
 	if *shadow {

@@ -91,7 +91,7 @@ type up struct {
 	// followed follows the configuration file; nil without one.
 	followed         *configfile.Follower
 	extprocLn, xdsLn net.Listener
-	relayLn          net.Listener // nil unless a model has prefill and decode workers
+	relayLn          net.Listener // of the relay, which is in Envoy's pools if a model may need it
 }
 
 func (u *up) close() {
@@ -137,11 +137,9 @@ func (u *up) prepare(ctx context.Context) error {
 	if err := u.checkInstalled(ctx); err != nil {
 		return err
 	}
-	if u.cfg.Splits() {
-		u.relayLn, err = listenRelay("127.0.0.1:0")
-		if err != nil {
-			return err
-		}
+	u.relayLn, err = listenRelay("127.0.0.1:0")
+	if err != nil {
+		return err
 	}
 	u.engines, err = openEngines(u.cfg, u.log)
 	if err != nil {
@@ -174,7 +172,7 @@ func (u *up) xdsSettings(cfg *config.Config) (s xds.Settings, err error) {
 	if err != nil {
 		return s, err
 	}
-	if u.relayLn != nil {
+	if cfg.UsesRelay() {
 		s.Relays = []string{u.relayLn.Addr().String()}
 	}
 	if cfg.Gateway.FiltersAffinity() {

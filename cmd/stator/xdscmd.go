@@ -80,7 +80,7 @@ func (o *xdsFlags) addFlags(f *cli.Flags) {
 		"`address` at which Envoys reach a router: ip:port, name:port (all its addresses) or unix:///path; "+
 			"may be a list with commas, and given more than once (default 127.0.0.1:9002)")
 	f.Var(&o.relays, "relay-address",
-		"`ip:port` of a router's relay, as stator extproc has it, for models with prefill and decode workers; "+
+		"`ip:port` of a router's relay, as stator extproc has it, for models with prefill and decode workers or migration; "+
 			"may be given more than once")
 	f.StringVar(&o.secrets, "extproc-secrets", "",
 		"`folder` of secrets in each Envoy, written by stator envoy bootstrap: Envoys reach routers with TLS")

@@ -10,9 +10,9 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// Budget bounds the sum of the bodies that are held for one purpose, in bytes. A service has three of the same size: for the bodies for
-// which decisions are being made, for the bodies at prefill workers, and for the bodies at the relay. So workers that hang use up no memory
-// that decisions need. All methods are safe for concurrent use.
+// Budget bounds the sum of the bodies that are held for one purpose, in bytes. A service has four of the same size: for the bodies for
+// which decisions are being made, for the bodies at prefill workers, for the bodies at the relay, and for the token ids of streams there.
+// So workers that hang use up no memory that decisions need. All methods are safe for concurrent use.
 //
 // A body for a decision counts from its arrival until the reply, until its request is queued, because the queue keeps no bodies, or
 // until a prefill worker has it.

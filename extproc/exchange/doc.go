@@ -74,7 +74,7 @@
 // A body lies in one buffer of the door, which the request's strings refer to. The door uses it for another request
 // after the reply, so nothing may keep a string of a body. The bodies for which decisions are being made have a budget
 // in bytes, [Service.Reserve]; a request beyond it is answered with 503. While a prefill worker computes a prompt, the body counts in
-// another one, and the relay has a third: see [Budget].
+// another one, and the relay has two more: see [Budget].
 //
 // # Trust
 //

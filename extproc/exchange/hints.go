@@ -48,5 +48,6 @@ func (x *Exchange) applyHints(req *request.Request) *Answer {
 		}
 	}
 	req.Hints = h
+	x.migrations = h.MigrationLimit
 	return nil
 }

@@ -9,7 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stator-project/stator/extproc/migrate"
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -74,14 +76,15 @@ func (l *latest[V]) take(id string) (v V, ok bool) {
 
 // plan is a decision whose request may come to the relay.
 type plan struct {
-	decision decision.Decision // without slices
-	relayed  bool              // the relay sends the first requests; otherwise the picked worker has failed
-	broke    []string          // prefill workers that the body has broken
+	decision  decision.Decision // without slices
+	relayed   bool              // the relay sends the first requests; otherwise the picked worker has failed
+	broke     []string          // prefill workers that the body has broken
+	migration Migration
 }
 
 // newPlan returns the plan of a decision.
-func newPlan(d *decision.Decision, relayed bool, broke []string) *plan {
-	kept := &plan{decision: *d, relayed: relayed, broke: broke}
+func newPlan(d *decision.Decision, relayed bool, broke []string, m Migration) *plan {
+	kept := &plan{decision: *d, relayed: relayed, broke: broke, migration: m}
 	kept.decision.Candidates, kept.decision.Others = nil, nil
 	return kept
 }
@@ -93,6 +96,11 @@ type Relayed struct {
 	body     []byte
 	plan     *plan
 	alive    bool // the picked worker accepts connections, although it has failed
+
+	first   decision.Client  // of the request's own decision
+	stream  *migrate.Request // of a stream that is continued; nil for others
+	promise migrate.Promise  // empty for a request that is no stream, or whose model has no migration
+	left    int              // how often the stream may still be continued
 
 	tried    []string // decode workers that have failed
 	prefills []string // prefill workers that have failed
@@ -131,6 +139,8 @@ func (s *Service) Relay(ctx context.Context, h Head, id string, body []byte) (*R
 	}
 	if r.plan != nil {
 		r.broke = r.plan.broke
+		r.first = r.plan.decision.Client
+		r.readPromise()
 	}
 	return r, nil
 }
@@ -175,6 +185,9 @@ type Attempt struct {
 	// the attempt is to be stopped.
 	Leg *prefill.Leg
 
+	// Stream is set if the stream of the answer may be continued.
+	Stream *migrate.Request
+
 	relayed     *Relayed
 	decision    *decision.Decision
 	transferred bool // the body has the members of a transfer that came before
@@ -191,17 +204,14 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 		r.svc.router.End(d.ID, now)
 		return nil, NoAnswer()
 	}
-	// Envoy may report the end of the answer before Answered does.
-	if k, ok := r.svc.router.Booking(d.ID); ok {
-		r.svc.lastBookings.add(r.exchange.booking, k)
-	}
-
 	r.attempts++
-	attempt := &Attempt{Address: d.Address, Body: prefill.NewBody(r.body), relayed: r, decision: d}
-	if d.Ranks > 1 {
-		attempt.Set = append(attempt.Set, envoynames.Header{Key: prefill.HeaderRank, Value: strconv.Itoa(d.Rank)})
-	}
+	attempt := r.newAttempt(d)
 	if !d.Split {
+		body := r.body
+		if pulled := r.exchange.pulled(d, r.body, nil); pulled != nil {
+			body = pulled
+		}
+		attempt.setBody(body)
 		return attempt, nil
 	}
 
@@ -210,7 +220,7 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 	if !handoff.IsConcurrent(d.Transfer) {
 		ask.Broke = r.broke
 		body, _ := r.svc.prefills.Compute(ctx, ask)
-		attempt.Body = prefill.NewBody(body)
+		attempt.setBody(body)
 		attempt.transferred = ask.Transferred
 		r.broke = ask.Broke
 		if ask.IsPoison() {
@@ -226,10 +236,35 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 	return attempt, nil
 }
 
+// newAttempt returns an attempt at the worker of a decision, without its body.
+func (r *Relayed) newAttempt(d *decision.Decision) *Attempt {
+	// Envoy may report the end of the answer before Answered does.
+	if k, ok := r.svc.router.Booking(d.ID); ok {
+		r.svc.lastBookings.add(r.exchange.booking, k)
+	}
+	a := &Attempt{Address: d.Address, relayed: r, decision: d}
+	if d.Ranks > 1 {
+		a.Set = append(a.Set, envoynames.Header{Key: prefill.HeaderRank, Value: strconv.Itoa(d.Rank)})
+	}
+	if r.stream != nil && engines.Of(d.Engine).TokenIDs {
+		a.Stream = r.stream
+	}
+	return a
+}
+
+// setBody sets the body of the attempt. That of a stream which may be continued asks for token ids.
+func (a *Attempt) setBody(body []byte) {
+	if a.Stream != nil {
+		body = a.Stream.WithIDs(body)
+	}
+	a.Body = prefill.NewBody(body)
+}
+
 // begin begins the leg to a prefill worker, if there is one.
 func (a *Attempt) begin(ctx context.Context, ask *prefill.Request) {
 	leg, body := a.relayed.svc.prefills.Begin(ctx, ask)
-	a.Leg, a.Body = leg, prefill.NewBody(body)
+	a.Leg = leg
+	a.setBody(body)
 }
 
 // Begun records that the answer of the attempt has begun. No attempt follows, so that the body is not needed any more.
@@ -274,9 +309,7 @@ func (r *Relayed) decide(now time.Time) (*decision.Decision, *Answer) {
 	ask.Splits = x.splits()
 	ask.Local = r.attempts == maxAttempts-1 || r.answered
 	ask.Except, ask.IgnoreBodyHints = r.tried, true
-	if p != nil {
-		ask.Session, ask.Source = p.decision.Session, p.decision.Source
-	}
+	ask.Session, ask.Source = r.first.Session, r.first.Source
 	d := r.svc.router.Decide(&ask, now)
 	if d.Outcome != decision.Picked && len(r.tried) > 0 {
 		// There is no other worker. One that has failed may only have been unable to fetch the prompt, so it computes it.
@@ -339,10 +372,13 @@ func (a *Attempt) Failed(err error, now time.Time) {
 
 // Answered ends an attempt whose answer was sent to the client: with its status, and whether it broke off.
 func (a *Attempt) Answered(status int, cutOff bool, now time.Time) {
-	a.relayed.svc.router.Ended(route.Ending{
+	k, ok := a.relayed.svc.router.Ended(route.Ending{
 		ID: a.decision.ID, Served: a.decision.Address, CutOff: cutOff,
 		Failed: cutOff || status >= http.StatusInternalServerError, Refused: status >= 400 && status < 500,
 	}, now)
+	if ok { // others may have taken its place since the answer began
+		a.relayed.svc.lastBookings.add(a.relayed.exchange.booking, k)
+	}
 }
 
 // LastBooking returns once the booking of the worker to which the relay has sent a request last, by the id of its first decision.

@@ -108,10 +108,12 @@ func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 	} else if x.svc.Settings().Sidecars {
 		r.Remove = []string{envoynames.HeaderPrefiller} // a client would have the sidecar send its prompt anywhere
 	}
-	if d.Split && x.usesRelay() {
-		x.svc.plans.add(d.ID, newPlan(d, x.isRelayed(d), x.broke))
+	if isRelayed := x.isRelayed(d); (d.Split || isRelayed) && x.usesRelay() {
+		x.svc.plans.add(d.ID, newPlan(d, isRelayed, x.broke, x.migration(d)))
 		set(envoynames.HeaderDecision, d.ID)
-		set(headerRetryOn, x.retriable(d.Transfer))
+		if d.Split {
+			set(headerRetryOn, x.retriable(d.Transfer))
+		}
 	}
 	if name := x.sessionForEngine(d); name != "" {
 		set(envoynames.HeaderSession, name)
@@ -134,7 +136,8 @@ func (x *Exchange) retriable(t fleet.Transfer) string {
 // usesRelay reports whether further attempts of split requests go to the relay. A sidecar makes them by itself.
 func (x *Exchange) usesRelay() bool { return x.svc.relay != "" && !x.svc.Settings().Sidecars }
 
-// destinations returns the picked address, followed by the addresses to try after a failure. For a split request that is the relay alone.
+// destinations returns the picked address, followed by the addresses to try after a failure. For a split request that is the relay alone. A
+// stream that goes to the relay has its worker next, for a relay that is away, and no others: the relay has tried them.
 func (x *Exchange) destinations(d *decision.Decision) string {
 	relay := x.svc.relay
 	switch {
@@ -142,6 +145,8 @@ func (x *Exchange) destinations(d *decision.Decision) string {
 		return relay
 	case d.Split && x.usesRelay():
 		return d.Address + "," + relay
+	case x.isRelayed(d):
+		return relay + "," + d.Address
 	case len(d.Others) == 0:
 		return d.Address
 	}

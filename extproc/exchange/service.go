@@ -51,6 +51,8 @@ type Settings struct {
 	AnswerTokens bool
 	// Limits bound what tenants may send.
 	Limits quota.Settings
+	// Migrations are by model. Streams of other models go to their workers directly.
+	Migrations map[string]Migration
 	// Sidecars means that sidecars of decode workers send prompts to the prefill worker that a header names.
 	Sidecars bool
 }
@@ -63,8 +65,8 @@ type Service struct {
 	metrics  *metrics
 	started  time.Time
 	settings atomic.Pointer[Settings]
-	// The budgets of bodies: for decisions, at prefill workers, and at the relay.
-	bodies, prefilling, relayed Budget
+	// The budgets of bodies: for decisions, at prefill workers, and at the relay; and that of streams at the relay.
+	bodies, prefilling, relayed, streams Budget
 
 	quotas   *quota.Table
 	routers  func() int // that decide, this one included
@@ -136,7 +138,7 @@ func New(set Settings, cfg Config) *Service {
 
 // Reload replaces the settings. A request that has begun may use old and new ones.
 func (s *Service) Reload(set Settings) {
-	for _, b := range []*Budget{&s.bodies, &s.prefilling, &s.relayed} {
+	for _, b := range []*Budget{&s.bodies, &s.prefilling, &s.relayed, &s.streams} {
 		b.limit.Store(set.BodiesBytes)
 	}
 	set.sessionHeaders = sessionid.Headers(set.Sessions)
@@ -158,6 +160,9 @@ func (s *Service) IsShadow() bool { return s.shadow }
 
 // RelayBudget returns the budget of the bodies at the relay.
 func (s *Service) RelayBudget() *Budget { return &s.relayed }
+
+// StreamBudget returns the budget of the token ids and the events that streams at the relay hold.
+func (s *Service) StreamBudget() *Budget { return &s.streams }
 
 // CountProtocolError counts a request whose events did not fit the door's protocol.
 func (s *Service) CountProtocolError() { s.metrics.outcomes.WithLabelValues("protocol_error").Inc() }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/stator-project/stator/extproc/exchange"
+	"github.com/stator-project/stator/extproc/migrate"
 	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/envoynames"
@@ -38,6 +39,8 @@ type Handler struct {
 	log      *slog.Logger
 	engines  *http.Transport
 	outcomes *prometheus.CounterVec
+
+	streams, losses, migrations *prometheus.CounterVec
 }
 
 // The outcomes of attempts.
@@ -62,6 +65,7 @@ func New(cfg Config) *Handler {
 	for _, o := range []string{answered, brokeOff, workerFailed, prefillFailed, clientLeft, noAttempt} {
 		h.outcomes.WithLabelValues(o)
 	}
+	h.addStreams(part)
 	return h
 }
 
@@ -120,8 +124,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		relayed.IsAlive()
 	}
 
-	c := &call{h: h, w: w, r: r, body: body}
-	for !c.attempt(relayed) {
+	if p := relayed.Promise(); p != "" {
+		h.streams.WithLabelValues(string(p)).Inc()
+	}
+
+	c := &call{h: h, w: w, r: r, body: body, relayed: relayed}
+	for !c.attempt() {
 	}
 }
 
@@ -158,13 +166,15 @@ type call struct {
 	w    http.ResponseWriter
 	r    *http.Request
 	body *held
+
+	relayed *exchange.Relayed
 }
 
 // attempt makes the next attempt, and reports whether the client has its answer, or has left. Both legs end with it.
-func (c *call) attempt(relayed *exchange.Relayed) (done bool) {
+func (c *call) attempt() (done bool) {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
-	attempt, answer := relayed.Next(ctx, time.Now())
+	attempt, answer := c.relayed.Next(ctx, time.Now())
 	if answer != nil {
 		c.h.count(noAttempt)
 		write(c.w, c.r, answer)
@@ -175,9 +185,12 @@ func (c *call) attempt(relayed *exchange.Relayed) (done bool) {
 
 // sendAttempt sends an attempt, and reports whether the client has its answer, or has left. Cancel stops both legs.
 func (c *call) sendAttempt(ctx context.Context, cancel context.CancelFunc, a *exchange.Attempt) (done bool) {
-	response, prefillOK, err := c.send(ctx, cancel, a)
+	response, events, prefillOK, err := c.send(ctx, cancel, a)
 	if response != nil {
 		defer func() { _ = response.Body.Close() }()
+	}
+	if events != nil {
+		defer events.Free()
 	}
 
 	h := c.h
@@ -204,6 +217,10 @@ func (c *call) sendAttempt(ctx context.Context, cancel context.CancelFunc, a *ex
 	}
 	a.Begun()
 	c.body.free()
+	if events != nil {
+		c.stream(response, events, a)
+		return true
+	}
 	c.forward(response, a)
 	return true
 }
@@ -228,14 +245,15 @@ const (
 	stopped       // the prefill worker has failed
 )
 
-// send sends the request of an attempt, and returns the response when its headers are there. prefillOK is false if the leg to the prefill
+// send sends the request of an attempt, and returns the response when its headers are there, with its events if it is a stream of them. It
+// waits for the first event of a stream that may be continued. prefillOK is false if the leg to the prefill
 // worker has failed before; cancel has then stopped the request.
 func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.Attempt) (
-	response *http.Response, prefillOK bool, err error,
+	response *http.Response, events *migrate.Events, prefillOK bool, err error,
 ) {
-	request, err := newRequest(ctx, c.r, a)
+	request, err := newRequest(ctx, c.r, a, c.r.URL.RequestURI())
 	if err != nil {
-		return nil, true, err
+		return nil, nil, true, err
 	}
 
 	var state atomic.Int32
@@ -252,12 +270,18 @@ func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.
 		}()
 	}
 	response, err = c.h.engines.RoundTrip(request)
-	return response, state.CompareAndSwap(waiting, begun), err
+	if err == nil && isStream(response) {
+		events = migrate.NewEvents(response.Body, c.h.requests.StreamBudget())
+		if a.Stream != nil {
+			err = events.Await()
+		}
+	}
+	return response, events, state.CompareAndSwap(waiting, begun), err
 }
 
-// newRequest returns the request of an attempt, with the client's headers.
-func newRequest(ctx context.Context, r *http.Request, a *exchange.Attempt) (*http.Request, error) {
-	request, err := a.Body.NewRequest(ctx, "http://"+a.Address+r.URL.RequestURI())
+// newRequest returns the request of an attempt to a path, with the client's headers.
+func newRequest(ctx context.Context, r *http.Request, a *exchange.Attempt, path string) (*http.Request, error) {
+	request, err := a.Body.NewRequest(ctx, "http://"+a.Address+path)
 	if err != nil {
 		return nil, err
 	}
@@ -285,13 +309,7 @@ var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "T
 
 // forward copies the response to the client, each piece as it comes.
 func (c *call) forward(response *http.Response, a *exchange.Attempt) {
-	header := c.w.Header()
-	maps.Copy(header, response.Header)
-	for _, name := range slices.Concat(hopByHop, notFromEngines) {
-		header.Del(name)
-	}
-	c.w.WriteHeader(response.StatusCode)
-
+	c.begin(response)
 	err := copyFlushed(c.w, response.Body)
 	left := c.r.Context().Err() != nil
 	a.Answered(response.StatusCode, err != nil && !left, time.Now())
@@ -304,6 +322,16 @@ func (c *call) forward(response *http.Response, a *exchange.Attempt) {
 	default:
 		c.h.count(answered)
 	}
+}
+
+// begin sends the status and the headers of the response.
+func (c *call) begin(response *http.Response) {
+	header := c.w.Header()
+	maps.Copy(header, response.Header)
+	for _, name := range slices.Concat(hopByHop, notFromEngines) {
+		header.Del(name)
+	}
+	c.w.WriteHeader(response.StatusCode)
 }
 
 // notFromEngines are headers of engines' answers that clients do not get.

@@ -32,6 +32,8 @@ import (
 type world struct {
 	t        *testing.T
 	transfer fleet.Transfer
+	kind     string // of engines
+	requests *exchange.Service
 	handler  *Handler
 	router   *route.Router
 	fleet    *fleet.Fleet
@@ -45,11 +47,12 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
-	requests := exchange.New(exchange.Settings{BodyBytes: 1 << 10, BodiesBytes: 2 << 10, DefaultModel: "m"}, exchange.Config{
+	requests := exchange.New(exchange.Settings{BodyBytes: 1 << 10, BodiesBytes: 2 << 10, DefaultModel: "m",
+		Migrations: map[string]exchange.Migration{"m": {Limit: 3}}}, exchange.Config{
 		Prefills: prefill.New(prefill.Config{Router: router, Log: log, Metrics: reg}),
 		Router:   router, Started: time.Now(), Log: log, Metrics: reg, Relay: "127.0.0.1:1",
 	})
-	w := &world{t: t, transfer: fleet.TransferP2P, router: router, fleet: f, handler: New(Config{Requests: requests, Log: log, Metrics: reg})}
+	w := &world{t: t, transfer: fleet.TransferP2P, router: router, fleet: f, requests: requests, handler: New(Config{Requests: requests, Log: log, Metrics: reg})}
 
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -74,7 +77,10 @@ func (w *world) engine(name string, role fleet.Role, handle http.HandlerFunc) {
 	w.t.Cleanup(server.Close)
 	worker := fleet.Worker{
 		Name: name, Model: "m", Role: role, Address: strings.TrimPrefix(server.URL, "http://"), Ranks: 1, State: fleet.Ready,
-		Transfer: w.transfer, TransferAt: "10.0.0.9:25710",
+		Engine: w.kind, Transfer: w.transfer,
+	}
+	if w.transfer.HasAddress() {
+		worker.TransferAt = "10.0.0.9:25710"
 	}
 	if _, err := w.fleet.Put(worker); err != nil {
 		w.t.Fatal(err)

@@ -125,7 +125,8 @@ type Gateway struct {
 	AffinityFilter string `yaml:"affinityFilter"`
 	// Hints selects the routing hints of trusted clients that count. "nvext" means nvext in the body. "headers" means the
 	// headers x-stator-priority, x-stator-strict-priority, x-stator-deadline, x-stator-class, x-stator-tenant,
-	// x-stator-worker, x-stator-rank and x-stator-prefill too, which take precedence. "off" means none. A client whose
+	// x-stator-worker, x-stator-rank, x-stator-prefill and x-stator-migration-limit too, which take precedence. "off" means none.
+	// A client whose
 	// hints count can go before others.
 	Hints string `yaml:"hints"`
 	// HintsFrom is whose hints count: "trusted" means clients of trustedListen, and those whose roleHeader has one
@@ -324,6 +325,8 @@ type Model struct {
 	Profile string `yaml:"profile" file:"relative" default:"a mid-sized model on one data-centre GPU" reload:"routers"`
 	// Router configures how a worker is chosen.
 	Router Router `yaml:"router"`
+	// Migration has streams of answers continued at another worker when their own fails. See docs/migration.md.
+	Migration Migration `yaml:"migration"`
 	// Targets are the latencies that the planner keeps for this model.
 	Targets Targets `yaml:"targets"`
 	// Canary has each router ask an engine for a completion of one token when it has done nothing for so long, at least 5s, and when a
@@ -352,6 +355,17 @@ type Adapter struct {
 
 // Names returns the names that clients may use for the model itself, the main one first.
 func (m *Model) Names() []string { return append([]string{m.Name}, m.Aliases...) }
+
+// Migration configures the streams of chats and completions whose worker fails.
+type Migration struct {
+	// Limit is how often a stream is continued, 0 to 100. 0 sends streams directly to workers, and a stream ends with its worker. Otherwise
+	// streams of chats and completions pass through the router, which continues those with temperature 0; a stream that it cannot
+	// continue ends with an error event. Engines must return token ids, as vllm and sim do. Routers and the control plane need
+	// --relay-address; stator up has it.
+	Limit int `yaml:"limit"`
+	// Sampled continues streams with other temperatures, too. Their continuation has other tokens than the failed worker would have made.
+	Sampled bool `yaml:"sampled"`
+}
 
 // Router configures how a worker is chosen.
 type Router struct {

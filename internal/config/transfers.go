@@ -16,6 +16,14 @@ func (c *Config) Splits() bool {
 		slices.ContainsFunc(c.Found, func(w fleet.Worker) bool { return w.Role != fleet.Aggregated })
 }
 
+// UsesRelay reports whether requests may go to the relay: those of prefill and decode workers, and streams that are continued.
+func (c *Config) UsesRelay() bool { return c.Splits() || c.Migrates() }
+
+// Migrates reports whether streams of a model are continued at other workers.
+func (c *Config) Migrates() bool {
+	return slices.ContainsFunc(c.Models, func(m Model) bool { return m.Migration.Limit > 0 })
+}
+
 // FailsClosed reports whether no request may reach a worker without a router's decision: routers remove members of transfers, and
 // salt the prompts of tenants.
 func (c *Config) FailsClosed() bool {

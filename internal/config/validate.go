@@ -55,6 +55,7 @@ const (
 	maxBlockSize    = 4096
 	minCanary       = Duration(5 * time.Second)
 	maxContext      = fleet.MaxContext
+	maxMigrations   = 100
 	maxPrefillShare = 1000
 	maxCount        = 256
 	maxExpected     = 1024 // as many as routers keep
@@ -250,6 +251,7 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	}
 	v.is(m.ContextLength >= 0 && m.ContextLength <= maxContext, path+".contextLength", "must lie between 0 and %d", maxContext)
 	v.adapters(m.Adapters, path+".adapters", names)
+	v.is(m.Migration.Limit >= 0 && m.Migration.Limit <= maxMigrations, path+".migration.limit", "must lie between 0 and %d", maxMigrations)
 	v.roles(m, path)
 	v.kv(m, path+".kv")
 	for i := range m.Launch {

@@ -40,6 +40,9 @@ type Kind struct {
 	// OwnHashes means that every process hashes blocks with another seed, so hashes of two engines differ.
 	OwnHashes bool
 
+	// TokenIDs means that its streams have the ids of their tokens with vLLM's return_token_ids, and that it accepts these as a prompt.
+	TokenIDs bool
+
 	// Plan are the options that a plan sets.
 	Plan Plan
 	// Launch describes how agents start it.

@@ -6,7 +6,7 @@ import "github.com/stator-project/stator/internal/fleet"
 var VLLM = &Kind{
 	Name: "vllm", Page: "vllm",
 	Dialect: VLLMEvents, Pages: VLLMPages, Metrics: vllmMetrics, AdapterPath: vllmAdapterPath, VLLMRules: true,
-	Transfer: fleet.TransferNixl, Connectors: true,
+	Transfer: fleet.TransferNixl, Connectors: true, TokenIDs: true,
 	Plan: Plan{
 		BlockSize: 16, GPUs: "tensor-parallel-size", Seqs: "max-num-seqs", Batched: "max-num-batched-tokens", Context: "max-model-len",
 		Quantization: "quantization", KVType: "kv-cache-dtype", SmallKV: "kv-cache-dtype: fp8",

@@ -70,6 +70,8 @@ const (
 	HeaderWorker   = "x-stator-worker"
 	HeaderRank     = "x-stator-rank"
 	HeaderPrefill  = "x-stator-prefill"
+	// HeaderMigrationLimit lowers how often a stream is continued at another worker.
+	HeaderMigrationLimit = "x-stator-migration-limit"
 
 	// HeaderDataRank is vLLM's header that selects a data-parallel rank. Routers set it; clients must not.
 	HeaderDataRank = "x-data-parallel-rank"
@@ -110,7 +112,8 @@ func RouterHeaders() []string {
 
 // HintHeaders returns the headers of all hints.
 func HintHeaders() []string {
-	return []string{HeaderPriority, HeaderStrict, HeaderDeadline, HeaderClass, HeaderTenant, HeaderWorker, HeaderRank, HeaderPrefill}
+	return []string{HeaderPriority, HeaderStrict, HeaderDeadline, HeaderClass, HeaderTenant, HeaderWorker, HeaderRank, HeaderPrefill,
+		HeaderMigrationLimit}
 }
 
 // Header is one header. Its key is in lower case.

@@ -30,6 +30,8 @@ type Hints struct {
 	Prefill string
 	// Tenant is the client's tenant. Only a header carries it; the body has Request.User.
 	Tenant string
+	// MigrationLimit bounds how often the stream of the answer is continued at another worker. Only a header carries it.
+	MigrationLimit Override
 	// Deadline is the longest acceptable time to the first token; 0 is no deadline.
 	Deadline time.Duration
 	// Priority is a head start in the queue. A negative one counts as none, and one of more than a day as
@@ -74,6 +76,7 @@ const (
 	maxTaint       = 317 // bytes, equal to fleet.MaxTaintBytes
 	maxTaints      = 64
 	maxPreference  = 100
+	maxMigrations  = 100
 )
 
 // hintKind is the form of a hint's value, in JSON and in a header.
@@ -126,6 +129,8 @@ var hints = []hint{
 		text: func(h *Hints, v string) { h.Prefill = v }},
 	{header: envoynames.HeaderTenant, kind: textHint,
 		text: func(h *Hints, v string) { h.Tenant = v }},
+	{header: envoynames.HeaderMigrationLimit, kind: wholeHint, most: maxMigrations,
+		number: func(h *Hints, v float64) { h.MigrationLimit = Override{v, true} }},
 	{path: "nvext.router.ttft_deadline_ms", header: envoynames.HeaderDeadline, kind: deadlineHint, least: 1, most: maxHeadStart * 1000,
 		number: func(h *Hints, v float64) { h.Deadline = time.Duration(v * float64(time.Millisecond)) }},
 	{path: "nvext.agent_hints.priority", header: envoynames.HeaderPriority, kind: secondsHint, most: maxHeadStart,

@@ -75,6 +75,8 @@ type Placement struct {
 	Worker      string
 	Rank, Ranks int
 	Address     string
+	// Engine is the kind of engine of Worker.
+	Engine string `json:"-"`
 	// Revision is the revision of the rollout that Worker belongs to. A prefill worker must have the same.
 	Revision string `json:",omitempty"`
 	// Transfer is the way in which Worker takes part in transfers of KV caches, and TransferAt the address of Rank for them.

@@ -45,7 +45,7 @@ func (j *Judged) Explain(d *decision.Decision, won, shown int) {
 	winner := &j.Candidates[won]
 	worker := winner.Rank.Worker
 	d.Worker, d.Address = worker.Name, worker.Address
-	d.Revision = worker.Revision
+	d.Engine, d.Revision = worker.Engine, worker.Revision
 	d.Rank, d.Ranks = winner.Rank.Number, worker.Ranks
 	d.Transfer, d.TransferAt = worker.Transfer, TransferAddress(worker, winner.Rank.Number)
 	d.Overlap = winner.Facts.HeldBlocks()
