@@ -471,6 +471,7 @@ bench-smoke: build $(WEED_STAMP) ## run every benchmark once, so that none rots
 	@out=$$(go test -short -run '^$$' -bench . -benchtime 1x ./... 2>&1) || { grep -v '^ok\|no test files\|ns/op' <<<"$$out"; exit 1; }
 	go run ./test/benchscale --smoke >/dev/null
 	go run ./test/benchload --quick >/dev/null 2>&1
+	go run ./test/benchmigration --only kills --streams 40 --tokens 20 >/dev/null
 	go run ./test/benchblocks --quick >/dev/null
 	go run ./test/lab noise --quick >/dev/null
 	go run ./test/lab headline --requests 200 --seeds 2 >/dev/null
@@ -501,6 +502,10 @@ bench-request: build ## CPU per request of extproc and Envoy, beside an empty ha
 .PHONY: bench-load
 bench-load: build ## policies in closed loops of 256 and 1,024 requests, through Envoy with eight simulated engines (25 min; ARGS="--rounds 1 --concurrency 256")
 	go run ./test/benchload $(ARGS)
+
+.PHONY: bench-migration
+bench-migration: build ## streams that survive their workers: CPU for a token through the relay, and 2,000 streams while a worker is killed every 2 s (3 min; ARGS="--only kills")
+	go run ./test/benchmigration $(ARGS)
 
 .PHONY: bench-scale
 bench-scale: ## what a fleet of 1,000 workers costs a router: memory, CPU, lag of events, recovery (some minutes, 8 GiB; ARGS="--workers 100 --joins 3")

@@ -65,7 +65,9 @@ func (a *Attempt) Continue(body []byte, progress bool, now time.Time) *Attempt {
 	r := a.relayed
 	r.left--
 	r.tried = append(r.tried, a.decision.Worker)
-	if !progress {
+	if progress {
+		r.broke = nil // the text that those workers had has ended no other one
+	} else {
 		r.hasBroken(a.decision.Worker)
 	}
 	if len(r.broke) >= prefill.MaxBroken {
