@@ -91,8 +91,8 @@ func (d *doors) drain(ctx context.Context) {
 
 // serveRelay serves the relay until ctx ends. Without it, the requests that name it fail, and Envoy has no other address for them; requests
 // that have a decode worker's address first are served while it does not fail.
-func (d *doors) serveRelay(ctx context.Context) {
-	err := d.relay.Serve(ctx, d.relayAt)
+func (d *doors) serveRelay(ctx context.Context, drain time.Duration, hard context.Context) {
+	err := d.relay.Serve(ctx, d.relayAt, drain, hard)
 	if err != nil {
 		d.log.Error("the relay has ended", "err", err)
 	}

@@ -399,7 +399,7 @@ func (r *Router) runBesideServer(ctx, asked context.Context, cfg *RunConfig) err
 	all.Go(func() { r.settlePrefills(ctx) })
 	all.Go(func() { r.followHealth(asked) })
 	if r.doors.relayAt != nil {
-		all.Go(func() { r.doors.serveRelay(ctx) })
+		all.Go(func() { r.doors.serveRelay(ctx, cfg.DrainTime, cfg.hard()) })
 	}
 	if r.decisionLog != nil {
 		all.Go(func() {

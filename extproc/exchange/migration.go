@@ -28,11 +28,11 @@ type Migration struct {
 
 // migration returns how the stream of a picked request is continued; Limit is 0 if it is no stream that is. Clients can lower the limit.
 func (x *Exchange) migration(d *decision.Decision) Migration {
-	m := x.svc.Settings().Migrations[d.Pool]
 	isStream := d.Stream && x.target.known && (x.target.endpoint == prompt.Chat || x.target.endpoint == prompt.Completions)
 	if !isStream || !x.usesRelay() {
 		return Migration{}
 	}
+	m := x.svc.Settings().Migrations[d.Pool]
 	if x.migrations.Set {
 		m.Limit = min(m.Limit, int(x.migrations.Value))
 	}

@@ -80,14 +80,15 @@ const (
 	maxConnections = 1 << 14
 )
 
-// Serve serves on ln until ctx ends. Then it waits a moment for the requests that are in flight.
-func (h *Handler) Serve(ctx context.Context, ln net.Listener) error {
+// Serve serves on ln until ctx ends. Then it waits for the requests that are in flight, until hard ends, at most for drain: streams break
+// when it returns.
+func (h *Handler) Serve(ctx context.Context, ln net.Listener, drain time.Duration, hard context.Context) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWithin, MaxHeaderBytes: 128 << 10,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}
 	stop := context.AfterFunc(ctx, func() {
-		last, cancel := context.WithTimeout(context.Background(), drainFor)
+		last, cancel := context.WithTimeout(hard, drain)
 		defer cancel()
 		_ = server.Shutdown(last)
 		_ = server.Close()
@@ -100,9 +101,6 @@ func (h *Handler) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	return err
 }
-
-// drainFor bounds the time of requests in flight after the process was asked to end.
-const drainFor = 2 * time.Second
 
 // ServeHTTP serves one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

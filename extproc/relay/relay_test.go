@@ -61,7 +61,7 @@ func newWorld(t *testing.T) *world {
 	w.url = "http://" + ln.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- w.handler.Serve(ctx, ln) }()
+	go func() { ended <- w.handler.Serve(ctx, ln, time.Second, context.Background()) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -378,6 +379,53 @@ func TestRanksOfContinuations(t *testing.T) {
 		if rank := <-ranks; rank != "0" && rank != "1" {
 			t.Errorf("rank %q", rank)
 		}
+	}
+	w.assertNothingBooked()
+}
+
+// TestStopGoesOn: a relay that is asked to end goes on with its streams, and accepts no other connections.
+func TestStopGoesOn(t *testing.T) {
+	begun, end := make(chan struct{}), make(chan struct{})
+	w := migrating(t, func(out http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		text := streamOf(r, body)
+		out.Header().Set("content-type", "text/event-stream")
+		_, _ = io.WriteString(out, text[:450])
+		_ = http.NewResponseController(out).Flush()
+		close(begun)
+		<-end
+		_, _ = io.WriteString(out, text[450:])
+	})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.url = "http://" + ln.Addr().String()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.handler.Serve(ctx, ln, time.Minute, context.Background()) }()
+
+	response, err := w.ask(t.Context(), chats, greedy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	stop()
+	testkit.Eventually(t, "no connection is accepted", func() bool {
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+	close(end)
+	text, err := io.ReadAll(response.Body)
+	_ = response.Body.Close()
+	if err != nil || !strings.HasSuffix(string(text), "data: [DONE]\n\n") {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 	w.assertNothingBooked()
 }

@@ -75,6 +75,8 @@ func (c *Config) Validate() error {
 		"has no effect with several models: Envoy refuses requests without a decision")
 	v.is(!c.FailsClosed() || !c.Gateway.FiltersAffinity(), "gateway.affinityFilter",
 		"has no effect with transfers of KV caches or gateway.tenantHeader: Envoy refuses requests without a decision")
+	v.is(!c.Gateway.Sidecars || !c.Migrates(), "gateway.sidecars",
+		"cannot be true with models[].migration: sidecars get requests from Envoy alone")
 	v.is(c.Index.MaxBytes >= minIndexBytes, "index.maxBytes", "must be at least %d", minIndexBytes)
 	v.is(c.Index.DriftTokens >= minDriftTokens, "index.driftTokens", "must be at least %d", minDriftTokens)
 	v.is(c.Prompts.MemoryBytes >= minMemoryBytes || c.Prompts.MemoryBytes == noMemory, "prompts.memoryBytes",
@@ -252,6 +254,7 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	v.is(m.ContextLength >= 0 && m.ContextLength <= maxContext, path+".contextLength", "must lie between 0 and %d", maxContext)
 	v.adapters(m.Adapters, path+".adapters", names)
 	v.is(m.Migration.Limit >= 0 && m.Migration.Limit <= maxMigrations, path+".migration.limit", "must lie between 0 and %d", maxMigrations)
+	v.is(m.Migration.Limit != 0 || !m.Migration.Sampled, path+".migration.sampled", "has no effect: set limit, such as 3")
 	v.roles(m, path)
 	v.kv(m, path+".kv")
 	for i := range m.Launch {
