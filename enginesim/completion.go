@@ -22,9 +22,10 @@ type completion struct {
 	leg  leg  // the part of the request in a transfer of KV caches
 	hold bool // no answer is sent before the leg is complete, also no stream
 
-	vectors vectors // the form of embeddings
-	first   []byte  // further members of the first choice
-	fetched int     // tokens of the first prompt that the usage counts as cached, because they were fetched
+	vectors vectors       // the form of embeddings
+	pin     time.Duration // of the prompt's blocks in the store; 0 for none
+	first   []byte        // further members of the first choice
+	fetched int           // tokens of the first prompt that the usage counts as cached, because they were fetched
 }
 
 // choice is one answer. The goroutine of passes writes it and the handler reads it.

@@ -124,6 +124,7 @@ func (s *Sim) compute(ctx context.Context, c *completion) error {
 
 // giveUp ends the rest of a request after its answer, or after its client has left. Sequences that have ended are not affected.
 func (s *Sim) giveUp(c *completion) {
+	s.pinPrompt(c)
 	s.cancel(c.requests)
 	c.leg.endLeg()
 }
@@ -158,6 +159,9 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 		if err != nil {
 			return nil, err
 		}
+	}
+	if s.kv != nil {
+		c.pin = readPin(body)
 	}
 	// The transfer is read last, because some transfers change the prompt, or the bound of the answer.
 	return c, s.readTransfer(c, body)

@@ -3,9 +3,11 @@ package enginesim
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,7 +32,7 @@ type kvStore struct {
 	sim    *Sim
 	layout block.Layout
 	space  block.Space
-	writes chan kvevent.EngineHash // computed blocks that wait to be written
+	writes chan write // what waits for the store
 
 	loaded, wrong, written, dropped atomic.Uint64 // blocks
 
@@ -64,7 +66,7 @@ const (
 )
 
 func newKVStore(s *Sim) *kvStore {
-	k := &kvStore{sim: s, writes: make(chan kvevent.EngineHash, maxWrites)}
+	k := &kvStore{sim: s, writes: make(chan write, maxWrites)}
 	k.layout = block.Layout{
 		Model: s.cfg.ModelName, Layers: 1, PageTokens: s.cfg.Engine.BlockSize, Outer: storeOuter, Inner: storeInner, DType: storeDType,
 		TPSize: 1, Hashing: fmt.Sprintf("simulated, seed %d", s.cfg.Engine.HashSeed),
@@ -86,6 +88,45 @@ func speedOf(t perfmodel.Timing) *session.Speed {
 	later := float64(t.Prefill(perfmodel.Prefill{Requests: 1, Prefix: before, Input: before + tokens}))
 	pair := max(0, later-first) / (tokens * before)
 	return &session.Speed{Token: max(0, first/tokens-pair*tokens/2), Pair: pair}
+}
+
+// write is a computed block, or a pin of a prompt's blocks.
+//
+// The goroutine of passes queues the blocks of a prompt before it emits the first token of the answer, and the pin follows the answer. So
+// the store has all of them when the pin comes, apart from blocks for which it had no room.
+type write struct {
+	block kvevent.EngineHash
+	pin   []block.Key
+	ttl   time.Duration
+}
+
+// readPin returns the pin in "kv_transfer_params" of a body; 0 for none, and for one that is no number of seconds.
+func readPin(body []byte) time.Duration {
+	var asked struct {
+		Params map[string]json.RawMessage `json:"kv_transfer_params"`
+	}
+	_ = json.Unmarshal(body, &asked) // the request's own reader reports errors
+	seconds, err := strconv.ParseUint(string(asked.Params["stator_pin_seconds"]), 10, 16)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// pinPrompt queues the pin of a request that is answered. One without room is left out.
+func (s *Sim) pinPrompt(c *completion) {
+	if s.kv == nil || c.pin == 0 || !c.allDone() {
+		return
+	}
+	hashes := s.promptHashes(c)
+	keys := make([]block.Key, len(hashes))
+	for i, h := range hashes {
+		keys[i] = s.kv.key(h)
+	}
+	select {
+	case s.kv.writes <- write{pin: keys, ttl: c.pin}:
+	default:
+	}
 }
 
 // key returns the key of a block.
@@ -129,7 +170,7 @@ func (k *kvStore) computed(events []kvevent.Raw) {
 		}
 		for _, h := range events[i].Hashes {
 			select {
-			case k.writes <- h:
+			case k.writes <- write{block: h}:
 			default:
 				k.dropped.Add(1)
 			}
@@ -140,20 +181,27 @@ func (k *kvStore) computed(events []kvevent.Raw) {
 // write writes computed blocks until the session ends.
 func (k *kvStore) write(ctx context.Context, c *session.Client) {
 	for {
-		var batch []kvevent.EngineHash
+		var next write
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.Done():
 			return
-		case h := <-k.writes:
-			batch = append(batch, h)
+		case next = <-k.writes:
 		}
 		// The blocks that a pass has computed are written together, because each request to the store costs a round trip.
-		for len(k.writes) > 0 && len(batch) < maxBatch {
-			batch = append(batch, <-k.writes)
+		var batch []kvevent.EngineHash
+		for next.pin == nil {
+			batch = append(batch, next.block)
+			if len(k.writes) == 0 || len(batch) == maxBatch {
+				break
+			}
+			next = <-k.writes
 		}
 		if err := k.writeBatch(ctx, c, k.unwritten(batch)); err != nil {
+			return
+		}
+		if next.pin != nil && c.Pin(next.pin, next.ttl) != nil {
 			return
 		}
 	}

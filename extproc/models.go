@@ -117,7 +117,7 @@ func (c *catalog) setLocked(settings *config.Config, engines engineFacts) error 
 			Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
 			Roles: decodeRole(&m.Router, cost), Prefill: serving.Prefill(m.Router.Prefill),
 			Busy: m.Router.Busy.Route(), Queue: queueConfig(&m.Router.Queue), MaxWait: m.Router.Queue.MaxWait.Std(),
-			Programs: m.Router.Queue.Programs,
+			Programs: m.Router.Queue.Programs, Store: m.KV.HostBytes > 0,
 		}
 		for _, name := range m.Names() {
 			models[name] = &base

@@ -21,9 +21,9 @@ type flusher interface {
 	Flush() (blocks int, err error)
 }
 
-// Pin keeps blocks until a time: they leave host memory after all others, and are copied to the slower tiers before Pin returns, and
-// pinned there, so that they are somewhere even then. A zero time ends their pins. It returns how many of them are anywhere. When ctx
-// ends, blocks that are not copied yet are pinned on the tier that has them.
+// Pin keeps blocks until a time, or until the ends of their pins if these are later. They leave host memory after all others, and are
+// copied to the slower tiers before Pin returns, and pinned there, so that they are somewhere even then. A zero time ends their pins. It
+// returns how many of them are anywhere. When ctx ends, blocks that are not copied yet are pinned on the tier that has them.
 func (s *Store) Pin(ctx context.Context, keys []block.Key, until time.Time) (pinned int) {
 	here := make([]bool, len(keys))
 	for k, key := range keys {

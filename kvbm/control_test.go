@@ -136,3 +136,41 @@ func TestFlushOneTier(t *testing.T) {
 		t.Error("a tier that is not there was flushed")
 	}
 }
+
+// TestPinsOfEngines: engines pin as many blocks as a quarter of host memory has slots, first blocks first, until earlier pins end. A pin
+// that an operator has set is not made shorter, and a longer one of the same blocks needs no more room.
+func TestPinsOfEngines(t *testing.T) {
+	p := newPinning(t, WriteAll)
+	first, second := keysFrom(0, 3), keysFrom(10, 2)
+	put(t, p.Store, first, 0)
+	put(t, p.Store, second, 0)
+	idle(t, p.Store)
+	p.Pin(t.Context(), first[:1], p.until(24*time.Hour))
+
+	if n := p.PinShare(t.Context(), first, 5*time.Minute); n != 2 {
+		t.Errorf("%d of 3 blocks were pinned, with room for 2", n)
+	}
+	if n := p.PinShare(t.Context(), second, 5*time.Minute); n != 0 {
+		t.Errorf("%d blocks were pinned without room", n)
+	}
+	if n := p.PinShare(t.Context(), first[:2], 10*time.Minute); n != 2 {
+		t.Errorf("%d of 2 pins became longer", n)
+	}
+	p.churn()
+	if n := p.disk.Match(first); n != 2 {
+		t.Errorf("%d of 2 pinned blocks are left", n)
+	}
+
+	p.now.Add(int64(11 * time.Minute))
+	put(t, p.Store, second, 0)
+	if n := p.PinShare(t.Context(), second, 5*time.Minute); n != 2 {
+		t.Errorf("%d of 2 blocks were pinned after earlier pins have ended", n)
+	}
+	p.churn()
+	if n := p.disk.Match(first); n != 1 {
+		t.Errorf("%d blocks are left of those whose pins have ended; one is pinned by an operator", n)
+	}
+	if s := p.Stats(); s.Pinned != 6 || s.Unpinned != 3 {
+		t.Errorf("%d pinned and %d unpinned, want 6 and 3", s.Pinned, s.Unpinned)
+	}
+}

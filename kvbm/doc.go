@@ -15,13 +15,14 @@
 //	Fetch                         it is held until Lease.Release      a block that is here alone is read into a slot first
 //	  damaged, late, missing      the lease ends before it            -
 //	room is needed                the least valuable one leaves       it stays there
-//	Pin                           it leaves after all others          it is copied to every tier at once, and pinned there
+//	Pin, PinShare                 it leaves after all others          it is copied to every tier at once, and pinned there
 //
 // # Bounds
 //
 // Engines' calls never wait for a slower tier, except Fetch, which waits until its deadline. Pin waits too: operators call it. Copies to
 // a tier wait in a queue of Config.Queue blocks, which Run's goroutines empty. If one Fetch reads a block, others that want it wait for
-// that read. A lease holds slots in host memory, and Reserve refuses blocks for which there is no room.
+// that read. A lease holds slots in host memory, and Reserve refuses blocks for which there is no room. Engines pin prompts for their
+// clients by PinShare: at any time they have pinned at most as many blocks as a quarter of host memory has slots.
 //
 // # Wrong bytes
 //

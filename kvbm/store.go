@@ -98,6 +98,8 @@ type Store struct {
 	pool    *pool.Pool            // guarded by mu
 	seen    *pool.Sketch          // guarded by mu
 	flights map[block.Key]*flight // guarded by mu; blocks that are being fetched
+
+	promises promises // guarded by mu
 }
 
 // tier is a slower tier, with what waits to be copied to it.
@@ -120,7 +122,7 @@ type copyJob struct {
 }
 
 // counts are a store's counts, without the counts of its tiers.
-type counts struct{ committed, found, fetched, refused atomic.Uint64 }
+type counts struct{ committed, found, fetched, refused, pinned, unpinned atomic.Uint64 }
 
 // New returns a store without blocks in host memory. Slower tiers may have some.
 func New(cfg Config) (*Store, error) {
@@ -137,6 +139,7 @@ func New(cfg Config) (*Store, error) {
 	}
 
 	s := &Store{cfg: cfg, pool: pool.New(slots), seen: pool.NewSketch(16 * slots), flights: map[block.Key]*flight{}}
+	s.promises = promises{most: int(pinShare * float64(slots)), until: map[block.Key]time.Time{}}
 	if err := checkTiers(cfg.Tiers); err != nil {
 		return nil, err
 	}
@@ -194,6 +197,8 @@ type Stats struct {
 	// Committed counts blocks from engines, Found blocks that Find has found on any tier, Fetched blocks of leases, and Refused blocks
 	// for which there was no room.
 	Committed, Found, Fetched, Refused uint64
+	// Pinned counts blocks that engines have pinned, and Unpinned those for whose pin there was no room, or that were nowhere.
+	Pinned, Unpinned uint64
 	// Tiers are the figures of Config.Tiers, in their order.
 	Tiers []TierStats
 }
@@ -230,6 +235,8 @@ func (s *Store) Stats() (out Stats) {
 	out.Found = c.found.Load()
 	out.Fetched = c.fetched.Load()
 	out.Refused = c.refused.Load()
+	out.Pinned = c.pinned.Load()
+	out.Unpinned = c.unpinned.Load()
 	for _, t := range s.tiers {
 		out.Tiers = append(out.Tiers, TierStats{
 			Name: t.Name, Copied: t.counts.copied.Load(), Dropped: t.counts.dropped.Load(), Failed: t.counts.failed.Load(),

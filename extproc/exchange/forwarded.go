@@ -77,6 +77,9 @@ func forwarded(body, clean []byte, d *decision.Decision) []byte {
 	if d.CacheSalt != "" {
 		members = openai.AppendString(append(members, `,"cache_salt":`...), d.CacheSalt)
 	}
+	if d.Pin > 0 {
+		members = handoff.AppendPin(members, d.Pin)
+	}
 	if changed := withMembers(body, members); changed != nil {
 		return changed
 	}

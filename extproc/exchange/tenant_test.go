@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/internal/route/decision"
@@ -62,6 +63,10 @@ func TestSaltIsTheLast(t *testing.T) {
 	}
 	if forwarded([]byte(`{"a":1}`), nil, &decision.Decision{}) != nil {
 		t.Error("a body without a salt was changed")
+	}
+	pinned := forwarded([]byte(`{"a":1}`), nil, &decision.Decision{Client: decision.Client{Pin: 5 * time.Minute}})
+	if want := `{"a":1,"kv_transfer_params":{"stator_pin_seconds":300}}`; string(pinned) != want {
+		t.Errorf("a request whose prompt is pinned became %s, want %s", pinned, want)
 	}
 	both := forwarded([]byte(`{"model": "alias"}`), nil, &decision.Decision{Pool: "m", Alias: true, Client: decision.Client{CacheSalt: "s"}})
 	if want := `{"model": "alias","model":"m","cache_salt":"s"}`; string(both) != want {

@@ -8,7 +8,9 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
@@ -90,5 +92,31 @@ func TestReusedMemoryDoesNotShowInDecisions(t *testing.T) {
 	ask("42")
 	if want := strings.Repeat("A", 20); first.Model != want || !strings.Contains(first.Err.Message, want) {
 		t.Errorf("the first decision has changed to\n%s", first)
+	}
+}
+
+// TestCacheControl: a request's pin counts for a model whose engines have a store, from clients whose hints count, and not if another worker
+// computes the prompt.
+func TestCacheControl(t *testing.T) {
+	body := []byte(`{"model":"sim","prompt":"x","nvext":{"cache_control":{"ttl":"1h"}}}`)
+	for name, c := range map[string]struct {
+		store, ignored bool
+		role           fleet.Role
+		want           time.Duration
+	}{
+		"a store":   {true, false, fleet.Aggregated, time.Hour},
+		"none":      {false, false, fleet.Aggregated, 0},
+		"no trust":  {true, true, fleet.Aggregated, 0},
+		"a prefill": {true, false, fleet.Prefill, 0},
+	} {
+		x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
+		r := route.New(route.Config{Seed: 1}, newFleet(t, x, 1), x)
+		if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: multimodal(t), Store: c.store}}); err != nil {
+			t.Fatal(err)
+		}
+		d := r.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: body, IgnoreBodyHints: c.ignored, Role: c.role}, start)
+		if d.Pin != c.want {
+			t.Errorf("%s: a pin of %v, want %v", name, d.Pin, c.want)
+		}
 	}
 }

@@ -66,6 +66,9 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	case q.Model.Prompt == nil || !req.Known:
 		q.RouteUnread()
 	}
+	if q.Model.Store && q.Role == fleet.Aggregated {
+		d.Pin = q.Hints.Pin // the KV connectors of prefill and decode workers read other parameters
+	}
 	q.MayWait = q.Model.Queue != nil && req.Ready != nil && !r.cfg.Shadow
 
 	w.prompt.Done = req.Done

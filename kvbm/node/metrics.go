@@ -15,6 +15,7 @@ type collector struct {
 	blocks, copied, dropped, failed, loaded      *prometheus.Desc
 	waiting, healthy, committed, found, fetched  *prometheus.Desc
 	refused, refusedSessions, wrong, storeErrors *prometheus.Desc
+	pinned, unpinned                             *prometheus.Desc
 	peers, peerMissing, peerSent, peerRefused    *prometheus.Desc
 	transfers, fences, leased                    *prometheus.Desc
 	objectRefused, packBytes                     *prometheus.Desc
@@ -39,6 +40,8 @@ func newCollector(n *Node) *collector {
 		found:           desc("found_blocks_total", "Blocks that were found for prompts, on any tier."),
 		fetched:         desc("fetched_blocks_total", "Blocks that engines have read."),
 		refused:         desc("refused_blocks_total", "Blocks for which host memory had no room."),
+		pinned:          desc("pinned_blocks_total", "Blocks that engines have pinned for a prompt's cache_control."),
+		unpinned:        desc("unpinned_blocks_total", "Blocks of such prompts that were not pinned: without room, or nowhere."),
 		copied:          desc("copied_blocks_total", "Blocks copied to a tier.", "tier"),
 		dropped:         desc("dropped_blocks_total", "Blocks that a tier's queue had no room for.", "tier"),
 		failed:          desc("failed_blocks_total", "Blocks whose copy to a tier failed.", "tier"),
@@ -69,7 +72,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 		c.sessions, c.quarantined, c.slots, c.ready, c.blocks, c.copied, c.dropped, c.failed, c.loaded, c.waiting, c.healthy, c.committed,
 		c.found, c.fetched, c.refused, c.refusedSessions, c.wrong, c.storeErrors,
 		c.peers, c.peerMissing, c.peerSent, c.peerRefused, c.transfers, c.fences, c.leased,
-		c.objectRefused, c.packBytes,
+		c.objectRefused, c.packBytes, c.pinned, c.unpinned,
 	} {
 		out <- d
 	}
@@ -104,6 +107,8 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	send(c.found, prometheus.CounterValue, float64(s.Found))
 	send(c.fetched, prometheus.CounterValue, float64(s.Fetched))
 	send(c.refused, prometheus.CounterValue, float64(s.Refused))
+	send(c.pinned, prometheus.CounterValue, float64(s.Pinned))
+	send(c.unpinned, prometheus.CounterValue, float64(s.Unpinned))
 
 	tier := func(name string, blocks int, health Health, damaged, errors uint64) {
 		counts := s.Tier(name)

@@ -220,6 +220,9 @@ func step(t *testing.T, p *Pool, m *model, op byte, i int, k block.Key, c byte, 
 			t.Fatalf("Pin disagrees about slot %d", found)
 		}
 		if found >= 0 {
+			if until != 0 {
+				until = max(until, m.slots[found].until)
+			}
 			m.slots[found].until = until
 		}
 	case 13:

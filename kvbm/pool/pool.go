@@ -256,8 +256,8 @@ func (p *Pool) Lift(i int) error {
 	return nil
 }
 
-// Pin keeps the block of a key from eviction until a time, as Take describes. A zero time ends its pin. It returns false if no
-// slot has the key.
+// Pin keeps the block of a key from eviction until a time, as Take describes, or until the end of its pin if that is later. A zero time
+// ends its pin. It returns false if no slot has the key.
 func (p *Pool) Pin(key block.Key, until time.Time) bool {
 	i := p.keys.find(p.slots, key)
 	if i < 0 {
@@ -268,7 +268,11 @@ func (p *Pool) Pin(key block.Key, until time.Time) bool {
 	if inactive {
 		p.queueOf(i).remove(i)
 	}
-	p.slots[i].until = nanoseconds(until)
+	end := nanoseconds(until)
+	if end != 0 {
+		end = max(end, p.slots[i].until)
+	}
+	p.slots[i].until = end
 	if inactive {
 		p.queueOf(i).push(i)
 	}

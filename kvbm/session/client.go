@@ -208,6 +208,11 @@ func (c *Client) Commit(ctx context.Context, slots []int, keys []block.Key, prio
 // Drop gives reserved slots back, to which no write is going on.
 func (c *Client) Drop(slots []int) error { return c.send(kindDrop, 0, appendSlots(nil, slots)) }
 
+// Pin keeps the first of these blocks for a time, of which whole seconds count, at most an hour. It does not wait for it.
+func (c *Client) Pin(keys []block.Key, ttl time.Duration) error {
+	return c.send(kindPin, 0, appendKeys(binary.LittleEndian.AppendUint32(nil, uint32(ttl/time.Second)), keys))
+}
+
 // call sends a request and waits for its answer. The answer to a fetch whose caller has left is released.
 func (c *Client) call(ctx context.Context, kind byte, body []byte) ([]byte, error) {
 	ch := make(chan answer, 1)

@@ -13,6 +13,7 @@
 //	5 reserve     4 count                                              4 count, 4 for each slot; none if there is no room
 //	6 commit      1 priority, 4 count, 4 slot and 16 key for each      empty
 //	7 drop        4 count, 4 for each slot                             no answer
+//	8 pin         4 seconds, 4 count, keys                             no answer
 //	64 changed    -                                                    from the server: 1 tier, 1 stored, 4 count, keys
 //	127 failed    -                                                    text: the error in the request
 //
@@ -21,6 +22,9 @@
 //
 // The speed is optional: nanoseconds that the engine computes for a token, and for each pair of a token and one before it. By it the store
 // decides which blocks are worth loading. Without it all are.
+//
+// A pin keeps the first blocks of a prompt for so many seconds, an hour at most, as [kvbm.Store.PinShare] describes. A store of an earlier
+// release ends the session of an engine that pins, because it does not know the kind.
 //
 // Changes are of blocks that this session has named before, of each as long as it is in the store.
 //

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/block"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // pythonFolder has the package that vLLM loads.
@@ -116,4 +117,5 @@ func TestPythonWithStore(t *testing.T) {
 			t.Errorf("block %d of Python has other bytes", k)
 		}
 	}
+	testkit.Eventually(t, "the blocks that Python has pinned are pinned", func() bool { return s.store.Stats().Pinned == 2 })
 }

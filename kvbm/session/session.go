@@ -73,6 +73,7 @@ func (x *session) answerRequests(ctx context.Context) error {
 // answer answers one request.
 func (x *session) answer(ctx context.Context, f *frame) error {
 	r := &reader{left: f.body}
+
 	switch f.kind {
 	case kindFind:
 		return x.find(f.number, r)
@@ -84,6 +85,8 @@ func (x *session) answer(ctx context.Context, f *frame) error {
 		return x.reserve(f.number, r)
 	case kindCommit:
 		return x.commit(f.number, r)
+	case kindPin:
+		return x.pin(ctx, r)
 	case kindDrop:
 		slots := r.slots()
 		if err := r.finish(); err != nil {
@@ -194,6 +197,37 @@ func (x *session) commit(number uint32, r *reader) error {
 		return err
 	}
 	return x.send(kindCommit, number, nil)
+}
+
+// maxPin is the longest pin of an engine, in seconds, and pinWithin bounds the time in which pinned blocks are copied to slower tiers.
+const (
+	maxPin    = 3600
+	pinWithin = 30 * time.Second
+)
+
+// pin pins blocks while other requests are answered. It has the place of a fetch, and is left out if there is none.
+func (x *session) pin(ctx context.Context, r *reader) error {
+	seconds := r.uint32()
+	keys := r.keys()
+	if err := r.finish(); err != nil {
+		return err
+	}
+	if seconds < 1 || seconds > maxPin {
+		return fmt.Errorf("a pin of %d seconds: from 1 to %d are possible", seconds, maxPin)
+	}
+	select {
+	case x.fetches <- struct{}{}:
+	default:
+		return nil
+	}
+
+	x.running.Go(func() {
+		defer func() { <-x.fetches }()
+		ctx, cancel := context.WithTimeout(ctx, pinWithin)
+		defer cancel()
+		x.store.PinShare(ctx, keys, time.Duration(seconds)*time.Second)
+	})
+	return nil
 }
 
 // give takes slots from the slots that the session has reserved.

@@ -357,6 +357,29 @@ func TestShareOfASession(t *testing.T) {
 	testkit.Eventually(t, "all slots are free", func() bool { return s.store.Stats().Slots.Reset == 8 })
 }
 
+// TestPinOfASession: an engine pins the blocks of a prompt, which then stay while others pass through the store.
+func TestPinOfASession(t *testing.T) {
+	s := serve(t, 16, nil)
+	c := s.dial(t, nil)
+	keys := keysFrom(0, 2)
+	put(t, c, keys)
+	if err := c.Pin(keys, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the blocks are pinned", func() bool { return s.store.Stats().Pinned == 2 })
+	for i := range 20 {
+		put(t, c, keysFrom(100+2*i, 2))
+	}
+	if blocks, _, _, err := c.Find(t.Context(), keys, 0); blocks != 2 || err != nil {
+		t.Errorf("%d of 2 pinned blocks are left, %v", blocks, err)
+	}
+
+	if err := c.Pin(keys, 2*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Done() // a pin of more than an hour ends the session
+}
+
 // FuzzFrames: no bytes of a client end the server.
 func FuzzFrames(f *testing.F) {
 	f.Add(appendKeys(appendFrame(nil, kindFetch, 1, 20), keysFrom(0, 1)))
@@ -370,7 +393,7 @@ func FuzzFrames(f *testing.F) {
 				return
 			}
 			for _, read := range []func(r *reader){
-				func(r *reader) { r.keys() }, func(r *reader) { r.slots() }, func(r *reader) { r.uint64(); r.byte(); r.count(20) },
+				func(r *reader) { r.keys() }, func(r *reader) { r.uint32(); r.keys() }, func(r *reader) { r.slots() }, func(r *reader) { r.uint64(); r.byte(); r.count(20) },
 			} {
 				r := &reader{left: frame.body}
 				read(r)

@@ -19,6 +19,7 @@ const (
 	kindReserve = 5
 	kindCommit  = 6
 	kindDrop    = 7
+	kindPin     = 8
 	kindChanged = 64
 	kindFailed  = 127
 )

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// smallStoreConfig is an engine with room for 64 blocks, and a store with 512 blocks in host memory and 128 on a disk.
+// smallStoreConfig is an engine with room for 64 blocks, and a store with 256 blocks in host memory and 128 on a disk.
 const smallStoreConfig = `models:
 - name: sim
   path: "builtin:sim"
@@ -77,6 +77,51 @@ func TestKVControl(t *testing.T) {
 	g.up.stop()
 	g.up = nil
 	assertTokenNeeded(t, token)
+}
+
+// TestCacheControl: a prompt whose request has a cache_control stays in the store while others pass through it, and one without it is lost.
+// A member of transfers that a client sends itself has no effect. A quarter of host memory has room for one prompt and 24 blocks of another.
+func TestCacheControl(t *testing.T) {
+	t.Parallel()
+	g := up(t, "--config", configFile(t, "gateway: {hintsFrom: everyone}\n"+fmt.Sprintf(smallStoreConfig, filepath.Join(t.TempDir(), "kv"))))
+	prompt := func(i int) []message { return []message{{"user", strings.Repeat(fmt.Sprintf("topic %d ", i), 160)}} }
+	ask := func(i int, more string) {
+		t.Helper()
+		body, err := json.Marshal(prompt(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := g.send(t.Context(), "POST", "/v1/chat/completions", fmt.Appendf(nil, `{"model":"sim","max_tokens":1,"messages":%s%s}`, body, more))
+		if err != nil || r.status != 200 {
+			t.Fatalf("status %d, %v: %s", r.status, err, r.body)
+		}
+	}
+	ask(0, `,"nvext":{"cache_control":{"type":"ephemeral","ttl":"1h"}}`)
+	ask(1, `,"kv_transfer_params":{"stator_pin_seconds":3600}`)
+	ask(2, `,"stream":true,"nvext":{"cache_control":{}}`)
+	eventually(t, "two prompts are pinned", func() error {
+		pinned, left := g.metric("stator_kvstore_pinned_blocks_total"), g.metric("stator_kvstore_unpinned_blocks_total")
+		if pinned != 64 || left != 16 {
+			return fmt.Errorf("%g blocks are pinned, and %g are not", pinned, left)
+		}
+		return nil
+	})
+	for i := range 40 {
+		ask(100+i, "")
+	}
+	g.storeIsIdle(t)
+
+	for i, kept := range []int{40, 0, 24} {
+		line, err := json.Marshal(map[string]any{"messages": prompt(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var n int
+		out := g.kv(t, string(line), "prefetch", "--prompts", "-")
+		if _, err := fmt.Sscanf(out, "the first %d of", &n); err != nil || n != kept {
+			t.Errorf("prompt %d: %s, %v; want %d", i, out, err, kept)
+		}
+	}
 }
 
 // assertTokenNeeded starts an agent's store with a token, and calls it without and with the token.

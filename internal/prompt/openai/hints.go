@@ -41,6 +41,8 @@ type Hints struct {
 	Strict int
 	// OutputTokens is the expected length of the answer; 0 is unknown.
 	OutputTokens int
+	// Pin is how long the prompt's blocks are to stay in the store of KV blocks: 1 s to an hour, or 0.
+	Pin time.Duration
 	// Required are the taints that a worker must have. Preferred ones make a worker cheaper or, with a
 	// negative weight, dearer.
 	Required  []string
@@ -77,6 +79,8 @@ const (
 	maxTaints      = 64
 	maxPreference  = 100
 	maxMigrations  = 100
+	maxPin         = time.Hour
+	defaultPin     = 5 * time.Minute // of a cache_control without a ttl, as in Anthropic's API
 )
 
 // hintKind is the form of a hint's value, in JSON and in a header.
@@ -87,6 +91,7 @@ const (
 	numberHint                   // a number
 	wholeHint                    // a whole number
 	secondsHint                  // a number of seconds, capped to its bounds
+	ttlHint                      // a duration such as 300s, 5m or 1h, capped to an hour
 	deadlineHint                 // JSON: a whole number of milliseconds; header: a duration such as 1500ms
 	workersHint                  // JSON: an array of names
 	taintsHint                   // JSON: an array of taints
@@ -141,6 +146,7 @@ var hints = []hint{
 		number: func(h *Hints, v float64) { h.Strict = int(v) }},
 	{path: "nvext.agent_hints.osl", kind: wholeHint, least: 1, most: math.MaxInt32,
 		number: func(h *Hints, v float64) { h.OutputTokens = int(v) }},
+	{path: "nvext.cache_control.ttl", kind: ttlHint},
 	{path: "nvext.routing_constraints.required_taints", kind: taintsHint},
 	{path: "nvext.routing_constraints.preferred_taints", kind: weightsHint},
 }
@@ -176,6 +182,14 @@ func (h *Hints) raisePriority(seconds float64) {
 func (k *hint) storeText(h *Hints, v string) (must string) {
 	if len(v) > maxName {
 		return fmt.Sprintf("must have at most %d bytes", maxName)
+	}
+	if k.kind == ttlHint {
+		ttl, err := time.ParseDuration(v)
+		if err != nil || ttl < time.Second {
+			return "must be a duration of a second or more, such as 300s, 5m or 1h"
+		}
+		h.Pin = min(ttl, maxPin)
+		return ""
 	}
 	if len(k.values) > 0 && !slices.Contains(k.values, v) {
 		return "must be " + strings.Join(k.values, " or ")

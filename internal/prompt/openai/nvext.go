@@ -12,7 +12,11 @@ var nvextGroups = map[string]string{
 	"router":              "nvext.router",
 	"agent_hints":         "nvext.agent_hints",
 	"routing_constraints": "nvext.routing_constraints",
+	cacheControl:          "nvext.cache_control",
 }
+
+// cacheControl is the member of nvext that asks for a pin, also without a ttl.
+const cacheControl = "cache_control"
 
 // maxHintElements bounds the elements of all lists and objects of hints, repeated members included.
 const maxHintElements = 1024
@@ -32,6 +36,9 @@ func (p *parser) nvext(key string) {
 		case !ok:
 			p.Skip()
 		case p.expectKind(group, jsonscan.Object, "an object"):
+			if key == cacheControl {
+				h.Pin = defaultPin
+			}
 			p.object(func(key string) { p.hint(h, hintByMember[member{group, key}]) })
 		}
 	})
@@ -46,7 +53,7 @@ func (p *parser) hint(h *Hints, k *hint) {
 
 	path, must := k.path, ""
 	switch k.kind {
-	case textHint:
+	case textHint, ttlHint:
 		if p.expectKind(path, jsonscan.String, "a string") {
 			if v := p.string(); p.Err == nil {
 				must = k.storeText(h, v)

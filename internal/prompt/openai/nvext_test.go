@@ -64,6 +64,10 @@ func TestWrongHints(t *testing.T) {
 		{`{"routing_constraints":{"required_taints":[` + strings.Repeat(`"a",`, 64) + `"a"]}}`, "nvext.routing_constraints.required_taints", "at most 64 taints"},
 		{`{"routing_constraints":{"preferred_taints":{"a":101}}}`, "nvext.routing_constraints.preferred_taints", "between -100 and 100"},
 		{`{"routing_constraints":{"preferred_taints":{"a":"much"}}}`, "nvext.routing_constraints.preferred_taints.a", "a number"},
+		{`{"cache_control":"5m"}`, "nvext.cache_control", "an object"},
+		{`{"cache_control":{"ttl":300}}`, "nvext.cache_control.ttl", "a string"},
+		{`{"cache_control":{"ttl":"soon"}}`, "nvext.cache_control.ttl", "such as 300s, 5m or 1h"},
+		{`{"cache_control":{"ttl":"10ms"}}`, "nvext.cache_control.ttl", "a second or more"},
 		{`{"agent_hints":{"osl":0}}`, "nvext.agent_hints.osl", "must lie between 1 and 2147483647"},
 		{`{"agent_hints":{"strict_priority":1.5}}`, "nvext.agent_hints.strict_priority", "expected an integer"},
 	} {
@@ -75,10 +79,27 @@ func TestWrongHints(t *testing.T) {
 	}
 }
 
+// TestCacheControl: a pin lasts as long as its ttl, an hour at most, and five minutes without one.
+func TestCacheControl(t *testing.T) {
+	for nvext, want := range map[string]time.Duration{
+		`{}`:                     0,
+		`{"cache_control":null}`: 0,
+		`{"cache_control":{}}`:   5 * time.Minute,
+		`{"cache_control":{"type":"ephemeral","ttl":"1h"}}`: time.Hour,
+		`{"cache_control":{"ttl":"1s"}}`:                    time.Second,
+		`{"cache_control":{"ttl":"48h"}}`:                   time.Hour,
+	} {
+		r, err := Parse(Completions, []byte(hinted(nvext)), Limits{})
+		if err != nil || r.Hints.Pin != want {
+			t.Errorf("%s: %+v, %v, want %v", nvext, r.Hints, err, want)
+		}
+	}
+}
+
 // FuzzHints checks that all accepted hints lie within their bounds. Every refusal is a 400 that names the
 // member at fault.
 func FuzzHints(f *testing.F) {
-	for _, s := range []string{`{"router":{"temperature":1,"allowed_workers":["a"],"dp_rank":1}}`, `{"agent_hints":{"priority":1e300,"osl":5}}`, `null`, `{"router":[]}`,
+	for _, s := range []string{`{"cache_control":{"type":"ephemeral","ttl":"1h"}}`, `{"router":{"temperature":1,"allowed_workers":["a"],"dp_rank":1}}`, `{"agent_hints":{"priority":1e300,"osl":5}}`, `null`, `{"router":[]}`,
 		`{"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":-1e2,"c":1e-9}}}`} {
 		f.Add(s)
 	}
@@ -96,6 +117,9 @@ func FuzzHints(f *testing.F) {
 			if !(o.Value >= 0 && o.Value <= maxWeight) || !o.Set && o.Value != 0 {
 				t.Errorf("%+v", o)
 			}
+		}
+		if h.Pin != 0 && (h.Pin < time.Second || h.Pin > maxPin) {
+			t.Errorf("a pin of %v", h.Pin)
 		}
 		if h.Rank < -1 || h.Rank > 1<<16 || h.Deadline < 0 || h.Priority < 0 || h.Priority > maxHeadStart*time.Second || h.Strict < 0 || h.Strict > maxStrict ||
 			h.OutputTokens < 0 || len(h.Workers) > maxWorkers || len(h.Required) > maxTaints || len(h.Preferred) > maxTaints ||

@@ -105,6 +105,8 @@ type Client struct {
 	// Stream, IncludeUsage and MaxTokens are as the client set them; MaxTokens 0 is no bound.
 	Stream, IncludeUsage bool
 	MaxTokens            int `json:",omitempty"`
+	// Pin is how long the prompt's blocks are to stay in the store of KV blocks; 0 for no store. The request must carry it to the engine.
+	Pin time.Duration `json:",omitempty"`
 	// CacheSalt is the salt by which the prompt was hashed because of Request.SaltKey. The request must carry it to
 	// the engine. It is empty for a request without SaltKey.
 	CacheSalt string `json:"-"`

@@ -56,6 +56,9 @@ func (d *Decision) String() string {
 	if won, _ := d.split(); won != nil && won.Score.Loaded > 0 {
 		fmt.Fprintf(&b, "%s loads %d tokens of the prompt from host memory of its node or of others\n", won.name(d), won.Score.Loaded)
 	}
+	if d.Pin > 0 {
+		fmt.Fprintf(&b, "the prompt's blocks stay in the KV store for %v\n", d.Pin)
+	}
 	if d.Pull.Tokens > 0 {
 		fmt.Fprintf(&b, "%s fetches %d tokens of the prompt from the cache of %s\n", d.Worker, d.Pull.Tokens, d.Pull.Worker)
 	}

@@ -30,6 +30,7 @@ type Hints struct {
 	HeadStart     time.Duration // in the queue
 	Deadline      time.Duration // for the first token, from the request's arrival; 0 means none
 	OutputTokens  int           // expected length of the answer; 0 is unknown
+	Pin           time.Duration // of the prompt's blocks in the store of KV blocks; 0 is none
 	Required      []string      // taints, sorted
 	Preferred     []prompt.Preference
 	PrefillAt     string // openai.PrefillRemote, openai.PrefillLocal, or empty
@@ -82,6 +83,7 @@ func (h *Hints) override(given *prompt.Hints) {
 	OverrideIf(&h.HeadStart, given.Priority, given.Priority > 0)
 	OverrideIf(&h.Strict, given.Strict, given.Strict > 0)
 	OverrideIf(&h.OutputTokens, given.OutputTokens, given.OutputTokens > 0)
+	OverrideIf(&h.Pin, given.Pin, given.Pin > 0)
 	OverrideIf(&h.Required, given.Required, len(given.Required) > 0)
 	OverrideIf(&h.Preferred, given.Preferred, len(given.Preferred) > 0)
 }

@@ -66,6 +66,8 @@ type Config struct {
 	Queue *queue.Config
 	// MaxWait bounds the wait of a request; with a Queue it must be more than 0.
 	MaxWait time.Duration
+	// Store is true if the engines share a store of KV blocks, which can pin a prompt's blocks.
+	Store bool
 	// Programs holds back programs of agents whose contexts have no room in the caches: see package programs. It needs a Queue.
 	Programs bool
 }

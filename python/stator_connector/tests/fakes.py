@@ -138,7 +138,7 @@ def _changed(config, changes, **roots):
 def request(name: str, tokens: int, first_hash: int = 0) -> SimpleNamespace:
     """Return a request without adapter, with the hashes of its full blocks."""
     hashes = [(first_hash + number).to_bytes(32, "big") for number in range(tokens // 16)]
-    return SimpleNamespace(request_id=name, num_tokens=tokens, block_hashes=hashes, lora_request=None)
+    return SimpleNamespace(request_id=name, num_tokens=tokens, block_hashes=hashes, lora_request=None, kv_transfer_params=None)
 
 
 def step(*requests: tuple[str, list[int], int, int], new: bool = True) -> SimpleNamespace:

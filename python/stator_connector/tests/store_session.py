@@ -53,6 +53,12 @@ class RealStore(unittest.TestCase):
         put(self.begin(), keys(100, 6))
         self.assertEqual(self.begin().find(keys(100, 7)).blocks, 6)
 
+    def test_pins(self):
+        session = self.begin()
+        put(session, keys(200, 2))
+        session.pin(keys(200, 2), 60)
+        session.check()
+
     def test_missing_blocks(self):
         session = self.begin()
         self.assertEqual(session.find(keys(900, 2)).blocks, 0)

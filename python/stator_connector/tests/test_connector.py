@@ -95,7 +95,7 @@ class Schedules(unittest.TestCase):
         self.answered = False
         for number in range(MAX_SEARCHES + 5):
             self.assertIsNone(self.scheduler.matched_tokens(fakes.request(f"r{number}", 64), 0))
-            self.scheduler.finished(f"r{number}")
+            self.scheduler.finished(fakes.request(f"r{number}", 64))
         self.assertEqual(self.session.search.call_count, MAX_SEARCHES)
         self.clock.now += FIND_TIMEOUT
         self.assertEqual(self.scheduler.matched_tokens(fakes.request("a", 64), 0), 0)
@@ -123,6 +123,38 @@ class Schedules(unittest.TestCase):
         request.block_hashes.append(b"x" * 32)
         plan = self.scheduler.plan([("a", [3, 4, 5, 6, 7], 80)])
         self.assertEqual(plan.saves, [Transfer("a", [space.key(b"x" * 32)], [7])])
+
+    def test_saved_blocks_are_pinned(self):
+        """Blocks that were saved are pinned at the end of a request whose parameters are a number of seconds up to an hour."""
+        for number, (params, saved, want) in enumerate((
+            ({"stator_pin_seconds": 300}, 70, 4),
+            ({"stator_pin_seconds": 300}, 40, 2),
+            ({"stator_pin_seconds": 300}, 0, 0),
+            ({"stator_pin_seconds": 3601}, 70, 0),
+            ({"stator_pin_seconds": 0}, 70, 0),
+            ({"stator_pin_seconds": "300"}, 70, 0),
+            ({"stator_pin_seconds": True}, 70, 0),
+            (None, 70, 0),
+            ("300", 70, 0),
+        )):
+            with self.subTest(params=params, saved=saved):
+                self.session.reset_mock()
+                request = fakes.request(f"p{number}", 70)
+                request.kv_transfer_params = params
+                self.matched(request, 0)
+                self.scheduler.allocated(request, [3, 4, 5, 6, 7], 0)
+                self.scheduler.plan([(request.request_id, [3, 4, 5, 6, 7], saved)])
+                self.scheduler.finished(request)
+                keys = [LAYOUT.space().key(content) for content in request.block_hashes[:want]]
+                self.assertEqual(self.session.pin.call_args_list, [mock.call(keys, 300)] if want else [])
+
+        self.session.pin.side_effect = StoreError("ended")
+        request = fakes.request("a", 70)
+        request.kv_transfer_params = {"stator_pin_seconds": 300}
+        self.matched(request, 0)
+        self.scheduler.allocated(request, [3, 4, 5, 6, 7], 0)
+        self.scheduler.plan([("a", [3, 4, 5, 6, 7], 70)])
+        self.scheduler.finished(request)  # the session ends later
 
     def test_adapters_have_blocks_of_their_own(self):
         keys = {}
@@ -170,7 +202,7 @@ class Schedules(unittest.TestCase):
         """vLLM keeps the blocks until the end of the load is reported."""
         request = fakes.request("a", 64)
         self.scheduler.allocated(request, [0, 1, 2, 3], self.matched(request, 0))
-        self.scheduler.finished("a")
+        self.scheduler.finished(request)
         self.assertEqual([load.blocks for load in self.scheduler.plan([("a", [0, 1, 2, 3], 64)]).loads], [[0, 1, 2]])
         self.assertEqual(self.scheduler.plan([("a", [0, 1, 2, 3], 64)]), Plan())
 

@@ -170,9 +170,9 @@ class StatorConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        """Forget a request. Saves have ended with their step; vLLM itself keeps the blocks of a load that has not ended."""
+        """Pin the blocks of a request, if it asks for it, and forget it. Saves have ended with their step; vLLM itself keeps the blocks of a load that has not ended."""
         if self._scheduler is not None:
-            self._scheduler.finished(request.request_id)
+            self._scheduler.finished(request)
         return False, None
 
     def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:

@@ -19,10 +19,11 @@ from .layout import KEY_BYTES, Layout
 VERSION = 2
 MAX_FRAME = 1 << 20  # bytes of a frame without its length
 MAX_KEYS = 1 << 15  # keys or slots of a frame
+MAX_PIN = 3600  # seconds
 MAX_CALLS = 64  # requests without an answer, per session
 TIERS = 4  # device, host, disk, external
 
-_HELLO, _FIND, _FETCH, _RELEASE, _RESERVE, _COMMIT, _DROP = range(1, 8)
+_HELLO, _FIND, _FETCH, _RELEASE, _RESERVE, _COMMIT, _DROP, _PIN = range(1, 9)
 _CHANGED, _FAILED = 64, 127
 
 _HEAD = struct.Struct("<IBI")
@@ -262,6 +263,10 @@ class Session:
     def drop(self, slots: Sequence[int]) -> None:
         """Give reserved slots back, to which no write is going on."""
         self._send(_DROP, 0, struct.pack(f"<I{len(slots)}I", len(slots), *slots))
+
+    def pin(self, keys: Sequence[bytes], seconds: int) -> None:
+        """Keep the first of these blocks for so many seconds, from 1 to MAX_PIN. It does not wait for the store."""
+        self._send(_PIN, 0, struct.pack("<I", seconds) + _pack_keys(keys))
 
     def _call(self, kind: int, body: bytes, timeout: float) -> bytes:
         """Send a request and wait for its answer."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from .layout import Space
 from .link import Link
-from .protocol import MAX_KEYS, TIERS, Search, Session, StoreError
+from .protocol import MAX_KEYS, MAX_PIN, TIERS, Search, Session, StoreError
 from .weights import Adapters
 
 logger = logging.getLogger("stator_connector")
@@ -33,6 +33,14 @@ class Request(Protocol):
     num_tokens: int
     block_hashes: list[bytes]
     lora_request: Any
+    kv_transfer_params: dict[str, Any] | None
+
+
+def _pin_of(request: Request) -> int:
+    """Return for how many seconds the router asks to pin the blocks of a request; 0 for none."""
+    params = request.kv_transfer_params
+    seconds = params.get("stator_pin_seconds") if isinstance(params, dict) else None
+    return seconds if type(seconds) is int and 1 <= seconds <= MAX_PIN else 0
 
 
 @dataclass(frozen=True)
@@ -194,8 +202,16 @@ class Scheduler:
         self._name(plan.saves)
         return plan
 
-    def finished(self, name: str) -> None:
-        """Forget a request."""
+    def finished(self, request: Request) -> None:
+        """Pin the saved blocks of a request that asks for it, and forget the request."""
+        name = request.request_id
+        session, space, seconds = self._session(), self._spaces.get(name), _pin_of(request)
+        hashes = request.block_hashes[: min(self._saved.get(name, 0), MAX_KEYS)]
+        if session is not None and space is not None and seconds and hashes:
+            try:
+                session.pin(self._keys(space, hashes), seconds)
+            except StoreError as error:
+                logger.debug("pin blocks: %s", error)
         for memory in (self._requests, self._starts, self._asked, self._saved, self._spaces):
             memory.pop(name, None)
 
