@@ -7,7 +7,28 @@ from conversations import NAMES, Requests
 
 class Agents(Requests):
     def request(self, api):
-        return self.shuffled(self.messages_request() if api == "messages" else self.responses_request())
+        q = self.messages_request() if api == "messages" else self.responses_request()
+        if self.often(0.1):
+            self.add_image(q, api)
+        return self.shuffled(q)
+
+    def add_image(self, q, api):
+        """Adds an image to a list of parts of the user or of a tool, if there is one. The models of the oracle have text alone."""
+        url = self.random.choice(["data:image/png;base64,iVBORw0KGgo=", "https://example.com/a.png"])
+        if api == "messages":
+            source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="} if url.startswith("data") else {"type": "url", "url": url}
+            image = {"type": "image", "source": source}
+            lists = [m["content"] for m in q["messages"] if m["role"] == "user" and isinstance(m["content"], list)]
+            lists += [b["content"] for found in lists for b in found if isinstance(b.get("content"), list)]
+        else:
+            image = {"type": "input_image", "image_url": url}
+            if self.often(0.5):
+                image["detail"] = self.random.choice(["auto", "low", "high"])
+            items = q["input"] if isinstance(q.get("input"), list) else []
+            lists = [i[k] for i in items for k in ("content", "output") if i.get("role", "user") == "user" and isinstance(i.get(k), list)]
+        if lists:
+            chosen = self.random.choice(lists)
+            chosen.insert(self.random.randrange(len(chosen) + 1), self.shuffled(image))
 
     def few(self, most):
         return range(self.random.choice([0, 1, 1, 1, 2, most]))
