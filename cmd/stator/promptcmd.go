@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -28,10 +30,23 @@ func addAPI(f *cli.Flags) *string {
 		"(default: by their members; messages and responses must be named)")
 }
 
+// addEngine adds the flag of the kind of engine for which requests are prepared.
+func addEngine(f *cli.Flags) *string {
+	return f.String("engine", engines.VLLM.Name, "`kind` of engine that requests are prepared for, as in a configuration")
+}
+
 // checkAPI returns an error for the name of an API that does not exist.
 func checkAPI(name string) error {
 	if _, ok := openai.EndpointOf(name); !ok && name != "" {
 		return fmt.Errorf("--api %s is unknown: use chat, completions, embeddings, messages or responses", name)
+	}
+	return nil
+}
+
+// checkEngine returns an error for a kind of engine that does not exist.
+func checkEngine(kind string) error {
+	if _, ok := engines.Named(kind); !ok {
+		return fmt.Errorf("--engine %s is unknown: use %s", kind, engines.Choices((*engines.Kind).IsKind))
 	}
 	return nil
 }
@@ -44,10 +59,11 @@ func runTokenize(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "tokenize", tokenizeAbout)
 	path := addModelDir(f)
 	api := addAPI(f)
+	kind := addEngine(f)
 	if err := f.Read(args); err != nil {
 		return err
 	}
-	if err := checkAPI(*api); err != nil {
+	if err := errors.Join(checkAPI(*api), checkEngine(*kind)); err != nil {
 		return err
 	}
 
@@ -55,7 +71,7 @@ func runTokenize(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	t := promptlines.Tokenizer{Model: m, Now: time.Now, Done: ctx.Done(), API: *api}
+	t := promptlines.Tokenizer{Model: m.WithRules(prompt.RulesOf(*kind)), Now: time.Now, Done: ctx.Done(), API: *api}
 	return promptlines.Each(ctx, env.in, env.out, t.Answer)
 }
 
@@ -69,10 +85,11 @@ func runRender(ctx context.Context, env environment, args []string) error {
 	template := f.String("template", "", "chat template `file` to use instead of the model's")
 	raw := f.Bool("raw", false, "lines are contexts, not requests")
 	api := addAPI(f)
+	kind := addEngine(f)
 	if err := f.Read(args); err != nil {
 		return err
 	}
-	if err := checkAPI(*api); err != nil {
+	if err := errors.Join(checkAPI(*api), checkEngine(*kind)); err != nil {
 		return err
 	}
 
@@ -83,7 +100,7 @@ func runRender(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	r := promptlines.Renderer{Model: m, Raw: *raw, Now: time.Now, Done: ctx.Done(), API: *api}
+	r := promptlines.Renderer{Model: m.WithRules(prompt.RulesOf(*kind)), Raw: *raw, Now: time.Now, Done: ctx.Done(), API: *api}
 	return promptlines.Each(ctx, env.in, env.out, r.Answer)
 }
 

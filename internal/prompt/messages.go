@@ -11,15 +11,15 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// messagesValue returns the messages variable for template t, converted as vLLM converts it:
-//   - Messages have only the members that vLLM supports.
-//   - Content is a string, or a list of parts if the template iterates over parts.
+// messagesValue returns the messages variable for template t, converted as vLLM converts it, or SGLang by its rules:
+//   - Messages have only the members that the engine supports.
+//   - Content is a string, or a list of parts if the template iterates over parts. SGLang leaves strings as they are.
 //   - Arguments of tool calls are dicts.
 //   - Developer messages become system messages if the template has no developer role.
 //
 // The value is valid until p is used again, because it is made of p's buffers.
-func (p *Prompt) messagesValue(req *Request, messages []openai.Message, t *chattemplate.Template) (chattemplate.Value, error) {
-	parts := t.WantsParts()
+func (p *Prompt) messagesValue(req *Request, messages []openai.Message, t *chattemplate.Template, rules Rules) (chattemplate.Value, error) {
+	parts := t.WantsParts() && rules != SGLang
 	most := maxArgumentValues
 	p.dicts, p.items = grow(p.dicts, len(messages)), grow(p.items, len(messages))
 	p.contents = grow(p.contents, len(messages))
@@ -34,7 +34,7 @@ func (p *Prompt) messagesValue(req *Request, messages []openai.Message, t *chatt
 			return content, err
 		}
 		d.Set("content", content)
-		if err := addOptionalMembers(d, m, i, req.Endpoint, &most); err != nil {
+		if err := addOptionalMembers(d, m, i, req.Endpoint, rules, &most); err != nil {
 			return content, err
 		}
 		p.items[i] = chattemplate.DictValue(d)
@@ -71,7 +71,12 @@ func grow[T any](s []T, n int) []T {
 
 // addOptionalMembers adds the members of a message other than role and content to d. I is the message's
 // index, for errors. The values in arguments of tool calls are deducted from *most.
-func addOptionalMembers(d *chattemplate.Dict, m *openai.Message, i int, ep openai.Endpoint, most *int) error {
+func addOptionalMembers(d *chattemplate.Dict, m *openai.Message, i int, ep openai.Endpoint, rules Rules, most *int) error {
+	reasoning := m.Role == "assistant" && m.Has&openai.ReasoningMember != 0
+	if reasoning && rules == SGLang {
+		d.Set("reasoning_content", chattemplate.StringValue(m.Reasoning))
+	}
+
 	switch m.Role {
 	case "assistant":
 		if len(m.Calls) > 0 {
@@ -82,16 +87,16 @@ func addOptionalMembers(d *chattemplate.Dict, m *openai.Message, i int, ep opena
 			d.Set("tool_calls", calls)
 		}
 		if m.ToolCalls != nil {
-			calls, err := toolCallsValue(m.ToolCalls, i, most)
+			calls, err := toolCallsValue(m.ToolCalls, i, rules, most)
 			if err != nil {
 				return err
 			}
-			// An empty list is dropped, because many templates test only whether the member exists.
-			if calls.Len() > 0 {
+			// vLLM drops an empty list, because many templates test only whether the member exists.
+			if calls.Len() > 0 || rules == SGLang {
 				d.Set("tool_calls", calls)
 			}
 		}
-		if m.Has&openai.ReasoningMember != 0 {
+		if reasoning && rules != SGLang {
 			d.Set("reasoning", chattemplate.StringValue(m.Reasoning))
 			d.Set("reasoning_content", chattemplate.StringValue(m.Reasoning))
 		}
@@ -310,7 +315,7 @@ func appendContinueTag(content chattemplate.Value) (_ chattemplate.Value, text s
 // toolCallsValue returns the tool calls of message i for templates. Clients send arguments as JSON text,
 // but templates need dicts. Arguments that are not a JSON object become an empty dict: a model wrote them,
 // and its mistake must not make the conversation unusable. The values of arguments are deducted from *most.
-func toolCallsValue(raw []byte, i int, most *int) (chattemplate.Value, error) {
+func toolCallsValue(raw []byte, i int, rules Rules, most *int) (chattemplate.Value, error) {
 	param := "messages[" + strconv.Itoa(i) + "].tool_calls"
 	calls, err := decodeJSON(param, raw)
 	if err != nil {
@@ -338,6 +343,9 @@ func toolCallsValue(raw []byte, i int, most *int) (chattemplate.Value, error) {
 		function.Set("arguments", args)
 		call := withKeysFirst(c.Dict(), "id", "function", "type")
 		call.Set("function", chattemplate.DictValue(function))
+		if rules == SGLang {
+			call = sglangCall(call, function)
+		}
 		items[k] = chattemplate.DictValue(call)
 	}
 

@@ -86,7 +86,7 @@ func (m *Model) templateVariables(req *Request, dst *Prompt, t *chattemplate.Tem
 	}
 	vars.Set("tools", chattemplate.NoneValue())
 	vars.Set("documents", chattemplate.NoneValue())
-	args, err := addTemplateArgs(vars, req.TemplateArgs)
+	args, err := addTemplateArgs(vars, req.TemplateArgs, m.rules)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (m *Model) templateVariables(req *Request, dst *Prompt, t *chattemplate.Tem
 	}
 
 	vars.Set("add_generation_prompt", chattemplate.BoolValue(req.AddGenerationPrompt))
-	messages, err := dst.messagesValue(req, m.chatOf(req), t)
+	messages, err := dst.messagesValue(req, m.chatOf(req), t, m.rules)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ var noArgs chattemplate.Dict
 
 // addTemplateArgs adds chat_template_kwargs to vars and returns them. They may replace special tokens. They
 // must not replace a variable that comes from a field of the request, such as messages or tools.
-func addTemplateArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, error) {
+func addTemplateArgs(vars *chattemplate.Dict, raw []byte, rules Rules) (*chattemplate.Dict, error) {
 	if raw == nil {
 		return &noArgs, nil
 	}
@@ -171,10 +171,10 @@ func addTemplateArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, e
 				"Found unexpected chat template kwargs from request: '%s'. Remove it.", key))
 		default:
 			// vLLM treats a key with one of these two values as absent.
-			if v.Kind() == chattemplate.None || v.Kind() == chattemplate.String && v.Text() == "auto" {
-				return
+			absent := v.Kind() == chattemplate.None || v.Kind() == chattemplate.String && v.Text() == "auto"
+			if !absent || rules == SGLang {
+				vars.Set(key, v)
 			}
-			vars.Set(key, v)
 		}
 	})
 

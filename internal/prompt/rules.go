@@ -57,21 +57,28 @@ func vllmRule(refusal *Error) error { return &ruleError{refusal} }
 //	the last message is the assistant's    an ended message              llama.cpp continues it, SGLang makes it the user's
 //	a billing line in a system message     is left out                   is kept
 //	several texts in a message             follow on lines of their own  SGLang puts a space between them
-//	developer messages, names              are converted, are kept       SGLang passes the role, and drops users' names
+//	a message with one text as a part      a list if the template reads  in SGLang words of the template decide, and a text
+//	                                         parts, also of a mere text    that is no part stays one
+//	developer messages, names, task        are converted, are kept       SGLang passes the role, and drops users' names
+//	reasoning instead of reasoning_content are the same                  SGLang ignores it
 //	reasoning_effort                       sets enable_thinking too      SGLang sets it for "none" alone
 //	tool_choice "none", or a named tool    all tools are shown           SGLang shows none, or the named one
+//	truncation, documents, special tokens  members of vLLM's own         are ignored
+//	add_generation_prompt: false           ends the prompt there         SGLang ignores it
 func (m *Model) rendersAsVLLM(req *Request) bool {
 	if m.rules == VLLM || req.Endpoint != Chat || len(req.Messages) == 0 {
 		return true
 	}
 	sglang := m.rules == SGLang
-	if req.Messages[len(req.Messages)-1].Role == "assistant" {
+	switch {
+	case req.Messages[len(req.Messages)-1].Role == "assistant", req.Truncate != 0, req.AddSpecialTokens, req.Documents != nil:
 		return false
-	}
-	if sglang && (req.ReasoningEffort != "" || req.Tools != nil && req.Facts&openai.FewerTools != 0) {
+	case !sglang:
+	case req.ReasoningEffort != "", !req.AddGenerationPrompt, req.Tools != nil && req.Facts&openai.FewerTools != 0:
 		return false
 	}
 
+	wantsParts := !m.textOnly || m.template != nil && m.template.WantsParts() || m.withTools != nil && m.withTools.WantsParts()
 	for i := range req.Messages {
 		message := &req.Messages[i]
 		text := message.Content
@@ -81,11 +88,22 @@ func (m *Model) rendersAsVLLM(req *Request) bool {
 		if message.Role == "system" && strings.HasPrefix(text, billingPrefix) {
 			return false
 		}
-		if sglang && (len(message.Parts) > 1 || message.Role == "developer" || message.Has&openai.NameMember != 0) {
+		if sglang && !isAsInSGLang(message, wantsParts) {
 			return false
 		}
 	}
 	return true
+}
+
+// isAsInSGLang reports whether SGLang gives a message to templates in the form that it has here. WantsParts means that SGLang may make a
+// list of a text that is a part.
+func isAsInSGLang(m *openai.Message, wantsParts bool) bool {
+	others := openai.NameMember | openai.TaskMember | openai.NullToolCallID
+	switch {
+	case m.Kind == openai.PartsContent && (len(m.Parts) != 1 || wantsParts), m.Role == "developer", m.Has&others != 0:
+		return false
+	}
+	return m.Has&openai.ReasoningMember == 0 || m.Has&openai.FromReasoningContent != 0
 }
 
 // toolOf returns a tool for templates as engines with these rules make it, or false if they differ. Sent is the client's tool, and tool
@@ -118,6 +136,26 @@ func (r Rules) toolOf(sent, tool *chattemplate.Dict) (_ *chattemplate.Dict, ok b
 
 // sglangOrder has SGLang's order of the members of a function that clients have not sent.
 var sglangOrder = []string{"description", "name", "parameters", "strict", "defer_loading"}
+
+// sglangCall returns a tool call as SGLang shows it: with an index, which is null unless the client has sent it, and no further members.
+func sglangCall(call, function *chattemplate.Dict) *chattemplate.Dict {
+	name, _ := function.Get("name")
+	arguments, _ := function.Get("arguments")
+	short := chattemplate.NewDict(2)
+	short.Set("name", name)
+	short.Set("arguments", arguments)
+	call.Set("function", chattemplate.DictValue(short))
+
+	ordered := chattemplate.NewDict(4)
+	for _, member := range []string{"id", "index", "type", "function"} {
+		v, ok := call.Get(member)
+		if !ok {
+			v = chattemplate.NoneValue()
+		}
+		ordered.Set(member, v)
+	}
+	return ordered
+}
 
 // inOrderOf returns the members of function in the order in which the client sent them, and then further ones.
 func inOrderOf(sent, function *chattemplate.Dict) *chattemplate.Dict {

@@ -90,6 +90,28 @@ func TestToolsOfEngines(t *testing.T) {
 	}
 }
 
+// TestMessagesOfSGLang: SGLang leaves texts as they are for a template that reads parts, and shows calls with an index and reasoning before
+// them. The texts were observed with SGLang 0.5.23's conversion.
+func TestMessagesOfSGLang(t *testing.T) {
+	m, err := sim(t).WithTemplate(`{% for m in messages %}{% for p in m.content %}{% endfor %}{% endfor %}{{ messages | tojson }}{{ none_given is defined }}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const messages = `[{"role":"system","content":"a"},{"role":"user","content":"u"},{"role":"assistant","content":null,"reasoning_content":"hm",` +
+		`"tool_calls":[{"id":"1","type":"function","x":1,"function":{"name":"f","arguments":"{\"b\":1,\"a\":2}","y":1}}]},` +
+		`{"role":"tool","tool_call_id":"1","content":"r"},{"role":"assistant","content":"ok","tool_calls":[]},{"role":"user","content":"v"}]`
+	const want = `[{"role": "system", "content": "a"}, {"role": "user", "content": "u"}, {"role": "assistant", "content": "", ` +
+		`"reasoning_content": "hm", "tool_calls": [{"id": "1", "index": null, "type": "function", "function": {"name": "f", ` +
+		`"arguments": {"b": 1, "a": 2}}}]}, {"role": "tool", "content": "r", "tool_call_id": "1"}, {"role": "assistant", "content": "ok", ` +
+		`"tool_calls": []}, {"role": "user", "content": "v"}]True`
+
+	req := parse(t, prompt.Chat, `{"model":"m","chat_template_kwargs":{"none_given":null},"messages":`+messages+`}`)
+	var p prompt.Prompt
+	if err := m.WithRules(prompt.RulesOf("sglang")).Prepare(req, &p); err != nil || string(p.Text) != want {
+		t.Errorf("%v, unread %q\n%s, want\n%s", err, p.Unread, p.Text, want)
+	}
+}
+
 // TestChatsOfEngines: chats that engines render in another way than vLLM are not read for them. Both were compared: llama.cpp's server by
 // its counts of tokens, and SGLang 0.5.23's conversion by its text.
 func TestChatsOfEngines(t *testing.T) {
@@ -108,11 +130,19 @@ func TestChatsOfEngines(t *testing.T) {
 		{user, tools + `,"tool_choice":{"type":"function","function":{"name":"f"}}`, true, false},
 		{user + `,{"role":"assistant","content":"b"}`, "", false, false},
 		{`{"role":"system","content":"x-anthropic-billing-header: a\nb"},` + user, "", false, false},
-		{`{"role":"user","content":[{"type":"text","text":"a"}]}`, "", true, true},
+		{`{"role":"user","content":[{"type":"text","text":"a"}]}`, "", true, false}, // the template reads parts
 		{`{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}`, "", true, false},
 		{`{"role":"developer","content":"a"},` + user, "", true, false},
 		{`{"role":"user","content":"a","name":"n"}`, "", true, false},
 		{user, `,"reasoning_effort":"low"`, true, false},
+		{user, `,"add_generation_prompt":false`, true, false},
+		{user, `,"truncate_prompt_tokens":5`, false, false},
+		{user, `,"documents":[{"title":"t"}]`, false, false},
+		{user, `,"add_special_tokens":true`, false, false},
+		{`{"role":"user","content":[]},` + user, "", true, false},
+		{user + `,{"role":"assistant","content":"b","reasoning_content":"c"},` + user, "", true, true},
+		{user + `,{"role":"assistant","content":"b","reasoning":"c"},` + user, "", true, false},
+		{user + `,{"role":"user","content":"x","task":"t"}`, "", true, false},
 	} {
 		req := parse(t, prompt.Chat, `{"model":"m","messages":[`+c.messages+`]`+c.more+`}`)
 		for engine, read := range map[string]bool{"llamacpp": c.llama, "sglang": c.sglang, "vllm": true} {

@@ -72,7 +72,7 @@ func (p *parser) message(i int, m *Message) {
 	}
 
 	if m.Has&ReasoningMember == 0 && hasReasoningContent {
-		m.Has |= ReasoningMember
+		m.Has |= ReasoningMember | FromReasoningContent
 		m.Reasoning = reasoningContent
 	}
 	if m.Role == "" {

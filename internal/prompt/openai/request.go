@@ -229,6 +229,8 @@ const (
 	NullContent
 	// OwnMembers is set if the message has tools, tool_calls, reasoning or a task.
 	OwnMembers
+	// FromReasoningContent is set if Reasoning is of reasoning_content, because the message has no reasoning.
+	FromReasoningContent
 )
 
 // PartType is the type of a part of a message's content.
