@@ -57,6 +57,8 @@ type Decision struct {
 	IncludeUsage bool   `json:"include_usage"`
 	MaxTokens    int    `json:"max_tokens,omitempty"`
 	Session      string `json:"session,omitempty"`
+	// PinSeconds is how long the prompt's blocks are to stay in the store of KV blocks.
+	PinSeconds float64 `json:"pin_seconds,omitempty"`
 	// Account is the client's tenant by Envoy's authentication.
 	Account string `json:"account,omitempty"`
 	Source  string `json:"source,omitempty"`
@@ -174,7 +176,7 @@ func View(d *decision.Decision) Decision {
 		Role: roleOf(d), Split: d.Split,
 		PromptTokens: d.PromptTokens, Blocks: d.Blocks, OverlapBlocks: d.Overlap, CachedTokens: d.Cached, BlockSize: d.BlockSize,
 		Stream: d.Stream, IncludeUsage: d.IncludeUsage, MaxTokens: d.MaxTokens, Session: d.Session, Source: d.Source, Account: d.Account,
-		Considered: d.Considered,
+		PinSeconds: d.Pin.Seconds(), Considered: d.Considered,
 	}
 	if d.Err != nil {
 		v.Error = &Error{Status: d.Err.Status, Message: d.Err.Message, Type: d.Err.Type, Param: d.Err.Param, Code: d.Err.Code}
