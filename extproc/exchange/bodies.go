@@ -42,6 +42,9 @@ func (b *Budget) Free(n int) {
 // Used returns the sum, in bytes. It exceeds the limit for a moment when bodies come back from prefill workers.
 func (b *Budget) Used() int64 { return b.used.Load() }
 
+// IsHalfFree reports whether at most half of the limit is used.
+func (b *Budget) IsHalfFree() bool { return b.used.Load() <= b.limit.Load()/2 }
+
 // lend moves n reserved bytes to another budget. It returns false, and moves nothing, if the other one has no room.
 func (b *Budget) lend(n int, to *Budget) bool {
 	if !to.Reserve(n) {

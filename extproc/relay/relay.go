@@ -244,8 +244,8 @@ const (
 )
 
 // send sends the request of an attempt, and returns the response when its headers are there, with its events if it is a stream of them. It
-// waits for the first event of a stream that may be continued. prefillOK is false if the leg to the prefill
-// worker has failed before; cancel has then stopped the request.
+// waits for the first event of a stream that may be continued, unless bodies use more than half of their budget: until then the body is
+// kept. prefillOK is false if the leg to the prefill worker has failed before; cancel has then stopped the request.
 func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.Attempt) (
 	response *http.Response, events *migrate.Events, prefillOK bool, err error,
 ) {
@@ -270,7 +270,7 @@ func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.
 	response, err = c.h.engines.RoundTrip(request)
 	if err == nil && isStream(response) {
 		events = migrate.NewEvents(response.Body, c.h.requests.StreamBudget())
-		if a.Stream != nil {
+		if a.Stream != nil && c.h.requests.RelayBudget().IsHalfFree() {
 			err = events.Await()
 		}
 	}

@@ -241,6 +241,25 @@ func TestStreamsThatEnd(t *testing.T) {
 	}
 }
 
+// TestBreaksBeforeTheFirstEvent: another worker gets the request if the first one dies between its headers and its first event, unless
+// bodies use more than half of their budget: then they are not kept for so long.
+func TestBreaksBeforeTheFirstEvent(t *testing.T) {
+	for _, used := range []int{0, 1200} { // of 2,048 bytes
+		var after atomic.Int64
+		engine := breaking(&after)
+		w := migrating(t, engine, engine)
+		if !w.requests.RelayBudget().Reserve(used) {
+			t.Fatal("there is no room")
+		}
+		status, got := w.read(chats, greedy)
+		isWhole := strings.HasSuffix(got, "data: [DONE]\n\n")
+		if status != http.StatusOK || isWhole != (used == 0) || !isWhole && !strings.Contains(got, "stream_broken") {
+			t.Errorf("with %d bytes of bodies: %d %s", used, status, got)
+		}
+		w.requests.RelayBudget().Free(used)
+	}
+}
+
 // TestOneLiveBooking: a stream has one booking at a time, and the last one is found by the id of its first decision.
 func TestOneLiveBooking(t *testing.T) {
 	var after atomic.Int64
