@@ -18,7 +18,8 @@ import (
 type front struct {
 	engine *engine
 	server *http.Server
-	onBody func(body []byte) // gets the body of every POST; nil for none
+	onBody func(body []byte)                      // gets the body of every POST; nil for none
+	stream func(body io.ReadCloser) io.ReadCloser // replaces the body of every answer to a POST; nil for none
 
 	mu     sync.Mutex
 	before func()                     // guarded by mu; of the next POST
@@ -94,6 +95,9 @@ func (f *front) arrive(r *http.Request) {
 func (f *front) modify(r *http.Response) error {
 	if r.Request.Method != http.MethodPost {
 		return nil
+	}
+	if f.stream != nil {
+		r.Body = f.stream(r.Body)
 	}
 	f.mu.Lock()
 	after := f.after

@@ -33,6 +33,7 @@ type gatewayConfig struct {
 	adapters                     string // LoRA adapters, the same way
 	launch                       string // engines to launch, the same way
 	kv                           string // the store of KV blocks, the same way
+	migration                    string // of streams, the same way
 	more                         string // another model with its workers, the same way
 	env                          []string
 }
@@ -68,6 +69,9 @@ func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	}
 	if cfg.kv != "" {
 		fmt.Fprintf(&b, "  kv: %s\n", cfg.kv)
+	}
+	if cfg.migration != "" {
+		fmt.Fprintf(&b, "  migration: %s\n", cfg.migration)
 	}
 	if cfg.launch != "" {
 		fmt.Fprintf(&b, "  launch:\n  - %s\n", cfg.launch)

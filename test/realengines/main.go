@@ -9,6 +9,7 @@
 //	models     the same, and one for vectors  requests for each of two models go to its engines
 //	endpoints  the same, and llama.cpp        every endpoint is exact, or goes by session or load for a reason
 //	failures   the same, one of them ended    a dead or frozen engine gets few requests
+//	migration  two that compute with 32 bits  streams that are cut anywhere go on with the same tokens
 //	load       two with eight slots           kv beside other policies in closed loops of `vllm bench serve`
 //	eviction   two with small caches          promises about caches that overflow are kept
 //	adapters   two for LoRA adapters          adapters are found, loaded, and kept apart
@@ -55,6 +56,7 @@ var sections = []section{
 	{"models", largeCache, modelsSection},
 	{"endpoints", largeCache, endpointsSection},
 	{"failures", largeCache, failureSection},
+	{"migration", 0, migrationSection},
 	{"load", 0, loadSection},
 	{"eviction", smallCache, evictionSection},
 	{"adapters", 0, adapterSection},
