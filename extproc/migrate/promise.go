@@ -33,9 +33,6 @@ func Promises() []Promise {
 	return []Promise{Exact, Sampled, NotGreedy, Several, Penalties, Minimum, Structured, Tools, Logprobs, Stops, Media, OtherParts, NoIDs}
 }
 
-// Holds reports whether the stream is continued.
-func (p Promise) Holds() bool { return p == Exact || p == Sampled }
-
 // rule is about a member of a request's body. The continuation has it if carried is set. Others are about the prompt, or change nothing;
 // or they are the reason why, unless their value is harmless.
 type rule struct {
