@@ -448,3 +448,30 @@ func TestStopGoesOn(t *testing.T) {
 	}
 	w.assertNothingBooked()
 }
+
+// TestErrorsOfOtherAPIs: a stream of Messages or Responses that breaks off ends with an error of its API.
+func TestErrorsOfOtherAPIs(t *testing.T) {
+	for path, want := range map[string]string{
+		"/v1/messages":  "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":",
+		"/v1/responses": "event: error\ndata: {\"type\":\"error\",\"code\":\"stream_broken\",",
+	} {
+		w := migrating(t, func(out http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			out.Header().Set("content-type", "text/event-stream")
+			_, _ = io.WriteString(out, "event: a\ndata: {}\n\nevent: b\nda")
+			_ = http.NewResponseController(out).Flush()
+			panic(http.ErrAbortHandler)
+		})
+		body := `{"model":"m","stream":true,"max_tokens":5,"input":"a","messages":[{"role":"user","content":"a"}]}`
+		response, err := http.Post(w.url+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if rest, ok := strings.CutPrefix(string(text), "event: a\ndata: {}\n\n"); err != nil || !ok || !strings.HasPrefix(rest, want) {
+			t.Errorf("%s: %q, %v", path, text, err)
+		}
+		w.assertNothingBooked()
+	}
+}

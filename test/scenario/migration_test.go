@@ -122,7 +122,7 @@ models:
 - name: sim
   path: "builtin:sim"
   migration: {limit: 2}
-  launch: [{engine: sim, count: 3, args: {engineSpeedup: 0.5}}]
+  launch: [{engine: sim, count: 3, args: {engineSpeedup: 0.25}}]
 `))
 	const chat, completions = "/v1/chat/completions", "/v1/completions"
 	const usage = `,"stream_options":{"include_usage":true}`
@@ -141,8 +141,12 @@ models:
 		{completions, greedy + `"max_tokens":100,"presence_penalty":0.5,"prompt":"a penalty"`, false},
 	}
 	want := make([]streamed, len(requests))
+	var unbroken sync.WaitGroup
 	for i, r := range requests {
-		want[i] = g.readStream(t.Context(), r.path, r.body+"}", nil)
+		unbroken.Go(func() { want[i] = g.readStream(t.Context(), r.path, r.body+"}", nil) })
+	}
+	unbroken.Wait()
+	for i, r := range requests {
 		if want[i].err != nil || !want[i].done || want[i].events < 30 {
 			t.Fatalf("%s: %+v", r.body, want[i])
 		}
@@ -177,8 +181,9 @@ models:
 	if failed != 3 {
 		t.Errorf("%d streams have an error event, want 3", failed)
 	}
-	if n := g.metric("stator_relay_migrations_total", `outcome="continued"`); n != 5 {
-		t.Errorf("%g streams were continued, want 5", n)
+	// The chat without a bound may have ended before.
+	if n := g.metric("stator_relay_migrations_total", `outcome="continued"`); n < 4 || n > 5 {
+		t.Errorf("%g streams were continued, want 4 or 5", n)
 	}
 	g.assertNothingBooked()
 }
