@@ -374,7 +374,8 @@ func (r *Router) Run(asked context.Context, cfg RunConfig) error {
 // streams at other routers: they check its health every two seconds. Without it requests go on undecided while Envoys still send them here.
 const leaveTime = 2500 * time.Millisecond
 
-// outlive returns a context that ends leaveTime after the request to end, or at once if no other router decides or there is no time to drain.
+// outlive returns a context that ends leaveTime after the request to end, or at once if no other router decides or there is no time to
+// drain.
 func (r *Router) outlive(asked context.Context, cfg *RunConfig) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancel(context.WithoutCancel(asked))
 	over := context.AfterFunc(asked, func() {

@@ -223,7 +223,8 @@ func (r *run) count(ctx context.Context, name string, since counts, at time.Time
 func (r *run) printTable() {
 	fmt.Fprintf(r.out, "\n%d clients, load average %s\n\n", r.clients, process.LoadAverage())
 	fmt.Fprintln(r.out,
-		"| fault | requests | failed before the first byte | broken | wrong | bookings left | false exact | unpicked | recovered, ms | found |")
+		"| fault | requests | failed before the first byte | broken | wrong | bookings left | false exact | unpicked | recovered, ms |"+
+			" found |")
 	fmt.Fprintln(r.out, "|---|---|---|---|---|---|---|---|---|---|")
 	for _, x := range r.results {
 		fmt.Fprintf(r.out, "| %s | %d | %d | %d | %d | %d | %d of %d | %d | %d | %.2f |\n",
