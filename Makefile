@@ -190,6 +190,10 @@ test-first-day: $(ENVOY_STAMP) ## play docs/first-day.md under load, with a real
 test-envoys: $(ENVOY_STAMP) ## kill one of two Envoys on one port 20 times under 40 streams: how long are clients refused? (2 min)
 	go test ./test/scenario -run '^TestSecondEnvoyServes$$' -count 1 -v -timeout 20m -args -envoys.kills 20 | grep 'kills under\|^ok\|FAIL'
 
+.PHONY: test-freezes
+test-freezes: $(ENVOY_STAMP) ## freeze an engine 20 times under streams that migrate: how soon is it down? (3 min)
+	go test ./test/scenario -run '^TestFrozenEngines$$' -count 1 -v -timeout 20m -args -freezes 20 | grep 'were frozen\|^ok\|FAIL'
+
 .PHONY: chaos
 chaos: $(ENVOY_STAMP) build ## break each part of a cluster under load: what do clients see? (15 min; ARGS="--seed 7 --minutes 10": a random order)
 	go run ./test/chaos $(ARGS)

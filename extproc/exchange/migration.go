@@ -7,6 +7,7 @@ import (
 	"github.com/stator-project/stator/extproc/migrate"
 	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/engines"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/decision"
@@ -58,6 +59,18 @@ func (r *Relayed) Promise() migrate.Promise { return r.promise }
 
 // MayContinue reports whether the stream may be continued once more.
 func (a *Attempt) MayContinue() bool { return a.relayed.left > 0 }
+
+// Worker reports whether the attempt's worker is down, and whether it has left the fleet or is another process now. Changed is closed at the
+// next change of the fleet.
+func (a *Attempt) Worker() (down, gone bool, changed <-chan struct{}) {
+	state, present, changed := a.relayed.svc.router.WorkerState(a.decision.Worker, a.Address)
+	return present && state == fleet.Down, !present, changed
+}
+
+// Doubt records that the attempt's worker has sent nothing for long, so that its engine is asked for its health.
+func (a *Attempt) Doubt(now time.Time) {
+	a.relayed.svc.router.Doubt(a.decision.Worker, a.Address, now)
+}
 
 // Continue returns the attempt that continues the stream of this one, which has broken off, with a body for /v1/completions; nil if there
 // is no worker for it. progress means that the worker had added tokens.

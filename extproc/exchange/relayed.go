@@ -358,11 +358,14 @@ func (a *Attempt) endLeg() {
 	}
 }
 
+// ErrStalled is the error of an attempt that was stopped because its worker is down and sent nothing. The request has not ended the worker.
+var ErrStalled = errors.New("the worker is down, and its connection is silent")
+
 // Failed ends an attempt whose decode worker has failed before its answer began: with this error, or nil for an answer that is an
 // error. The context of Next has ended.
 func (a *Attempt) Failed(err error, now time.Time) {
 	a.endLeg()
-	if err == nil || prefill.HasReceived(err) {
+	if err == nil || prefill.HasReceived(err) && !errors.Is(err, ErrStalled) {
 		a.relayed.hasBroken(a.decision.Worker)
 	}
 	a.relayed.answered = a.relayed.answered || err == nil

@@ -166,6 +166,7 @@ type call struct {
 	body *held
 
 	relayed *exchange.Relayed
+	stall   *stall // of the last worker; nil if its stream may not be continued
 }
 
 // attempt makes the next attempt, and reports whether the client has its answer, or has left. Both legs end with it.
@@ -267,7 +268,7 @@ func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.
 			}
 		}()
 	}
-	response, err = c.h.engines.RoundTrip(request)
+	response, err = c.roundTrip(ctx, cancel, request, a)
 	if err == nil && isStream(response) {
 		events = migrate.NewEvents(response.Body, c.h.requests.StreamBudget())
 		if a.Stream != nil && c.h.requests.RelayBudget().IsHalfFree() {
@@ -275,6 +276,28 @@ func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.
 		}
 	}
 	return response, events, state.CompareAndSwap(waiting, begun), err
+}
+
+// roundTrip sends the request of an attempt, and returns the response when its headers are there. If another worker may continue the
+// stream, cancel is called when this one stalls.
+func (c *call) roundTrip(ctx context.Context, cancel func(), request *http.Request, a *exchange.Attempt) (*http.Response, error) {
+	if a.Stream == nil || !a.MayContinue() {
+		return c.h.engines.RoundTrip(request)
+	}
+	s := &stall{}
+	c.stall = s
+	s.off.Store(a.Last())
+	s.wait(true)
+	go s.watch(ctx, a, cancel)
+	response, err := c.h.engines.RoundTrip(request)
+	switch {
+	case err == nil:
+		s.off.Store(false)
+		response.Body = watched{response.Body, s}
+	case s.cut.Load():
+		err = exchange.ErrStalled
+	}
+	return response, err
 }
 
 // newRequest returns the request of an attempt to a path, with the client's headers.

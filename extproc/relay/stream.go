@@ -141,6 +141,9 @@ func (s *stream) take(events *migrate.Events) (err error) {
 		s.out, err = s.state.Pass(s.out, event, whole)
 		if why := s.state.Lost(); why != kept {
 			s.h.losses.WithLabelValues(string(why)).Inc()
+			if s.stall != nil {
+				s.stall.off.Store(true)
+			}
 		}
 		if err != nil {
 			return err
@@ -214,7 +217,7 @@ const completions = "/v1/completions"
 // resume has another worker continue the stream of an attempt. It is nil if none does; then the stream has ended with an error.
 func (s *stream) resume(a *exchange.Attempt) *continuation {
 	for s.r.Context().Err() == nil {
-		progress := s.state.News() > 0
+		progress := s.state.News() > 0 || s.stall != nil && s.stall.cut.Load() // a worker that stalls was not ended by the text
 		body := s.state.Body()
 		if body == nil { // the first event had no ids, and no tokens
 			s.breakOff(notPromised)
@@ -265,7 +268,7 @@ func (s *stream) begun(a *exchange.Attempt) (*continuation, error) {
 	c := &continuation{attempt: a, cancel: cancel}
 	request, err := newRequest(ctx, s.r, a, completions)
 	if err == nil {
-		c.response, err = s.h.engines.RoundTrip(request) //nolint:bodyclose // continuation.close closes it
+		c.response, err = s.roundTrip(ctx, cancel, request, a) //nolint:bodyclose // continuation.close closes it
 	}
 	if err != nil {
 		cancel()

@@ -220,6 +220,27 @@ func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int)
 	return ended
 }
 
+// WorkerState returns the state of a worker; present is false if it has left the fleet, or has another address now. Changed is closed at
+// the next change of the fleet.
+func (r *Router) WorkerState(worker, address string) (state fleet.State, present bool, changed <-chan struct{}) {
+	changed = r.fleet.Changed() // before the snapshot, so that no change is missed
+	w := r.fleet.Snapshot().Worker(worker)
+	if w == nil || w.Address != address {
+		return fleet.Down, false, changed
+	}
+	return w.State, true, changed
+}
+
+// Doubt records that a worker at an address has sent nothing in the middle of an answer for longer than it ever does.
+func (r *Router) Doubt(worker, address string, now time.Time) {
+	for _, rank := range r.fleet.Snapshot().Ranks {
+		if rank.Worker.Name == worker && rank.Worker.Address == address {
+			rank.Load.Health().ObserveOverdue(now)
+			return
+		}
+	}
+}
+
 // RankGone ends all bookings on a rank whose epoch is over. It is safe to call from the
 // fleet's hook of that name.
 func (r *Router) RankGone(rank fleet.RankID) int {
