@@ -60,8 +60,8 @@ func (r *Relayed) Promise() migrate.Promise { return r.promise }
 // MayContinue reports whether the stream may be continued once more.
 func (a *Attempt) MayContinue() bool { return a.relayed.left > 0 }
 
-// Worker reports whether the attempt's worker is down, and whether it has left the fleet or is another process now. Changed is closed at the
-// next change of the fleet.
+// Worker reports whether the attempt's worker is down, and whether it has left the fleet or is another process now. Changed is closed at
+// the next change of the fleet.
 func (a *Attempt) Worker() (down, gone bool, changed <-chan struct{}) {
 	state, present, changed := a.relayed.svc.router.WorkerState(a.decision.Worker, a.Address)
 	return present && state == fleet.Down, !present, changed

@@ -200,7 +200,7 @@ func doctorReadsTheGateway(t *testing.T) {
 - {name: b/c, path: "builtin:sim", launch: [{engine: sim, count: 1}]}
 `)
 	g := upIn(t, folder, "--config", file)
-	sockets, err := filepath.Glob(filepath.Join(folder, "stator-*", "envoy.sock"))
+	sockets, err := filepath.Glob(filepath.Join(folder, "stator-*", "gateway-0", "admin.sock"))
 	if err != nil || len(sockets) != 1 {
 		t.Fatalf("admin sockets of Envoy: %q, %v", sockets, err)
 	}

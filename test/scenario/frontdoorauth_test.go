@@ -250,7 +250,7 @@ func (g *gateway) assertNoSecret(run string, secrets ...string) {
 		}
 		seen[page] = text
 	}
-	sockets, err := filepath.Glob(filepath.Join(run, "stator-*", "envoy.sock"))
+	sockets, err := filepath.Glob(filepath.Join(run, "stator-*", "gateway-0", "admin.sock"))
 	if err != nil || len(sockets) != 1 {
 		g.t.Fatal(sockets, err)
 	}
