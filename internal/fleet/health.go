@@ -171,8 +171,8 @@ func (h *Health) ObserveEventsLost(now time.Time) { h.suspect("its event connect
 // ObserveCutOff records that the worker's side ended a response early.
 func (h *Health) ObserveCutOff(now time.Time) { h.suspect("a response was cut off", now) }
 
-// ObserveOverdue records that a request has waited for its first token, or for the next one, for longer than the worker was ever expected to
-// need. A worker whose engine has just answered is not suspected.
+// ObserveOverdue records that a request has waited for its first token, or for the next one, for longer than the worker was ever expected
+// to need. A worker whose engine has just answered is not suspected.
 func (h *Health) ObserveOverdue(now time.Time) {
 	h.mu.Lock()
 	recent := now.Sub(h.probed) < overdueEvery
