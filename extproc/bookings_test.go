@@ -58,7 +58,7 @@ func TestReplicasShareBookings(t *testing.T) {
 
 	// One message in ten of b's, and of a's, does not reach the other.
 	var lost atomic.Int64
-	c.proxy.set(func(subject string, _ []byte) (int, bool) {
+	c.proxy.Set(func(subject string, _ []byte) (int, bool) {
 		if strings.Contains(subject, ".book.") && rand.IntN(10) == 0 {
 			lost.Add(1)
 			return 0, false
@@ -80,7 +80,7 @@ func TestReplicasShareBookings(t *testing.T) {
 	if lost.Load() == 0 {
 		t.Error("no message was lost")
 	}
-	c.proxy.set(nil)
+	c.proxy.Set(nil)
 
 	b.stop() // it publishes nothing more
 	c.within(recovery, "no booking of the stopped replica is left", func() error {

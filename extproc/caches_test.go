@@ -27,6 +27,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/test/busproxy"
 	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/workeragent/engine"
@@ -41,7 +42,7 @@ type cluster struct {
 	t            *testing.T
 	port         int // of the NATS server
 	server       *bus.Embedded
-	proxy        *busProxy
+	proxy        *busproxy.Proxy
 	agent        *workeragent.Agent
 	agentMetrics *prometheus.Registry
 	log          testkit.Log
@@ -65,7 +66,12 @@ func newCluster(t *testing.T, pastBatches, engines int) *cluster {
 	c.log.PrintOnFailure(t)
 	c.startBus()
 	t.Cleanup(func() { c.server.Close() })
-	c.proxy = newBusProxy(t, fmt.Sprintf("127.0.0.1:%d", c.port))
+	proxy, err := busproxy.New(fmt.Sprintf("127.0.0.1:%d", c.port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	c.proxy = proxy
 	c.startAgent(pastBatches, engines)
 	c.startRouter()
 	t.Cleanup(func() { c.stop() })
@@ -134,7 +140,7 @@ func (c *cluster) startRouter() {
 		c.t.Fatal(err)
 	}
 
-	b := c.join(c.proxy.url(), "router", r.BusLost)
+	b := c.join(c.proxy.URL(), "router", r.BusLost)
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -287,7 +293,7 @@ func TestLostDoubledAndReorderedBatches(t *testing.T) {
 	c.exact("w0", "the first prompt is stored", prompts...)
 
 	var lost atomic.Int64
-	c.proxy.set(func(subject string, payload []byte) (int, bool) {
+	c.proxy.Set(func(subject string, payload []byte) (int, bool) {
 		if isBatch(subject, payload) && lost.Add(1) <= 2 {
 			return 0, false
 		}
@@ -299,7 +305,7 @@ func TestLostDoubledAndReorderedBatches(t *testing.T) {
 	c.exact("w0", "two batches were lost, others followed", prompts...)
 
 	lost.Store(0)
-	c.proxy.set(func(subject string, payload []byte) (int, bool) {
+	c.proxy.Set(func(subject string, payload []byte) (int, bool) {
 		if isBatch(subject, payload) {
 			lost.Add(1)
 			return 0, false
@@ -316,7 +322,7 @@ func TestLostDoubledAndReorderedBatches(t *testing.T) {
 	c.exact("w0", "the last batches of a stream were lost", prompts...)
 
 	before := c.feed.Stats().Duplicates
-	c.proxy.set(func(string, []byte) (int, bool) { return 2, false })
+	c.proxy.Set(func(string, []byte) (int, bool) { return 2, false })
 	prompts = append(prompts, c.ask("w0", ""), c.ask("w0", ""))
 	c.exact("w0", "every message arrived twice", prompts...)
 	c.within(recovery, "duplicates are counted", func() error {
@@ -327,14 +333,14 @@ func TestLostDoubledAndReorderedBatches(t *testing.T) {
 	})
 
 	var n atomic.Int64
-	c.proxy.set(func(subject string, payload []byte) (int, bool) {
+	c.proxy.Set(func(subject string, payload []byte) (int, bool) {
 		return 1, isBatch(subject, payload) && n.Add(1)%2 == 1
 	})
 	for range 6 {
 		prompts = append(prompts, c.ask("w0", ""))
 	}
 	c.exact("w0", "pairs of messages were swapped", prompts...)
-	c.proxy.set(nil)
+	c.proxy.Set(nil)
 	if n := c.feed.Stats().UnrecoveredGaps; n != 0 {
 		t.Errorf("%d gaps were given up", n)
 	}
@@ -407,7 +413,7 @@ func TestLateReplicasRestoreSnapshots(t *testing.T) {
 	c.exact("w0", "the batch after the snapshot was applied", prompts["w0"]...)
 
 	// A gap that the agent can no longer replay: only a snapshot closes it.
-	c.proxy.set(func(subject string, payload []byte) (int, bool) {
+	c.proxy.Set(func(subject string, payload []byte) (int, bool) {
 		if isBatch(subject, payload) {
 			return 0, false
 		}
@@ -416,7 +422,7 @@ func TestLateReplicasRestoreSnapshots(t *testing.T) {
 	for range 8 {
 		prompts["w0"] = append(prompts["w0"], c.ask("w0", ""))
 	}
-	c.proxy.set(nil)
+	c.proxy.Set(nil)
 	c.exact("w0", "a gap too large for a replay", prompts["w0"]...)
 	if n := c.feed.Stats().UnrecoveredGaps; n != 0 {
 		t.Errorf("%d gaps were given up before a snapshot was requested", n)
@@ -434,7 +440,7 @@ func TestBlocksOfOldEpochAreDropped(t *testing.T) {
 	c.exact("w1", "its prompt is stored", other)
 	// Every message about events arrives twice and late, so that some of the old process are in flight.
 	var n atomic.Int64
-	c.proxy.set(func(subject string, payload []byte) (int, bool) {
+	c.proxy.Set(func(subject string, payload []byte) (int, bool) {
 		return 2, strings.Contains(subject, ".kv.") && n.Add(1)%2 == 1
 	})
 	before, err := c.worker("w0")
@@ -490,7 +496,7 @@ func TestBusRestarts(t *testing.T) {
 	prompts = append(prompts, c.ask("w0", ""))
 	c.exact("w0", "new events arrive", prompts...)
 
-	c.proxy.cut()
+	c.proxy.Cut()
 	prompts = append(prompts, c.ask("w0", ""))
 	c.exact("w0", "only the router was disconnected", prompts...)
 }

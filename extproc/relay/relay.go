@@ -281,6 +281,7 @@ func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.
 // roundTrip sends the request of an attempt, and returns the response when its headers are there. If another worker may continue the
 // stream, cancel is called when this one stalls.
 func (c *call) roundTrip(ctx context.Context, cancel func(), request *http.Request, a *exchange.Attempt) (*http.Response, error) {
+	c.stall = nil
 	if a.Stream == nil || !a.MayContinue() {
 		return c.h.engines.RoundTrip(request)
 	}

@@ -63,15 +63,12 @@ func (s *stall) watch(ctx context.Context, a *exchange.Attempt, cut func()) {
 			a.Doubt(time.Now())
 		}
 
-		timer := time.NewTimer(again)
 		select {
 		case <-changed:
-		case <-timer.C:
+		case <-time.After(again):
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		}
-		timer.Stop()
 	}
 }
 

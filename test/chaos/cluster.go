@@ -18,6 +18,7 @@ import (
 
 	"github.com/stator-project/stator/envoy"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/test/busproxy"
 	"github.com/stator-project/stator/test/loopback"
 	"github.com/stator-project/stator/test/process"
 	"github.com/stator-project/stator/xds"
@@ -45,8 +46,8 @@ type cluster struct {
 	parts                  map[string]*part
 	admins                 []string // of the routers
 	pages                  *http.Client
-	lines                  []*line   // before the engines of the configuration
-	bus                    []*busBar // before the bus, one for each router
+	lines                  []*line           // before the engines of the configuration
+	bus                    []*busproxy.Proxy // before the bus, one for each router
 }
 
 // part is a process of the cluster. It is started again with the same arguments after a fault.
@@ -142,14 +143,14 @@ func (c *cluster) build() error {
 
 	control := []string{"--config", file}
 	for i := range routers {
-		b, err := newBusBar(bus, c.rng.Uint64())
+		b, err := busproxy.New(bus)
 		if err != nil {
 			return err
 		}
 		c.bus = append(c.bus, b)
 		door, admin := take(), take()
 		c.admins = append(c.admins, admin)
-		c.add(fmt.Sprint("router ", i), "extproc", "--config", file, "--bus", b.url(), "--listen-address", door, "--admin-address", admin,
+		c.add(fmt.Sprint("router ", i), "extproc", "--config", file, "--bus", b.URL(), "--listen-address", door, "--admin-address", admin,
 			"--decision-log", filepath.Join(c.dir, fmt.Sprintf("decisions-%d.jsonl", i)))
 		control = append(control, "--extproc-address", door)
 	}
@@ -243,7 +244,7 @@ func (c *cluster) stop() {
 		l.close()
 	}
 	for _, b := range c.bus {
-		b.close()
+		b.Close()
 	}
 	if !slices.Contains(os.Args, "--keep") {
 		_ = os.RemoveAll(c.dir)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"syscall"
 	"time"
 )
@@ -61,8 +62,10 @@ func faults() (list []fault) {
 	for _, f := range busFaults {
 		list = append(list, fault{"bus " + f.name, func(ctx context.Context, c *cluster) error {
 			b := c.bus[c.random(routers)]
-			b.set(f)
-			defer b.set(busFault{})
+			b.Set(f.fault(rand.New(rand.NewPCG(c.rng.Uint64(), 3))))
+			b.Refuse(f.cut)
+			defer b.Set(nil)
+			defer b.Refuse(false)
 			return sleep(ctx, 5*time.Second)
 		}})
 	}

@@ -6,10 +6,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/stator-project/stator/test/busproxy"
 )
 
 // misbehaviour changes the answers of a line's engine. Probes of health and metrics pass unchanged: an engine that does not answer them
@@ -181,120 +182,16 @@ var busFaults = []busFault{
 	{name: "loses, repeats and delays messages", lost: 0.1, twice: 0.1, late: 0.05},
 }
 
-// busBar is the way from a router to the bus.
-type busBar struct {
-	server string
-	ln     net.Listener
-	all    sync.WaitGroup
-
-	mu    sync.Mutex
-	now   busFault   // guarded by mu
-	rng   *rand.Rand // guarded by mu
-	conns []net.Conn // guarded by mu
-}
-
-func newBusBar(server string, seed uint64) (*busBar, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	b := &busBar{server: server, ln: ln, rng: rand.New(rand.NewPCG(seed, 3))}
-	b.all.Go(func() { accept(ln, &b.all, b.pass) })
-	return b, nil
-}
-
-func (b *busBar) url() string { return "nats://" + b.ln.Addr().String() }
-
-func (b *busBar) set(f busFault) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.now = f
-	if f.cut {
-		closeAll(&b.conns)
-	}
-}
-
-func (b *busBar) close() {
-	_ = b.ln.Close()
-	b.mu.Lock()
-	closeAll(&b.conns)
-	b.mu.Unlock()
-	b.all.Wait()
-}
-
-// pass serves one connection of the router.
-func (b *busBar) pass(client net.Conn) {
-	b.mu.Lock()
-	cut := b.now.cut
-	b.mu.Unlock()
-	if cut {
-		return
-	}
-	server, err := net.Dial("tcp", b.server)
-	if err != nil {
-		return
-	}
-	defer func() { _ = server.Close() }()
-	keep(&b.mu, &b.conns, client, server)
-	b.all.Go(func() {
-		_, _ = io.Copy(server, client)
-		_ = server.Close()
-	})
-
-	from := bufio.NewReader(server)
-	var waiting []byte
-	for {
-		frame, message, err := readFrame(from)
-		if err != nil {
-			return
+// fault returns the fault of a proxy before the bus.
+func (f busFault) fault(rng *rand.Rand) busproxy.Fault {
+	return func(string, []byte) (times int, late bool) {
+		switch x := rng.Float64(); {
+		case x < f.lost:
+			return 0, false
+		case x < f.lost+f.twice:
+			return 2, false
+		default:
+			return 1, x > 1-f.late
 		}
-		out := frame
-		if message {
-			times, late := b.choose()
-			out = bytes.Repeat(frame, times)
-			if late {
-				waiting = append(waiting, out...)
-				continue
-			}
-		}
-		if _, err := client.Write(append(out, waiting...)); err != nil {
-			return
-		}
-		waiting = nil
 	}
-}
-
-// choose returns how often a message is passed on, and whether only after the next one.
-func (b *busBar) choose() (times int, late bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch x := b.rng.Float64(); {
-	case x < b.now.lost:
-		return 0, false
-	case x < b.now.lost+b.now.twice:
-		return 2, false
-	default:
-		return 1, x > 1-b.now.late
-	}
-}
-
-// readFrame reads a line of NATS' protocol, and the payload after it if it begins a message.
-func readFrame(from *bufio.Reader) (frame []byte, message bool, err error) {
-	frame, err = from.ReadBytes('\n')
-	if err != nil {
-		return nil, false, err
-	}
-	words := strings.Fields(string(frame))
-	if len(words) < 4 || words[0] != "MSG" && words[0] != "HMSG" {
-		return frame, false, nil
-	}
-	n, err := strconv.Atoi(words[len(words)-1])
-	if err != nil {
-		return nil, false, err
-	}
-	payload := make([]byte, n+2)
-	if _, err := io.ReadFull(from, payload); err != nil {
-		return nil, false, err
-	}
-	return append(frame, payload...), true, nil
 }

@@ -1,4 +1,5 @@
-package extproc
+// Package busproxy forwards between NATS clients and their server, and loses, repeats, delays or cuts off what clients receive.
+package busproxy
 
 import (
 	"bufio"
@@ -8,51 +9,56 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 )
 
-// busProxy forwards between a NATS client and its server. A fault function can drop, repeat or delay the
-// messages that the client receives.
-type busProxy struct {
-	t      *testing.T
+// Fault returns how often a message is forwarded to a client, and whether only after the next one.
+type Fault func(subject string, payload []byte) (times int, late bool)
+
+// Proxy is a proxy on loopback. Create it with [New]. All methods are safe for concurrent use.
+type Proxy struct {
 	ln     net.Listener
 	server string
 	all    sync.WaitGroup
 
-	mu    sync.Mutex
-	fault func(subject string, payload []byte) (times int, late bool) // guarded by mu
-	conns []net.Conn                                                  // guarded by mu
+	mu     sync.Mutex
+	fault  Fault      // guarded by mu
+	refuse bool       // guarded by mu
+	conns  []net.Conn // guarded by mu
 }
 
-// newBusProxy returns a proxy without a fault.
-func newBusProxy(t *testing.T, server string) *busProxy {
-	t.Helper()
+// New returns a proxy without a fault before the server at ip:port.
+func New(server string) (*Proxy, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	p := &busProxy{t: t, ln: ln, server: server}
+	p := &Proxy{ln: ln, server: server}
 	p.all.Go(p.serve)
-	t.Cleanup(func() {
-		_ = ln.Close()
-		p.cut()
-		p.all.Wait()
-	})
-	return p
+	return p, nil
 }
 
-func (p *busProxy) url() string { return "nats://" + p.ln.Addr().String() }
+// URL returns the address for clients.
+func (p *Proxy) URL() string { return "nats://" + p.ln.Addr().String() }
 
-// set replaces the fault function. It returns how often a message is forwarded, and whether only after
-// the next one. Nil forwards every message once.
-func (p *busProxy) set(fault func(subject string, payload []byte) (times int, late bool)) {
+// Set replaces the fault. Nil forwards every message once. The proxy calls one fault at a time.
+func (p *Proxy) Set(fault Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = fault
 }
 
-// cut breaks all connections.
-func (p *busProxy) cut() {
+// Refuse has the proxy break all connections and refuse further ones, or accept them again.
+func (p *Proxy) Refuse(refuse bool) {
+	p.mu.Lock()
+	p.refuse = refuse
+	p.mu.Unlock()
+	if refuse {
+		p.Cut()
+	}
+}
+
+// Cut breaks all connections.
+func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.conns {
@@ -61,7 +67,24 @@ func (p *busProxy) cut() {
 	p.conns = nil
 }
 
-func (p *busProxy) serve() {
+// Close ends the proxy.
+func (p *Proxy) Close() {
+	_ = p.ln.Close()
+	p.Refuse(true)
+	p.all.Wait()
+}
+
+// join remembers the connections of a client, unless it is refused.
+func (p *Proxy) join(conns ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.refuse {
+		p.conns = append(p.conns, conns...)
+	}
+	return !p.refuse
+}
+
+func (p *Proxy) serve() {
 	for {
 		client, err := p.ln.Accept()
 		if err != nil {
@@ -72,9 +95,12 @@ func (p *busProxy) serve() {
 			_ = client.Close()
 			continue
 		}
-		p.mu.Lock()
-		p.conns = append(p.conns, client, server)
-		p.mu.Unlock()
+		if !p.join(client, server) {
+			_ = client.Close()
+			_ = server.Close()
+			continue
+		}
+
 		p.all.Go(func() {
 			_, _ = io.Copy(server, client)
 			_ = server.Close()
@@ -87,7 +113,7 @@ func (p *busProxy) serve() {
 }
 
 // pass forwards the server's messages one by one.
-func (p *busProxy) pass(from *bufio.Reader, to io.Writer) {
+func (p *Proxy) pass(from *bufio.Reader, to io.Writer) {
 	var waiting []byte
 	for {
 		frame, subject, payload, err := readFrame(from)
