@@ -168,6 +168,25 @@ func routerHealth() *corev3.HealthCheck {
 	}
 }
 
+// routerEjection has Envoy leave a router at the first connection that fails, until its health is checked. A router that was killed would
+// otherwise get its share of the requests for about a second, and they would go on undecided. Statuses of gRPC do not count, and an only
+// router is not left: at most half of them are.
+func routerEjection() *clusterv3.OutlierDetection {
+	const half = 50
+	off := wrapperspb.UInt32(0)
+	return &clusterv3.OutlierDetection{
+		SplitExternalLocalOriginErrors:  true,
+		ConsecutiveLocalOriginFailure:   wrapperspb.UInt32(1),
+		EnforcingLocalOriginSuccessRate: off,
+		EnforcingConsecutive_5Xx:        off,
+		EnforcingSuccessRate:            off,
+		Interval:                        seconds(time.Second),
+		BaseEjectionTime:                seconds(time.Second),
+		MaxEjectionTime:                 seconds(4 * time.Second),
+		MaxEjectionPercent:              wrapperspb.UInt32(half),
+	}
+}
+
 // buildExtProcCluster builds the cluster of routers: they decide, and receive access-log entries. Envoy
 // balances over all of them.
 func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
@@ -182,6 +201,7 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 	}
 	c.CircuitBreakers = wideOpen()
 	c.HealthChecks = []*corev3.HealthCheck{routerHealth()}
+	c.OutlierDetection = routerEjection()
 	// Without a healthy router requests go on undecided at once.
 	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}}
 	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: p.pack(&httpv3.HttpProtocolOptions{

@@ -34,6 +34,8 @@ const (
 	envoys         = 2
 	// blockSize is the default of the configuration, in tokens.
 	blockSize = 16
+	// blocks is what an engine's cache holds: so few that it evicts after a minute.
+	blocks = 8192
 )
 
 // cluster is a running cluster. Create it with [startCluster].
@@ -48,6 +50,7 @@ type cluster struct {
 	pages                  *http.Client
 	lines                  []*line           // before the engines of the configuration
 	bus                    []*busproxy.Proxy // before the bus, one for each router
+	disks                  []*disk           // of the routers' logs
 }
 
 // part is a process of the cluster. It is started again with the same arguments after a fault.
@@ -84,7 +87,7 @@ func startCluster(ctx context.Context, o *options, progress io.Writer) (c *clust
 			c.stop()
 		}
 	}()
-	if err := c.build(); err != nil {
+	if err := c.build(o.migration); err != nil {
 		return nil, err
 	}
 	for _, name := range c.names() {
@@ -95,10 +98,10 @@ func startCluster(ctx context.Context, o *options, progress io.Writer) (c *clust
 	return c, c.awaitCalm(ctx)
 }
 
-// build writes the configuration and describes the parts.
-func (c *cluster) build() error {
+// build writes the configuration and describes the parts. A stream may be continued as often as migration says.
+func (c *cluster) build(migration int) error {
 	var at []string
-	for range 2 + routers*2 + planes + lines*4 {
+	for range 2 + routers*3 + planes + lines*4 {
 		a, err := loopback.Address()
 		if err != nil {
 			return err
@@ -120,7 +123,7 @@ func (c *cluster) build() error {
 		events := "tcp://" + take()
 		replay := "tcp://" + take()
 		name := fmt.Sprint("line ", i)
-		c.add(name, "sim", "--listen-address", engine, "--kv-events", events, "--kv-replay", replay, "--blocks", "65536")
+		c.add(name, "sim", "--listen-address", engine, "--kv-events", events, "--kv-replay", replay, "--blocks", fmt.Sprint(blocks))
 		l, err := newLine(take(), engine, c.rng.Uint64())
 		if err != nil {
 			return err
@@ -132,11 +135,12 @@ func (c *cluster) build() error {
 
 	launch := ""
 	for i := range nodes {
-		launch += fmt.Sprintf("  - {engine: sim, count: %d, node: n%d, survive: true, args: {blocks: 65536}}\n", enginesPerNode, i)
+		launch += fmt.Sprintf("  - {engine: sim, count: %d, node: n%d, survive: true, args: {blocks: %d}}\n", enginesPerNode, i, blocks)
 	}
 	file := filepath.Join(c.dir, "stator.yaml")
 	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nbus: {url: %q, leaseTTL: 3s}\nmodels:\n- name: sim\n"+
-		"  path: \"builtin:sim\"\n  launch:\n%s  workers:\n%s", config.APIVersion, config.Kind, listen, "nats://"+bus, launch, workers)
+		"  path: \"builtin:sim\"\n  migration: {limit: %d}\n  launch:\n%s  workers:\n%s",
+		config.APIVersion, config.Kind, listen, "nats://"+bus, migration, launch, workers)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return err
 	}
@@ -148,11 +152,18 @@ func (c *cluster) build() error {
 			return err
 		}
 		c.bus = append(c.bus, b)
+		d, err := newDisk(filepath.Join(c.dir, fmt.Sprintf("decisions-%d.jsonl", i)))
+		if err != nil {
+			return err
+		}
+		c.disks = append(c.disks, d)
+
 		door, admin := take(), take()
+		relay := take()
 		c.admins = append(c.admins, admin)
 		c.add(fmt.Sprint("router ", i), "extproc", "--config", file, "--bus", b.URL(), "--listen-address", door, "--admin-address", admin,
-			"--decision-log", filepath.Join(c.dir, fmt.Sprintf("decisions-%d.jsonl", i)))
-		control = append(control, "--extproc-address", door)
+			"--relay-address", relay, "--decision-log", d.path)
+		control = append(control, "--extproc-address", door, "--relay-address", relay)
 	}
 	for i := range planners {
 		c.add(fmt.Sprint("planner ", i), "planner", "--config", file, "--admin-address", "127.0.0.1:0")
@@ -245,6 +256,9 @@ func (c *cluster) stop() {
 	}
 	for _, b := range c.bus {
 		b.Close()
+	}
+	for _, d := range c.disks {
+		d.close()
 	}
 	if !slices.Contains(os.Args, "--keep") {
 		_ = os.RemoveAll(c.dir)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"syscall"
@@ -52,10 +53,24 @@ func faults() (list []fault) {
 			}
 			return freeze(ctx, pid, 5*time.Second)
 		}},
-		fault{"restart router", func(_ context.Context, c *cluster) error {
-			name := c.pick("router", routers)
-			c.parts[name].Stop()
-			return c.begin(name)
+		fault{"restart router", func(_ context.Context, c *cluster) error { return c.restart(c.pick("router", routers)) }},
+		fault{"router's disk stands still", func(ctx context.Context, c *cluster) error {
+			d := c.disks[c.random(routers)]
+			d.gate.Lock()
+			defer d.gate.Unlock()
+			return sleep(ctx, 5*time.Second)
+		}},
+		fault{"router's disk is full", func(ctx context.Context, c *cluster) error {
+			i := c.random(routers)
+			name := fmt.Sprint("router ", i)
+			if err := c.disks[i].setFull(true); err != nil {
+				return err
+			}
+			err := c.restart(name)
+			if err == nil {
+				err = sleep(ctx, 5*time.Second)
+			}
+			return errors.Join(err, c.disks[i].setFull(false), c.restart(name))
 		}},
 	)
 
@@ -96,6 +111,12 @@ func (c *cluster) kill(name string) error {
 	}
 	p.Stop()
 	time.Sleep(time.Second)
+	return c.begin(name)
+}
+
+// restart ends a part as a service would, and starts it again.
+func (c *cluster) restart(name string) error {
+	c.parts[name].Stop()
 	return c.begin(name)
 }
 

@@ -2,7 +2,8 @@
 // line of JSON for each fault, and a table at the end.
 //
 //	part         number  faults
-//	router       2       kill -9, SIGSTOP, its connection to the bus loses, repeats, delays or cuts messages, a full disk for its log
+//	router       2       kill -9, SIGSTOP, its connection to the bus loses, repeats, delays or cuts messages; the disk of its log stands
+//	                     still or is full
 //	xds          2       kill -9, SIGSTOP
 //	planner      2       kill -9, SIGSTOP
 //	bus          1       kill -9, SIGSTOP
@@ -24,9 +25,8 @@
 //	recovered_ms              from the fault until the last request that failed or broke had ended; 0 if none did
 //
 // With --minutes it plays faults in a random order, by --seed, with pauses of random length; each fault is printed with its time, so that
-// a schedule which finds a failure can be played again. Clocks that jump, slow disks and partitions between namespaces are not played:
-// a static program reads the clock without a library that could change it, and the others need a root's rights. make test-hosts has
-// partitions.
+// a schedule which finds a failure can be played again. Clocks that jump and partitions between namespaces are not played: a static
+// program reads the clock without a library that could change it, and the others need a root's rights. make test-hosts has partitions.
 package main
 
 import (
@@ -44,12 +44,14 @@ import (
 )
 
 type options struct {
-	stator, envoy, only string
-	clients, tokens     int
-	seed                uint64
-	minutes             float64
-	settle              time.Duration
-	list, keep          bool
+	stator, envoy   string
+	only, except    string
+	clients, tokens int
+	migration       int
+	seed            uint64
+	minutes         float64
+	settle          time.Duration
+	list, keep      bool
 }
 
 func main() { process.Main("chaos", Main) }
@@ -62,6 +64,8 @@ func Main(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.stator, "stator", "bin/stator", "the `program`")
 	f.StringVar(&o.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
 	f.StringVar(&o.only, "only", "", "play the faults whose names contain one of these `words`, separated by commas")
+	f.StringVar(&o.except, "except", "", "leave out the faults whose names contain one of these `words`")
+	f.IntVar(&o.migration, "migration", 0, "how often a stream may be continued at another worker (0: streams do not pass the routers)")
 	f.IntVar(&o.clients, "clients", 40, "streams at a time")
 	f.IntVar(&o.tokens, "tokens", 60, "tokens of an answer")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the prompts, of the places of resets, and of the order with --minutes")
@@ -73,7 +77,7 @@ func Main(ctx context.Context, args []string, out, progress io.Writer) error {
 		return err
 	}
 
-	chosen := chooseFaults(o.only)
+	chosen := chooseFaults(o.only, o.except)
 	if len(chosen) == 0 {
 		return fmt.Errorf("no fault has a name with %q in it: --list prints the names", o.only)
 	}
@@ -105,14 +109,19 @@ func Main(ctx context.Context, args []string, out, progress io.Writer) error {
 	return r.verdict()
 }
 
-// chooseFaults returns the faults whose names contain one of the words.
-func chooseFaults(words string) (chosen []fault) {
+// chooseFaults returns the faults whose names contain one of the first words, and none of the others. No words mean all, and none.
+func chooseFaults(only, except string) (chosen []fault) {
 	for _, f := range faults() {
-		if words == "" || slices.ContainsFunc(strings.Split(words, ","), func(w string) bool { return strings.Contains(f.name, w) }) {
+		if (only == "" || contains(f.name, only)) && (except == "" || !contains(f.name, except)) {
 			chosen = append(chosen, f)
 		}
 	}
 	return chosen
+}
+
+// contains reports whether a name contains one of the words, which commas separate.
+func contains(name, words string) bool {
+	return slices.ContainsFunc(strings.Split(words, ","), func(w string) bool { return strings.Contains(name, w) })
 }
 
 // result is what clients and routers saw of one fault, or of a random schedule.

@@ -268,6 +268,30 @@ func TestHangingRouterIsLeftOut(t *testing.T) {
 	}
 }
 
+// TestKilledRouterIsLeftAtOnce: one of two routers is killed. Envoy connects to it once more, and the other router decides all further
+// requests, long before the health check has failed three times.
+func TestKilledRouterIsLeftAtOnce(t *testing.T) {
+	t.Parallel()
+	p := startReplicas(t, 2, 1, 1)
+	p.play(50, 8)
+	p.routers[0].up.kill()
+
+	undecided := 0
+	for i := range 30 {
+		r, err := p.envoys[0].tryChat(t.Context(), []message{{"user", fmt.Sprintf("Who decides on request %d?", i)}}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.decision == "" {
+			undecided++
+		}
+	}
+	// A slow machine may need more than a second for the requests: then the router is tried again.
+	if undecided > 4 {
+		t.Errorf("%d of 30 requests were not decided: want at most 4", undecided)
+	}
+}
+
 // TestReplicasUnderLoad plays ten thousand requests through each set-up and prints what was left and what it cost. It
 // takes minutes, so it runs only by `make test-replicas`.
 func TestReplicasUnderLoad(t *testing.T) {

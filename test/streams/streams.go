@@ -43,7 +43,7 @@ func Send(ctx context.Context, client *http.Client, url string, body []byte) (An
 	return a, err
 }
 
-// readEvents reads the events of an answer. A stream that ends early is an error.
+// readEvents reads the events of an answer. A stream that ends early is an error, and one that ends with an event that says so, another.
 func readEvents(body io.Reader, begun time.Time) (a Answer, err error) {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 1<<20)
@@ -55,6 +55,9 @@ func readEvents(body io.Reader, begun time.Time) (a Answer, err error) {
 		}
 		if a.First == 0 {
 			a.First = time.Since(begun)
+		}
+		if bytes.HasPrefix(event, []byte(`{"error":`)) {
+			return a, fmt.Errorf("the stream ended with an error: %.300s", event)
 		}
 		ended = string(event) == "[DONE]"
 		if !bytes.Contains(event, []byte(`"usage":{`)) {
