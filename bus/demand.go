@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -13,7 +14,10 @@ import (
 // Demand counts the requests and tokens that clients have asked of one replica of the router since its start.
 type Demand struct {
 	Replica string
-	Models  []ModelDemand
+	// Up is the time from the replica's start until the message was made, by its own clock, in ms. The difference between two messages is
+	// the time that their differences cover, however late they come; 0 is unknown.
+	Up     time.Duration
+	Models []ModelDemand
 }
 
 // ModelDemand is the demand of one model. All but the figures of the queue are sums that only grow. The receiver takes the differences
@@ -74,7 +78,7 @@ func (b *Bus) SubscribeDemand(ctx context.Context, apply func(*Demand)) error {
 
 // demandMessage returns the message of a demand. It is a few hundred bytes for each model.
 func demandMessage(d *Demand) *busv1.Demand {
-	m := &busv1.Demand{Replica: d.Replica}
+	m := &busv1.Demand{Replica: d.Replica, UpMilliseconds: uint64(max(0, d.Up.Milliseconds()))}
 	for i := range d.Models {
 		x := &d.Models[i]
 		m.Models = append(m.Models, &busv1.ModelDemand{
@@ -99,8 +103,12 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 		return nil, fmt.Errorf("%d models: there must be at most %d", len(m.Models), maxDemandModels)
 	}
 
+	if m.UpMilliseconds > maxUp {
+		return nil, fmt.Errorf("the replica has run for %d ms: none runs for 250 years", m.UpMilliseconds)
+	}
+
 	// Sums are not compared with those before: their receiver does that, because a replica that has started again begins at 0.
-	d := &Demand{Replica: m.Replica}
+	d := &Demand{Replica: m.Replica, Up: time.Duration(m.UpMilliseconds) * time.Millisecond}
 	for _, x := range m.Models {
 		if !(x.PromptSquares >= 0 && x.PromptSquares <= maxSquares) || !(x.ResponseSquares >= 0 && x.ResponseSquares <= maxSquares) {
 			return nil, fmt.Errorf("model %.80q: squares are %g and %g: they must lie between 0 and %g", x.Model, x.PromptSquares,
@@ -131,4 +139,5 @@ const (
 	maxSquares       = 1e30
 	maxWaitingTokens = 1 << 50
 	maxPrefill       = 3_600_000_000_000 // nanoseconds
+	maxUp            = 8_000_000_000_000 // milliseconds; a time.Duration holds 292 years
 )

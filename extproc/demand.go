@@ -31,6 +31,7 @@ const demandEvery = time.Second
 //
 // All methods are safe for concurrent use.
 type demand struct {
+	began  time.Time
 	mu     sync.Mutex
 	models map[string]*bus.ModelDemand // guarded by mu; models of the configuration, past ones included
 
@@ -42,7 +43,7 @@ type demand struct {
 // maxDemandModels bounds the models that are counted, for a configuration that is replaced again and again.
 const maxDemandModels = 512
 
-func newDemand() *demand { return &demand{models: map[string]*bus.ModelDemand{}} }
+func newDemand() *demand { return &demand{began: time.Now(), models: map[string]*bus.ModelDemand{}} }
 
 // countsOf returns the counts of a model; nil if there are too many models. mu is held.
 func (c *demand) countsOf(model string) *bus.ModelDemand {
@@ -131,7 +132,7 @@ func (c *demand) message(replica string, queues []route.QueueStats, speeds map[l
 		}
 	}
 
-	out := &bus.Demand{Replica: replica}
+	out := &bus.Demand{Replica: replica, Up: time.Since(c.began)}
 	for _, m := range c.models {
 		out.Models = append(out.Models, *m)
 	}

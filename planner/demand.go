@@ -18,23 +18,26 @@ import (
 //	event                                   what counts
 //	first report of a replica               nothing yet: its sums may be of a long time
 //	another report                          the differences to the one before
-//	a sum is smaller than before            nothing yet: the replica has started again
+//	a sum or the time is smaller than before nothing yet: the replica has started again
+//	a report comes late                     the differences over the time between the two, by the replica's own clock: while a planner,
+//	                                        the bus or a replica stands still, the rate stays
 //	no report for silentAfter               nothing; the replica's queue does not count either, and it is forgotten
-//	no replica has reported since take      the demand is not known
+//	no two reports of a replica since take  the demand is not known
 //
 // All methods are safe for concurrent use.
 type demands struct {
 	mu       sync.Mutex
 	replicas map[string]*replicaDemand // guarded by mu; at most maxReplicas
 	models   map[string]*modelDemand   // guarded by mu; since the last take
-	began    time.Time                 // guarded by mu; of the interval since the last take
-	reported bool                      // guarded by mu; a replica has reported since then
 }
 
-// replicaDemand is the last report of one replica.
+// replicaDemand is the last report of one replica, and what its reports since the last take have added.
 type replicaDemand struct {
-	at   time.Time
-	last map[string]bus.ModelDemand
+	at       time.Time
+	up       time.Duration
+	last     map[string]bus.ModelDemand
+	over     time.Duration     // that the additions cover; 0 if there is none
+	requests map[string]uint64 // by model
 }
 
 // modelDemand is the new demand for one model.
@@ -50,9 +53,8 @@ const (
 	maxReplicas = 1024
 )
 
-// newDemands begins the first interval.
-func newDemands(now time.Time) *demands {
-	return &demands{replicas: map[string]*replicaDemand{}, models: map[string]*modelDemand{}, began: now}
+func newDemands() *demands {
+	return &demands{replicas: map[string]*replicaDemand{}, models: map[string]*modelDemand{}}
 }
 
 // apply adds a report.
@@ -60,29 +62,61 @@ func (d *demands) apply(r *bus.Demand, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	d.reported = true
 	known := d.replicas[r.Replica]
 	if known == nil {
 		if len(d.replicas) >= maxReplicas {
 			return
 		}
-		known = &replicaDemand{}
+		known = &replicaDemand{requests: map[string]uint64{}}
 		d.replicas[r.Replica] = known
+	}
+	if known.last != nil && known.startedAgain(r) {
+		known.last = nil
+	}
+	if known.last != nil {
+		known.over += known.since(r, now)
 	}
 	next := make(map[string]bus.ModelDemand, len(r.Models))
 	for i := range r.Models {
 		m := &r.Models[i]
 		next[m.Model] = *m
 		was, counted := known.last[m.Model]
-		if known.last == nil || m.Requests < was.Requests || m.Ended < was.Ended {
+		if known.last == nil {
 			continue
 		}
 		if !counted {
 			was = bus.ModelDemand{} // the first request for this model
 		}
 		d.model(m.Model).addDifference(m, &was)
+		known.requests[m.Model] += m.Requests - was.Requests
 	}
-	known.at, known.last = now, next
+	known.at, known.up, known.last = now, r.Up, next
+}
+
+// startedAgain reports whether the replica has started again since the last report: its sums began at 0.
+func (k *replicaDemand) startedAgain(r *bus.Demand) bool {
+	return r.Up < k.up || slices.ContainsFunc(r.Models, func(m bus.ModelDemand) bool {
+		was := k.last[m.Model]
+		return m.Requests < was.Requests || m.Ended < was.Ended
+	})
+}
+
+// since returns the time from the last report until r.
+func (k *replicaDemand) since(r *bus.Demand, now time.Time) time.Duration {
+	if k.up > 0 {
+		return r.Up - k.up
+	}
+	return now.Sub(k.at) // the replica is of a release that does not report its time
+}
+
+// rate returns the arrivals per second of a model, of all replicas.
+func (d *demands) rate(model string) (rate float64) {
+	for _, r := range d.replicas {
+		if r.over > 0 {
+			rate += float64(r.requests[model]) / r.over.Seconds()
+		}
+	}
+	return rate
 }
 
 // model returns the new demand for a model. mu is held.
@@ -113,37 +147,41 @@ func (d *demands) generated(model string, gaps uint64) {
 	d.model(model).gaps += gaps
 }
 
-// take returns the demand since the last call, sorted by model; nil if no replica has reported.
+// take returns the demand since the last call, sorted by model; nil if it is not known.
 func (d *demands) take(now time.Time) []plan.Demand {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
+	over := time.Duration(0)
 	for name, r := range d.replicas {
 		if now.Sub(r.at) > silentAfter {
 			delete(d.replicas, name)
+			continue
 		}
-	}
-	over := now.Sub(d.began)
-	d.began = now
-	if !d.reported {
-		d.models = map[string]*modelDemand{}
-		return nil
+		over = max(over, r.over)
 	}
 
 	// A model that is in no report now may have been removed from the configuration. One that had no request is in all of them.
 	var out []plan.Demand
-	for _, name := range d.names() {
-		m := d.model(name)
-		x := m.demand(name, over)
-		for _, r := range d.replicas {
-			x.Waiting += r.last[name].Waiting
-			x.WaitingTokens += r.last[name].WaitingTokens
-			x.Prefill = surer(x.Prefill, r.last[name])
+	if over > 0 {
+		for _, name := range d.names() {
+			x := d.model(name).demand(name)
+			x.Over = over
+			x.Requests = int(math.Round(d.rate(name) * over.Seconds()))
+			for _, r := range d.replicas {
+				x.Waiting += r.last[name].Waiting
+				x.WaitingTokens += r.last[name].WaitingTokens
+				x.Prefill = surer(x.Prefill, r.last[name])
+			}
+			out = append(out, x)
 		}
-		out = append(out, x)
 	}
+
 	d.models = map[string]*modelDemand{}
-	d.reported = false
+	for _, r := range d.replicas {
+		r.over = 0
+		clear(r.requests)
+	}
 	return out
 }
 
@@ -169,10 +207,10 @@ func (d *demands) names() []string {
 	return slices.Compact(names)
 }
 
-// demand returns the demand as a plan observes it.
-func (m *modelDemand) demand(name string, over time.Duration) plan.Demand {
+// demand returns the demand as a plan observes it, without its rate.
+func (m *modelDemand) demand(name string) plan.Demand {
 	out := plan.Demand{
-		Model: name, Over: over, Requests: int(m.Requests), CachedTokens: float64(m.CachedTokens),
+		Model: name, CachedTokens: float64(m.CachedTokens),
 		Prompt: plan.Lengths{Count: int(m.Requests), Sum: float64(m.PromptTokens), Squares: m.PromptSquares},
 	}
 	if m.Ended == 0 || m.gaps == 0 {

@@ -932,11 +932,12 @@ func (x *Leader) GetHost() string {
 // Demand is what clients have asked of one replica of the router since its start. Sums, not changes: a message that is lost is
 // made good by the next one.
 type Demand struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Replica       string                 `protobuf:"bytes,1,opt,name=replica" json:"replica,omitempty"`
-	Models        []*ModelDemand         `protobuf:"bytes,2,rep,name=models" json:"models,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Replica        string                 `protobuf:"bytes,1,opt,name=replica" json:"replica,omitempty"`
+	Models         []*ModelDemand         `protobuf:"bytes,2,rep,name=models" json:"models,omitempty"`
+	UpMilliseconds uint64                 `protobuf:"varint,3,opt,name=up_milliseconds,json=upMilliseconds" json:"up_milliseconds,omitempty"` // from the replica's start until the message was made; 0 from releases without it
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Demand) Reset() {
@@ -981,6 +982,13 @@ func (x *Demand) GetModels() []*ModelDemand {
 		return x.Models
 	}
 	return nil
+}
+
+func (x *Demand) GetUpMilliseconds() uint64 {
+	if x != nil {
+		return x.UpMilliseconds
+	}
+	return 0
 }
 
 // ModelDemand is the part of one model.
@@ -1804,10 +1812,11 @@ const file_bus_proto_rawDesc = "" +
 	"\x06Leader\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x12\n" +
-	"\x04host\x18\x03 \x01(\tR\x04host\"V\n" +
+	"\x04host\x18\x03 \x01(\tR\x04host\"\x7f\n" +
 	"\x06Demand\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x122\n" +
-	"\x06models\x18\x02 \x03(\v2\x1a.stator.bus.v1.ModelDemandR\x06models\"\xff\x03\n" +
+	"\x06models\x18\x02 \x03(\v2\x1a.stator.bus.v1.ModelDemandR\x06models\x12'\n" +
+	"\x0fup_milliseconds\x18\x03 \x01(\x04R\x0eupMilliseconds\"\xff\x03\n" +
 	"\vModelDemand\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x04R\brequests\x12#\n" +

@@ -1,0 +1,72 @@
+package planner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/bus"
+)
+
+// TestStandstill: 20 requests/s come to two replicas that report every second, and a plan is made every two seconds. While the planner, the
+// bus or a replica stands still no report arrives, and afterwards all of them do, or the last one alone. No plan sees another rate.
+func TestStandstill(t *testing.T) {
+	const second, begin, length = time.Second, 20, 8
+	stands := func(at int) bool { return at >= begin && at < begin+length }
+	for name, c := range map[string]struct {
+		ticks  bool // the planner makes plans meanwhile
+		queued bool // what was sent meanwhile arrives afterwards
+		sent   bool // reports are made meanwhile
+		clock  bool // reports have their replica's time
+		which  int  // replicas whose reports do not arrive
+	}{
+		"planner":                          {queued: true, sent: true, clock: true, which: 2},
+		"bus that keeps messages":          {ticks: true, queued: true, sent: true, clock: true, which: 2},
+		"bus that loses messages":          {ticks: true, sent: true, clock: true, which: 2},
+		"one replica":                      {ticks: true, clock: true, which: 1},
+		"planner, replicas without a time": {queued: true, sent: true, which: 2},
+		"bus, replicas without a time":     {ticks: true, sent: true, which: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDemands()
+			start := time.Unix(1000, 0)
+			known := 0
+			var waiting []*bus.Demand
+			for at := 1; at < 60; at++ {
+				now := start.Add(time.Duration(at) * second)
+				if at == begin+length {
+					for _, r := range waiting {
+						d.apply(r, now)
+					}
+				}
+				for i, replica := range []string{"a", "b"} {
+					sums := uint64(10 * at)
+					r := &bus.Demand{Replica: replica, Models: []bus.ModelDemand{{Model: "m", Requests: sums, Ended: sums}}}
+					if c.clock {
+						r.Up = time.Duration(at+100*i) * second
+					}
+					switch held := i < c.which && stands(at); {
+					case !held:
+						d.apply(r, now)
+					case c.sent && c.queued:
+						waiting = append(waiting, r)
+					}
+				}
+
+				if at%2 == 1 || stands(at) && !c.ticks {
+					continue
+				}
+				for _, x := range d.take(now) {
+					known++
+					rate := float64(x.Requests) / x.Over.Seconds()
+					// A silent replica is not in the rate, so that it may fall by its share.
+					if rate > 20.01 || rate < 19.99 && c.which == 2 {
+						t.Errorf("second %d: %.1f requests/s over %v", at, rate, x.Over)
+					}
+				}
+			}
+			if known < 15 {
+				t.Errorf("%d of 30 plans knew the rate", known)
+			}
+		})
+	}
+}
