@@ -36,6 +36,8 @@ const (
 	blockSize = 16
 	// blocks is what an engine's cache holds: so few that it evicts after a minute.
 	blocks = 8192
+	// promptMemory is what a router remembers of prompts, in bytes: full after some minutes, so that growth after that shows.
+	promptMemory = 4 << 20
 )
 
 // cluster is a running cluster. Create it with [startCluster].
@@ -138,9 +140,10 @@ func (c *cluster) build(migration int) error {
 		launch += fmt.Sprintf("  - {engine: sim, count: %d, node: n%d, survive: true, args: {blocks: %d}}\n", enginesPerNode, i, blocks)
 	}
 	file := filepath.Join(c.dir, "stator.yaml")
-	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nbus: {url: %q, leaseTTL: 3s}\nmodels:\n- name: sim\n"+
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nbus: {url: %q, leaseTTL: 3s}\n"+
+		"prompts: {memoryBytes: %d}\nmodels:\n- name: sim\n"+
 		"  path: \"builtin:sim\"\n  migration: {limit: %d}\n  launch:\n%s  workers:\n%s",
-		config.APIVersion, config.Kind, listen, "nats://"+bus, migration, launch, workers)
+		config.APIVersion, config.Kind, listen, "nats://"+bus, promptMemory, migration, launch, workers)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return err
 	}
