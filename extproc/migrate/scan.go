@@ -28,6 +28,8 @@ type event struct {
 	choices int
 	usage   bool
 	text    []byte // as it is in the JSON text, between the quotation marks
+	textAt  int    // where the text begins in data, and where ids begin
+	idsAt   int
 	other   bool   // the delta has something else than text
 	finish  []byte // the value of finish_reason; nil if it is null
 	ids     []byte // the values of token_ids and prompt_token_ids; nil if they are missing or null
@@ -159,7 +161,7 @@ func (s *scanner) choiceMember(string) {
 			e.prompt = v
 			return
 		}
-		e.ids = v
+		e.ids, e.idsAt = v, at.to-len(v)
 	default:
 		isFinish := string(s.key) == "finish_reason"
 		v, at := s.value()
@@ -192,6 +194,7 @@ func (s *scanner) texts() {
 		s.ExpectWord("null")
 		return
 	}
+	s.event.textAt = s.At + 1
 	s.event.text = s.RawString()
 }
 

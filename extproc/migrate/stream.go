@@ -39,6 +39,7 @@ type Stream struct {
 	reserved int
 	lost     Loss
 	event    event
+	form     form // of the first worker's events
 
 	// ids are of the prompt and of the tokens so far, until the promise is lost. prompt and answer count them. safe is the number of ids
 	// that the prompt of a continuation has, and tail the bytes of text that the client has of the others.
@@ -95,6 +96,9 @@ func (s *Stream) Pass(dst, raw []byte, whole bool) ([]byte, error) {
 	switch {
 	case !whole:
 		s.lose(LostLarge)
+	case !s.continues && s.form.read(raw, e):
+		s.keep()
+		return s.appendWithoutIDs(dst, raw), nil
 	case !e.read(raw):
 		s.lose(LostMalformed)
 	case e.comment:
@@ -106,6 +110,7 @@ func (s *Stream) Pass(dst, raw []byte, whole bool) ([]byte, error) {
 		return s.passOn(dst)
 	default:
 		s.keep()
+		s.form.keep(raw, e)
 		s.finished = s.finished || e.finish != nil
 		s.counted = s.counted || e.usage
 		return s.appendWithoutIDs(dst, raw), nil

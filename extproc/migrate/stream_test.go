@@ -356,6 +356,35 @@ func TestDiverged(t *testing.T) {
 	}
 }
 
+// FuzzForm: an event that has the form of the one before is read as all others.
+func FuzzForm(f *testing.F) {
+	for _, list := range []string{"[1,2]", "[01]", "[1,,2]", "[]", "[1,]", "[ 1]", "[4294967296]", "[1]]", "null"} {
+		for _, text := range []string{"a", `\"`, `\`, "\xff", "\n"} {
+			f.Add([]byte(formed(text, "[7]")+": ping\n\n"+formed("a", "[8]")+formed(text, list)), 1000)
+		}
+	}
+	begin, _, _ := strings.Cut(engine(true, 0, []int{1}, true), "\n\n")
+	f.Fuzz(func(t *testing.T, rest []byte, left int) {
+		r, _ := Read(openai.Chat, []byte(`{"model":"m","temperature":0,"messages":[{"role":"user","content":"a"}]}`), false)
+		pass := func(changes int) string {
+			memory := &room{left: left}
+			s := NewStream(r, memory)
+			s.form.changes = changes
+			got, err := run(t, s, begin+"\n\n"+string(rest), memory)
+			return fmt.Sprintf("%q, %v, %v, safe %d, tail %d, lost %q, finished %t", got, err, s.ids, s.safe, s.tail, s.lost, s.Finished())
+		}
+		want := pass(maxChanges) // no form is kept
+		if got := pass(0); got != want {
+			t.Errorf("with a form: %s; without: %s", got, want)
+		}
+	})
+}
+
+// formed returns an event with a text and ids as they are.
+func formed(text, ids string) string {
+	return `data: {"id":"a","choices":[{"index":0,"delta":{"content":"` + text + `"},"token_ids":` + ids + `,"finish_reason":null}]}` + "\n\n"
+}
+
 // FuzzStream passes any bytes as the events of an engine and of the one that continues. Nothing panics, all memory is given back, and a
 // client that has asked for ids gets the first engine's whole events.
 func FuzzStream(f *testing.F) {

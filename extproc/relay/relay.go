@@ -288,7 +288,7 @@ func (c *call) roundTrip(ctx context.Context, cancel func(), request *http.Reque
 	s := &stall{}
 	c.stall = s
 	s.off.Store(a.Last())
-	s.wait(true)
+	s.wait()
 	go s.watch(ctx, a, cancel)
 	response, err := c.h.engines.RoundTrip(request)
 	switch {

@@ -20,7 +20,7 @@ import (
 // response, the worker is in doubt, and its engine is asked at once. Clients that take no bytes make no silence, because the relay reads no
 // further for them.
 type stall struct {
-	heard   atomic.Int64 // when a read of the response has begun or ended last, in nanoseconds since 1970
+	heard   atomic.Int64 // when the last read of the response has begun, in nanoseconds since 1970
 	gap     atomic.Int64 // the mean time of the last reads, in nanoseconds
 	reading atomic.Bool  // the relay waits for the worker
 	off     atomic.Bool  // nobody could continue: the stream has lost its promise, or no other attempt may begin it
@@ -80,10 +80,10 @@ func (s *stall) silence() time.Duration {
 	return time.Since(time.Unix(0, s.heard.Load()))
 }
 
-// wait records that the relay waits for the worker from now on, or not any more.
-func (s *stall) wait(waits bool) {
+// wait records that the relay waits for the worker from now on.
+func (s *stall) wait() {
 	s.heard.Store(time.Now().UnixNano())
-	s.reading.Store(waits)
+	s.reading.Store(true)
 }
 
 // watched is the body of a response whose stall is watched.
@@ -93,10 +93,10 @@ type watched struct {
 }
 
 func (w watched) Read(p []byte) (int, error) {
-	w.stall.wait(true)
+	w.stall.wait()
 	n, err := w.ReadCloser.Read(p)
 	w.stall.gap.Add((int64(w.stall.silence()) - w.stall.gap.Load()) / 8)
-	w.stall.wait(false)
+	w.stall.reading.Store(false)
 	if err != nil && w.stall.cut.Load() {
 		err = exchange.ErrStalled
 	}
