@@ -1,7 +1,8 @@
 // Command benchmigration measures streams that survive their workers: `stator up` with Envoy and simulated engines, which are killed.
 //
 //	part    prints
-//	cost    CPU time of Envoy and of the router for each token of a stream, which goes to its worker directly or through the relay
+//	cost    CPU time of Envoy and of Go for each token of a stream, which goes to its worker directly, through a proxy that only
+//	        reads and writes, or through the relay
 //	kills   streams that broke, and streams whose text differs from an unbroken run's, while a worker is killed every two seconds
 //
 // Both end with an error if a stream is wrong. Engines are slow, so that a small machine carries the streams; their CPU time and that of
@@ -43,6 +44,9 @@ type options struct {
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
+	if len(args) > 0 && args[0] == relayBytes {
+		return serveBytes(ctx, args[1:])
+	}
 	var o options
 	f := flag.NewFlagSet("benchmigration", flag.ContinueOnError)
 	f.SetOutput(progress)
@@ -52,7 +56,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.IntVar(&o.tokens, "tokens", 200, "tokens of an answer in part kills")
 	f.IntVar(&o.prompts, "prompts", 40, "different prompts")
 	f.IntVar(&o.limit, "limit", 20, "how often a stream may be continued")
-	f.IntVar(&o.rounds, "rounds", 3, "rounds of part cost, each with both ways")
+	f.IntVar(&o.rounds, "rounds", 3, "rounds of part cost, each with all ways")
 	f.Float64Var(&o.speed, "speed", 0.1, "divides the times of engines in part kills")
 	f.DurationVar(&o.every, "every", 2*time.Second, "time between two kills")
 	f.StringVar(&o.stator, "stator", "bin/stator", "the `program`")
@@ -75,18 +79,26 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	return fmt.Errorf("--only is %q: use cost or kills", o.only)
 }
 
-// start starts a gateway with that many engines.
+// maxSeqs is the number of requests that an engine runs at once: all of them.
+const maxSeqs = "4096"
+
+// start starts a gateway, which launches the engines.
 func (o *options) start(ctx context.Context, limit int, speed float64) (*process.Gateway, error) {
+	return o.startGateway(ctx, fmt.Sprintf(`  migration: {limit: %d}
+  launch: [{engine: sim, count: %d, args: {engineSpeedup: %g, maxNumSeqs: %s}}]
+`, limit, o.engines, speed, maxSeqs))
+}
+
+// startGateway starts a gateway with these keys of its model, and returns when it knows all engines.
+func (o *options) startGateway(ctx context.Context, keys string) (*process.Gateway, error) {
 	return process.StartGateway(ctx, process.GatewayConfig{
 		Stator: o.stator, Envoy: o.envoy, LogLevel: "error",
-		Configuration: fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
+		Configuration: `apiVersion: stator.dev/v1alpha1
 kind: Stator
 models:
 - name: sim
   path: "builtin:sim"
-  migration: {limit: %d}
-  launch: [{engine: sim, count: %d, args: {engineSpeedup: %g, maxNumSeqs: 4096}}]
-`, limit, o.engines, speed),
+` + keys,
 		Ready: func(ctx context.Context, g *process.Gateway) error {
 			ranks, err := g.Ranks(ctx)
 			if err == nil && len(ranks) < o.engines {
@@ -100,44 +112,67 @@ models:
 	})
 }
 
-// cost measures both ways in turns.
+// ways are the ways of a stream in part cost.
+var ways = []string{"direct", "empty", "relayed"}
+
+// cost measures all ways in turns.
 func cost(ctx context.Context, o *options, out io.Writer) error {
 	const streams, tokens = 64, 300
-	_, _ = fmt.Fprintf(out, "CPU µs for a token: %d streams of %d tokens\nround  way      envoy  router    sum\n", streams, tokens)
+	_, _ = fmt.Fprintf(out, "CPU µs for a token: %d streams of %d tokens\nround  way      envoy      go    sum\n", streams, tokens)
 	sums := map[string]float64{}
 	for round := range o.rounds {
-		for i, way := range []string{"direct", "relayed"} {
-			limit := i * o.limit
-			g, err := o.start(ctx, limit, 1)
+		for _, way := range ways {
+			envoy, inGo, err := o.costOf(ctx, way, streams, tokens)
 			if err != nil {
-				return err
+				return fmt.Errorf("%s: %w", way, err)
 			}
-			envoy, router, err := measure(ctx, g, streams, tokens)
-			g.Stop()
-			if err != nil {
-				return err
-			}
-			_, _ = fmt.Fprintf(out, "%5d  %-7s %6.1f %7.1f %6.1f\n", round+1, way, envoy, router, envoy+router)
-			sums[way] += envoy + router
+			_, _ = fmt.Fprintf(out, "%5d  %-7s %6.1f %7.1f %6.1f\n", round+1, way, envoy, inGo, envoy+inGo)
+			sums[way] += envoy + inGo
 		}
 	}
-	_, _ = fmt.Fprintf(out, "through the relay: %.2f of the direct way\n", sums["relayed"]/sums["direct"])
+	for _, way := range ways[1:] {
+		_, _ = fmt.Fprintf(out, "%s: %.2f of the direct way\n", way, sums[way]/sums["direct"])
+	}
 	return nil
 }
 
-// measure plays streams and returns the CPU time for a token, in µs.
-func measure(ctx context.Context, g *process.Gateway, streams, tokens int) (envoy, router float64, err error) {
-	pids := children(g.PID())
-	cpu := func() (envoy, router time.Duration) {
-		for pid, line := range pids {
-			if strings.Contains(line, "envoy") {
-				envoy, err = process.CPU(pid)
-			}
+// costOf measures one way, and returns the CPU time for a token, in µs.
+func (o *options) costOf(ctx context.Context, way string, streams, tokens int) (envoy, inGo float64, err error) {
+	if way == "empty" {
+		g, proxy, stop, err := o.startEmpty(ctx)
+		if err != nil {
+			return 0, 0, err
 		}
-		if err == nil {
-			router, err = process.CPU(g.PID())
+		defer stop()
+		return measure(ctx, g, streams, tokens, g.PID(), proxy)
+	}
+	limit := 0
+	if way == "relayed" {
+		limit = o.limit
+	}
+	g, err := o.start(ctx, limit, 1)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer g.Stop()
+	return measure(ctx, g, streams, tokens, g.PID())
+}
+
+// measure plays streams and returns the CPU time for a token, in µs: Envoy's, and the sum of other processes.
+func measure(ctx context.Context, g *process.Gateway, streams, tokens int, others ...int) (envoy, inGo float64, err error) {
+	var proxies []int
+	for pid, line := range children(g.PID()) {
+		if strings.Contains(line, "envoy") {
+			proxies = append(proxies, pid)
 		}
-		return envoy, router
+	}
+	cpu := func(pids []int) (sum time.Duration) {
+		for _, pid := range pids {
+			used, failed := process.CPU(pid)
+			err = errors.Join(err, failed)
+			sum += used
+		}
+		return sum
 	}
 	play := func(n int) (failed error) {
 		return each(n, func(i int) error {
@@ -152,14 +187,11 @@ func measure(ctx context.Context, g *process.Gateway, streams, tokens int) (envo
 	if err := play(streams); err != nil { // connections are made, and heaps grow
 		return 0, 0, err
 	}
-	envoyBefore, routerBefore := cpu()
+	envoyBefore, goBefore := cpu(proxies), cpu(others)
 	played := play(streams)
-	envoyAfter, routerAfter := cpu()
-	if err := errors.Join(err, played); err != nil {
-		return 0, 0, err
-	}
+	envoyAfter, goAfter := cpu(proxies), cpu(others)
 	per := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(streams*tokens) }
-	return per(envoyAfter - envoyBefore), per(routerAfter - routerBefore), nil
+	return per(envoyAfter - envoyBefore), per(goAfter - goBefore), errors.Join(err, played)
 }
 
 // kills plays streams while engines are killed.
