@@ -53,6 +53,8 @@ type Config struct {
 	// Rank is the data-parallel rank in events; default 0.
 	Rank int
 
+	// Root is the folder of the model as the engine lists it; the default is ModelName.
+	Root string
 	// ModelName is the name that clients use; it is required. Aliases are further names of the same model.
 	// Adapters are the LoRA adapters that are loaded from the beginning, each with a name and with separate prefixes.
 	ModelName         string

@@ -1,6 +1,7 @@
 package enginesim
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -25,8 +26,8 @@ func (s *Sim) answerWith(w http.ResponseWriter, v any) {
 // models serves /v1/models: the model with its aliases, and adapters with the model as their parent.
 func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 	model := func(name string, parent any) map[string]any {
-		return map[string]any{"id": name, "object": "model", "created": time.Now().Unix(), "owned_by": "vllm", "root": s.cfg.ModelName,
-			"parent": parent, "max_model_len": s.cfg.Engine.MaxModelLen}
+		return map[string]any{"id": name, "object": "model", "created": time.Now().Unix(), "owned_by": "vllm",
+			"root": cmp.Or(s.cfg.Root, s.cfg.ModelName), "parent": parent, "max_model_len": s.cfg.Engine.MaxModelLen}
 	}
 	data := []any{model(s.cfg.ModelName, nil)}
 	for _, name := range s.cfg.Aliases {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/stator-project/stator/enginesim"
@@ -92,7 +93,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	cfg.Model = model
+	cfg.Model, cfg.Root = model, strings.TrimPrefix(*dir, "hf:")
 	cfg.Vocabulary = model.Tokenizer()
 	cfg.Aliases, cfg.Adapters = aliases, adapters
 	cfg.Logger = log.With("worker", *name)

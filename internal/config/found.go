@@ -29,6 +29,10 @@ type Found struct {
 	// Model is the name of its model, and Aliases are further ones. Root is the folder or repository that the engine has loaded it from.
 	Model, Root string
 	Aliases     []string
+	// Path is that of the model's files, if it is known otherwise than by Root.
+	Path string
+	// NoEvents means that the engine is known to publish no KV events, or none that can be found.
+	NoEvents bool
 }
 
 // repository matches the name of a repository on a Hugging Face hub. A folder on the engine's host has a slash at its beginning, or a dot.
@@ -76,7 +80,8 @@ func (c *Config) modelOf(f *Found) *Model {
 	m := Model{}
 	applyDefaults(reflect.ValueOf(&m).Elem())
 	m.Name = f.Model
-	if repository.MatchString(f.Root) {
+	m.Path = f.Path
+	if m.Path == "" && repository.MatchString(f.Root) {
 		m.Path = "hf:" + f.Root
 	}
 	if f.BlockSize > 0 {
@@ -109,7 +114,7 @@ func (f *Found) worker(m *Model) (fleet.Worker, error) {
 	if !known {
 		return fleet.Worker{}, fmt.Errorf("its engine is %q", f.Engine)
 	}
-	if publishes := kind.Dialect == engines.VLLMEvents || kind.Dialect == engines.SGLangEvents; publishes && m.Path != "" {
+	if publishes := kind.Dialect == engines.VLLMEvents || kind.Dialect == engines.SGLangEvents; publishes && m.Path != "" && !f.NoEvents {
 		w.KVEvents = "auto"
 	}
 	w.inherit(m)

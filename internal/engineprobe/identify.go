@@ -19,8 +19,8 @@ import (
 type Identity struct {
 	// Kind is the name of its kind: see package engines. It is exec for an engine whose metrics are off, or of no known kind.
 	Kind string
-	// Name is the name of its model, and Aliases are further names of the same, at most maxAliases. Root is the folder or the repository
-	// that the model was loaded from; empty if the engine does not list it.
+	// Name is the name of its model, and Aliases are further names of the same, at most maxAliases. Root is the folder, the file or the
+	// repository that the model was loaded from; empty if the engine does not report it.
 	Name, Root string
 	Aliases    []string
 	// BlockSize is the number of tokens of a KV block; 0 if the engine does not report it.
@@ -32,6 +32,7 @@ type Identity struct {
 // Bounds of reported values.
 const (
 	maxName      = 256
+	maxPath      = 1024
 	maxAliases   = 16
 	maxBlockSize = 4096
 )
@@ -73,8 +74,11 @@ func Identify(ctx context.Context, client *http.Client, address string) (Identit
 		}
 	}
 
-	if id.Kind == engines.SGLang.Name {
+	switch engines.Of(id.Kind).Pages {
+	case engines.SGLangPages:
 		id.readSGLang(ctx, p)
+	case engines.LlamaPages:
+		id.readLlama(ctx, p)
 	}
 	return id, nil
 }
@@ -84,7 +88,7 @@ func (id *Identity) readNames(list *modelList) error {
 	for i := range list.Data {
 		model := &list.Data[i]
 		switch {
-		case len(model.ID) == 0, len(model.ID) > maxName, len(model.Root) > maxName, list.isAdapter(i):
+		case len(model.ID) == 0, len(model.ID) > maxName, len(model.Root) > maxPath, list.isAdapter(i):
 		case id.Name == "":
 			id.Name, id.Root = model.ID, model.Root
 		case len(id.Aliases) < maxAliases:
@@ -141,14 +145,34 @@ func (id *Identity) setRanks(n int) {
 func (id *Identity) readSGLang(ctx context.Context, p *Probe) {
 	_ = p.readPage(ctx, "/server_info", func(r io.Reader) error {
 		var options struct {
-			PageSize int `json:"page_size"`
-			Ranks    int `json:"dp_size"`
+			PageSize  int    `json:"page_size"`
+			Ranks     int    `json:"dp_size"`
+			ModelPath string `json:"model_path"`
 		}
 		if err := json.NewDecoder(io.LimitReader(r, maxAnswer)).Decode(&options); err != nil {
 			return err
 		}
 		id.setBlockSize(options.PageSize)
 		id.setRanks(options.Ranks)
+		id.setRoot(options.ModelPath) // it lists its name for clients as the root
 		return nil
 	})
+}
+
+// readLlama reads the file that llama.cpp has loaded. Its list of models names it for clients alone.
+func (id *Identity) readLlama(ctx context.Context, p *Probe) {
+	_ = p.readPage(ctx, "/props", func(r io.Reader) error {
+		var props struct {
+			ModelPath string `json:"model_path"`
+		}
+		err := json.NewDecoder(io.LimitReader(r, maxAnswer)).Decode(&props)
+		id.setRoot(props.ModelPath)
+		return err
+	})
+}
+
+func (id *Identity) setRoot(path string) {
+	if path != "" && len(path) <= maxPath {
+		id.Root = path
+	}
 }

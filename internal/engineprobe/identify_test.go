@@ -19,6 +19,10 @@ func TestIdentify(t *testing.T) {
 		id.Kind, id.BlockSize, id.Ranks = kind, blockSize, ranks
 		return id
 	}
+	from := func(root string, id Identity) Identity {
+		id.Root = root
+		return id
+	}
 
 	for name, tt := range map[string]struct {
 		pages map[string]string
@@ -30,9 +34,14 @@ func TestIdentify(t *testing.T) {
 			`vllm:cache_config_info{block_size="32",num_gpu_blocks="10"} 1` + "\n"}, as("vllm", 32, 2), ""},
 		"SGLang": {map[string]string{"/v1/models": models, "/metrics": "sglang:num_running_reqs 0\n",
 			"/server_info": `{"page_size": 64, "dp_size": 4}`}, as("sglang", 64, 4), ""},
+		"SGLang's folder": {map[string]string{"/v1/models": models, "/metrics": "sglang:num_running_reqs 0\n",
+			"/server_info": `{"page_size": 1, "dp_size": 1, "model_path": "/models/q"}`}, from("/models/q", as("sglang", 1, 1)), ""},
 		"TensorRT-LLM": {map[string]string{"/v1/models": models, "/metrics": "[]", "/prometheus/metrics": "" +
 			"trtllm_num_requests_running 0\ntrtllm_kv_cache_tokens_per_block 32\n"}, as("trtllm", 32, 1), ""},
-		"llama.cpp": {map[string]string{"/v1/models": models, "/metrics": "llamacpp:requests_processing 0\n"}, as("llamacpp", 0, 1), ""},
+		"llama.cpp": {map[string]string{"/v1/models": models, "/metrics": "llamacpp:requests_processing 0\n",
+			"/props": `{"model_path": "/models/q.gguf"}`}, from("/models/q.gguf", as("llamacpp", 0, 1)), ""},
+		"a long path": {map[string]string{"/v1/models": models, "/metrics": "llamacpp:requests_processing 0\n",
+			"/props": `{"model_path": "` + strings.Repeat("x", 1200) + `"}`}, as("llamacpp", 0, 1), ""},
 		"values out of range": {map[string]string{"/v1/models": models, "/metrics": "sglang:num_running_reqs 0\n",
 			"/server_info": `{"page_size": 1e9, "dp_size": -1}`}, as("sglang", 0, 1), ""},
 		"no metrics":    {map[string]string{"/v1/models": models}, as("exec", 0, 1), ""},

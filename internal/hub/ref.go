@@ -56,6 +56,19 @@ func ParseRef(path string) (Ref, error) {
 	return Ref{Org: org, Model: model, Revision: revision}, nil
 }
 
+// cacheFolder matches a folder of a model in the cache of any machine.
+var cacheFolder = regexp.MustCompile(`/models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?$`)
+
+// RefOf returns the reference of the model that a program has loaded from root: the name of a repository, or its folder in a cache. ok is
+// false for another folder.
+func RefOf(root string) (ref Ref, ok bool) {
+	if parts := cacheFolder.FindStringSubmatch(root); parts != nil {
+		root = parts[1] + "/" + parts[2] + "@" + parts[3]
+	}
+	ref, err := ParseRef(prefix + root)
+	return ref, err == nil
+}
+
 // validName reports whether a part of a repository's name follows the rules of the hub. The cache separates parts with two hyphens.
 func validName(part string) bool {
 	return namePattern.MatchString(part) && !strings.Contains(part, "--") && !strings.Contains(part, "..")
