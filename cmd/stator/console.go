@@ -5,11 +5,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/fleet"
 )
 
 // console prints the progress of `stator up` for the person at the terminal: one line for each part when it
@@ -39,6 +41,9 @@ func (t *console) title(cfg *config.Config) {
 		if n := len(m.Workers); n > 0 {
 			parts = append(parts, fmt.Sprintf("%d from the file", n))
 		}
+		if n := len(slices.DeleteFunc(slices.Clone(cfg.Found), func(w fleet.Worker) bool { return w.Model != m.Name })); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d of --to", n))
+		}
 		files := cmp.Or(m.Path, "prompts are not read")
 		t.printf("  model %s (%s), policy %s: %s\n", m.Name, files, m.Router.Policy, strings.Join(parts, ", "))
 	}
@@ -61,16 +66,42 @@ func (t *console) stopping(hard context.Context) {
 
 func (t *console) stopped() { t.printf("stopped\n") }
 
-// invite prints three requests to try.
-func (t *console) invite(cfg *config.Config, admin string) {
-	url, model := cfg.Gateway.Scheme()+strings.Replace(cfg.Gateway.Listen, "0.0.0.0", "127.0.0.1", 1), cfg.Models[0].Name
-	key := ""
-	if cfg.Gateway.Auth.IsOn() {
-		key = ` -H "authorization: Bearer $KEY"`
-	}
+// gatewayURL returns the address of the gateway for a client on this machine.
+func gatewayURL(cfg *config.Config) string {
+	return cfg.Gateway.Scheme() + strings.Replace(cfg.Gateway.Listen, "0.0.0.0", "127.0.0.1", 1)
+}
+
+// explainCommand returns the command that explains the last decision.
+func explainCommand(admin string) string {
 	explain := "bin/stator explain"
 	if admin != "127.0.0.1:8081" {
 		explain += " --admin-address " + admin
+	}
+	return explain
+}
+
+// inviteOwn prints what clients of the engines of --to set, and a request to try.
+func (t *console) inviteOwn(cfg *config.Config, admin string) {
+	t.printf(`
+Ready after %.1f s. Clients of the engines use the gateway's address instead:
+
+  export OPENAI_BASE_URL=%[2]s/v1
+
+  curl -s %[2]s/v1/chat/completions -H 'content-type: application/json' -d '{
+    "model": "%[3]s", "max_tokens": 24, "messages": [{"role": "user", "content": "Count to five."}]}'
+  %[4]s
+
+Ctrl-C drains and stops the gateway, and leaves the engines running.
+`, time.Since(t.began).Seconds(), gatewayURL(cfg), cfg.Models[0].Name, explainCommand(admin))
+}
+
+// invite prints three requests to try.
+func (t *console) invite(cfg *config.Config, admin string) {
+	url, model := gatewayURL(cfg), cfg.Models[0].Name
+	explain := explainCommand(admin)
+	key := ""
+	if cfg.Gateway.Auth.IsOn() {
+		key = ` -H "authorization: Bearer $KEY"`
 	}
 	t.printf(`
 Ready after %.1f s. Try, from another terminal:

@@ -57,7 +57,12 @@ func runUp(ctx context.Context, env environment, args []string) error {
 
 	u := &up{flags: o, cfg: cfg, env: env, log: log, dir: dir, reg: newRegistry(), console: newConsole(env.out)}
 	defer u.close()
-	if err := u.prepare(ctx); err != nil {
+	err = u.prepare(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil: // it waited for engines
+		u.console.stopped()
+		return nil
+	case err != nil:
 		return err
 	}
 	return u.runParts(ctx)
@@ -89,7 +94,9 @@ type up struct {
 	// The listeners are opened before the parts that serve them, so that an address in use is found first.
 	admin *adminPort
 	// followed follows the configuration file; nil without one.
-	followed         *configfile.Follower
+	followed *configfile.Follower
+	// own are the engines of --to; nil without that flag.
+	own              *ownEngines
 	extprocLn, xdsLn net.Listener
 	relayLn          net.Listener // of the relay, which is in Envoy's pools if a model may need it
 }
@@ -133,6 +140,13 @@ func (u *up) prepare(ctx context.Context) error {
 		return err
 	}
 
+	if u.flags.set["to"] {
+		u.own = newOwnEngines(u.flags, u.cfg, u.console, u.log)
+		u.cfg, err = u.own.await(ctx)
+		if err != nil {
+			return err
+		}
+	}
 	u.console.title(u.cfg)
 	if err := u.checkInstalled(ctx); err != nil {
 		return err
@@ -275,6 +289,9 @@ func (u *up) runParts(ctx context.Context) error {
 	part(u.agent.Run)
 	u.admin.show(u.sources())
 	part(u.admin.wait)
+	if u.own != nil {
+		part(func(ctx context.Context) error { return u.own.follow(ctx, u.router.Fleet(), u.reload) })
+	}
 	if u.followed != nil {
 		part(func(ctx context.Context) error { return u.followed.Follow(ctx, u.reload) })
 	}

@@ -23,11 +23,13 @@ import (
 var defaultConfig []byte
 
 const upAbout = `Runs everything on this machine: message bus, router, control plane, planner, engines and Envoy.
-Without --config there are two simulated engines. Ctrl-C drains and stops; a second Ctrl-C stops at
-once.`
+Without --config there are two simulated engines. --to names engines of yours that run already, instead of a
+configuration file: they are asked for everything. Ctrl-C drains and stops; a second Ctrl-C stops at once.`
 
 type upFlags struct {
 	file, engine, http, admin, model, modelDir, envoy, policy, decisions string
+	to                                                                   string
+	engines                                                              []string // the addresses of to
 	workers, prefill, decode, concurrency, envoys                        int
 	drain                                                                time.Duration
 	doors                                                                listen.Doors // of the admin port
@@ -39,6 +41,9 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	o := &upFlags{set: map[string]bool{}}
 	f := cli.New(env.out, env.err, "up [FILE]", upAbout)
 	f.StringVar(&o.file, "config", "", "configuration `file`; see docs/configuration.md")
+	f.StringVar(&o.to, "to", "",
+		"`url` of an engine that runs already, such as http://127.0.0.1:8000; may be a list with commas. Models, tokenizers, block sizes and "+
+			"KV events are found, so no --config is needed")
 	f.StringVar(&o.engine, "engine", engines.Sim.Name, "engine to launch for the first model: "+strings.Join(engine.Kinds(), ", "))
 	f.IntVar(&o.workers, "workers", 2, "number of these engines")
 	f.IntVar(&o.prefill, "prefill", 0, "number of engines that only prefill; needs --decode, and replaces --workers")
@@ -66,6 +71,18 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	if o.set["workers"] && o.workers < 1 {
 		return nil, f.UsageError("--workers is %d: it must be at least 1", o.workers)
 	}
+	if o.set["to"] {
+		for _, other := range []string{"config", "engine", "workers", "prefill", "decode", "model"} {
+			if o.set[other] || other == "config" && o.file != "" {
+				return nil, f.UsageError("--to cannot be used with --%s: engines of --to run already, and report their models", other)
+			}
+		}
+		var err error
+		o.engines, err = readTo(o.to)
+		if err != nil {
+			return nil, f.UsageError("%v", err)
+		}
+	}
 	switch {
 	case o.prefill < 0 || o.decode < 0 || (o.prefill > 0) != (o.decode > 0):
 		return nil, f.UsageError("--prefill is %d and --decode is %d: both must be at least 1, or neither given", o.prefill, o.decode)
@@ -77,9 +94,14 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 
 // config returns the configuration of the file, or the default one, changed by the flags.
 func (o *upFlags) config() (cfg *config.Config, err error) {
-	if o.file != "" {
+	switch {
+	case o.set["to"]:
+		cfg = config.Default()
+		o.overlayGateway(cfg)
+		return cfg, nil
+	case o.file != "":
 		cfg, err = configfile.Read(o.file)
-	} else {
+	default:
 		cfg, err = config.Parse(defaultConfig)
 	}
 	if err != nil {
@@ -88,15 +110,23 @@ func (o *upFlags) config() (cfg *config.Config, err error) {
 	return cfg, o.overlay(cfg)
 }
 
-// overlay applies the flags that were given. Flags of the first model override its settings.
-func (o *upFlags) overlay(cfg *config.Config) error {
-	first := &cfg.Models[0]
+// overlayGateway applies the flags that belong to no model.
+func (o *upFlags) overlayGateway(cfg *config.Config) {
 	if o.set["listen-address"] {
 		cfg.Gateway.Listen = o.http
 	}
 	if o.set["decision-log"] {
 		cfg.Decisions.Log = o.decisions
 	}
+}
+
+// overlay applies the flags that were given. Flags of the first model override its settings.
+func (o *upFlags) overlay(cfg *config.Config) error {
+	if o.set["to"] {
+		return nil // they are in it
+	}
+	first := &cfg.Models[0]
+	o.overlayGateway(cfg)
 	if o.set["policy"] {
 		first.Router.Policy = o.policy
 	}

@@ -20,7 +20,11 @@ func (u *up) announce(user, part context.Context) error {
 	u.console.ready("planner", plannerText(&u.cfg.Planner))
 	u.console.ready("admin", u.admin.url())
 	if u.await(ctx, "workers", u.workersReady) && u.await(ctx, "envoy", u.envoyReady) {
-		u.console.invite(u.cfg, u.admin.address())
+		if u.own != nil {
+			u.console.inviteOwn(u.cfg, u.admin.address())
+		} else {
+			u.console.invite(u.cfg, u.admin.address())
+		}
 	}
 	<-ctx.Done()
 	return nil
@@ -72,10 +76,10 @@ func (u *up) loading() string {
 	return ""
 }
 
-// workersReady returns an error until all workers are ready: the workers that the configuration lists, and the workers that the agent
-// should run.
+// workersReady returns an error until all workers are ready: the workers that the configuration lists, the engines of --to, and the
+// workers that the agent should run.
 func (u *up) workersReady() (string, error) {
-	ready, total := 0, u.agent.Wanted()
+	ready, total := 0, u.agent.Wanted()+len(u.cfg.Found)
 	for _, w := range u.router.Fleet().Snapshot().Workers {
 		if w.State == fleet.Ready {
 			ready++
