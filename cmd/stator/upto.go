@@ -172,7 +172,8 @@ func (e *ownEngines) ask(ctx context.Context) (changed bool) {
 // askOne asks an engine what it is.
 func (e *ownEngines) askOne(ctx context.Context, o *ownEngine) {
 	id, err := engineprobe.Identify(ctx, e.client, o.address)
-	if o.err = err; err != nil {
+	o.err = err
+	if err != nil {
 		return
 	}
 	before := &o.worker

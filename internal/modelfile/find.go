@@ -15,7 +15,7 @@ import (
 type Found struct {
 	// Path is the path of a model's files, as Load takes it; empty if they were not found.
 	Path string
-	// Why says where they are, or why they were not found, as the end of a sentence about them.
+	// Why is where they are, or why they were not found, as the end of a sentence about them.
 	Why string
 }
 
