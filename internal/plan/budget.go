@@ -9,8 +9,20 @@ import (
 // Costs are GPUs or watts. Pools that need more get more of it: replicas are taken from the pool that keeps the greatest share of
 // its need, so that shortage is spread evenly. A pool keeps its least number as long as others have more, and one worker as long
 // as the budget has room for one of each: an empty pool serves nothing.
-func fit(pools []*pool, least, most float64, unit string, cost func(*Configured) float64) {
+//
+// Budgets do not bound the numbers that the configuration sets. The numbers of a person or an autoscaler stay, and are paid first.
+func fit(all []*pool, least, most float64, unit string, cost func(*Configured) float64) {
+	var pools []*pool
 	total := 0.0
+	for _, p := range all {
+		switch {
+		case p.held:
+			total += float64(p.replicas) * cost(p.configured)
+		case !p.model.isConfigured():
+			pools = append(pools, p)
+		}
+	}
+
 	wanted := make([]int, len(pools))
 	for i, p := range pools {
 		total += float64(p.replicas) * cost(p.configured)

@@ -12,17 +12,13 @@ import (
 // victims returns the workers that a pool drains, by name: as many as it has more than its plan. Workers that drain already come back
 // first if more are needed, because they have their caches.
 //
+// Workers with an order are taken from the highest on, whatever they do.
+//
 // The last workers that are known to every router stay until others are: a worker that has just become ready gets no requests for a moment.
 func (p *pool) victims(now time.Time) map[string]bool {
-	var candidates []*Worker
-	for _, w := range p.workers {
-		if w.State != fleet.Down {
-			candidates = append(candidates, w)
-		}
-	}
-
+	candidates := p.candidates()
 	slices.SortStableFunc(candidates, func(a, b *Worker) int {
-		return cmp.Or(cmp.Compare(rank(a.State), rank(b.State)), p.compareLoss(a, b), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Order, a.Order), cmp.Compare(p.rank(a), p.rank(b)), p.compareLoss(a, b), strings.Compare(a.Name, b.Name))
 	})
 	settled := 0
 	for _, w := range candidates {
@@ -45,6 +41,16 @@ func (p *pool) victims(now time.Time) map[string]bool {
 	return out
 }
 
+// candidates returns the workers that the pool's replicas count.
+func (p *pool) candidates() (all []*Worker) {
+	for _, w := range p.workers {
+		if w.State != fleet.Down {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
 // settle is the time from a worker's start until every router sends requests to it.
 const settle = 3 * time.Second
 
@@ -53,15 +59,18 @@ func (w *Worker) isSettled(now time.Time) bool {
 	return w.State == fleet.Ready && now.Sub(w.Since) >= settle
 }
 
-// rank orders states by the loss that removing a worker causes: first workers that drain, then workers that have not begun.
-func rank(s fleet.State) int {
-	switch s {
-	case fleet.Draining:
+// rank orders workers by the loss that removing one causes: first workers that will not come, then those that drain, then those that have
+// not begun.
+func (p *pool) rank(w *Worker) int {
+	switch {
+	case p.isLate(w):
 		return 0
-	case fleet.Starting:
+	case w.State == fleet.Draining:
 		return 1
+	case w.State == fleet.Starting:
+		return 2
 	}
-	return 2
+	return 3
 }
 
 // compareLoss compares the loss of two workers of one state: of starting ones the time since their start, of ready ones the

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -44,5 +45,35 @@ func (p *pool) bound() {
 	if most := p.most(); p.replicas > most {
 		p.replicas = most
 		p.reason = fmt.Sprintf("%d, the most that the configuration allows: %s", most, p.reason)
+	}
+}
+
+// keep sets the pool's replicas to the number that a person or an autoscaler has set, until the plan's own number comes as far. So the plan never
+// undoes the work of a person, and both agree when it goes on.
+func (p *pool) keep(all []Held) {
+	i := slices.IndexFunc(all, func(h Held) bool { return h.Model == p.model.Name && h.Role == p.configured.Role })
+	if i < 0 {
+		p.memory.held = heldSince{}
+		return
+	}
+	own, m := p.replicas, &p.memory.held
+	if m.Held != all[i] {
+		*m = heldSince{Held: all[i], below: own < all[i].Replicas}
+	}
+	m.over = m.over || !m.Always && (own == m.Replicas || own < m.Replicas != m.below)
+	if m.over {
+		return
+	}
+
+	p.held = true
+	p.replicas = m.Replicas
+	p.reason = fmt.Sprintf("%d, set by %s: the plan would be %s", m.Replicas, m.By, p.reason)
+}
+
+// onlyAdd keeps the workers that are there.
+func (p *pool) onlyAdd() {
+	if there := len(p.candidates()); p.replicas < there {
+		p.replicas = there
+		p.reason = fmt.Sprintf("%d stay, because planner.upOnly is set: %s", there, p.reason)
 	}
 }

@@ -51,6 +51,10 @@ type poolMemory struct {
 	seen    []seenWorker
 	// drained are the workers that the last plan drained, sorted by name. Their agents may report them as ready for a while.
 	drained []string
+	// late are the workers of the last plan that start and do not count as coming, sorted by name.
+	late []string
+	// held is the number of a person or an autoscaler that the last plans have seen.
+	held heldSince
 	// weights are the weights in the last plan.
 	weights []Planned
 	// asked is the last decision of an algorithm that decides at intervals.
@@ -64,6 +68,13 @@ type asked struct {
 	at       time.Time
 	replicas int
 	reason   string
+}
+
+// heldSince is a number that a person or an autoscaler has set. The zero value is none.
+type heldSince struct {
+	Held
+	below bool // the plan's own number was less at first
+	over  bool // it has been as great since, so the plan goes on by itself
 }
 
 // neededAt is the number of workers that were needed at a moment.

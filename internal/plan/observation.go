@@ -20,6 +20,20 @@ type Observation struct {
 	Demand []Demand
 	// Workers are all workers of the fleet, those included that are starting or draining.
 	Workers []Worker
+	// Held has at most one entry for each pool.
+	Held []Held `json:",omitempty"`
+}
+
+// Held is a pool whose number a person or an autoscaler has set. The plan keeps to it.
+type Held struct {
+	Model string
+	Role  fleet.Role
+	// Replicas is that number, and By who has set it, as a sentence names it.
+	Replicas int
+	By       string
+	// Always means that the plan keeps to it as long as it is observed. Otherwise it does until its own number has been as great: from
+	// then on the two agree, and the plan goes on.
+	Always bool
 }
 
 // Settings are the configuration of a cluster.
@@ -47,6 +61,8 @@ type Model struct {
 	Pools []Configured
 	// Every is the time between two plans; 0 means 5 s.
 	Every time.Duration
+	// UpOnly adds workers and ends none.
+	UpOnly bool `json:",omitempty"`
 	// Reactive configures the algorithm of that name. nil is its defaults with the bounds of the pools.
 	Reactive *reactive.Config
 	// Rule decides in place of a named algorithm, and Algorithm is only its name; nil is none. Logs of plans leave it out.
@@ -149,6 +165,10 @@ type Worker struct {
 	Weight uint32
 	// Since is when its state changed last; zero is unknown.
 	Since time.Time
+	// Order is its place among the workers that can only end from the highest place on, from 1; 0 for one that can end at any time.
+	Order int `json:",omitempty"`
+	// Trouble is why it does not start, if that is known.
+	Trouble string `json:",omitempty"`
 	// Load is nil if the worker has not reported lately.
 	Load *Load
 }

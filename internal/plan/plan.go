@@ -66,11 +66,15 @@ func Next(s State, o Observation) (Plan, State) {
 
 	// All models share the budget, so it is applied when all needs are there.
 	b := &o.Settings.Budget
-	fit(scaled(pools), float64(b.MinGPUs), float64(b.MaxGPUs), "GPUs", func(c *Configured) float64 { return float64(max(1, c.GPUs)) })
-	fit(scaled(pools), 0, b.MaxWatts, "W", func(c *Configured) float64 { return c.Watts })
+	fit(pools, float64(b.MinGPUs), float64(b.MaxGPUs), "GPUs", func(c *Configured) float64 { return float64(max(1, c.GPUs)) })
+	fit(pools, 0, b.MaxWatts, "W", func(c *Configured) float64 { return c.Watts })
 
 	var out Plan
 	for _, p := range pools {
+		if p.model.UpOnly {
+			p.onlyAdd()
+		}
+		p.explainStarts(o.At)
 		out.Pools = append(out.Pools, p.result(o.At))
 	}
 	return out, s
@@ -111,12 +115,10 @@ func (m *memory) plan(o *Observation, model *Model) []*pool {
 			p.reason = "the configuration names that many"
 		}
 	}
+	for _, p := range pools {
+		p.keep(o.Held)
+	}
 	return pools
-}
-
-// scaled returns the pools whose replicas an algorithm chose: budgets do not bound the numbers that the configuration sets.
-func scaled(pools []*pool) []*pool {
-	return slices.DeleteFunc(slices.Clone(pools), func(p *pool) bool { return p.model.isConfigured() })
 }
 
 // isConfigured reports whether the configured replicas are the plan.
@@ -135,7 +137,10 @@ func (p *pool) result(now time.Time) Pool {
 		return out
 	}
 
-	drain := p.victims(now)
+	var drain map[string]bool
+	if !p.held { // otherwise its autoscaler or its controller chooses which of them end
+		drain = p.victims(now)
+	}
 	var rest []Worker
 	p.memory.drained = nil
 	for _, w := range p.workers {

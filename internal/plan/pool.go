@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ type pool struct {
 	// The results.
 	replicas       int
 	reason         string
+	held           bool // a person or an autoscaler has set the number
 	unknown        []string
 	rate, expected float64 // requests per second
 }
@@ -44,6 +46,7 @@ func newPool(o *Observation, m *Model, c *Configured, memory *poolMemory, s capa
 	slices.SortFunc(p.workers, func(a, b *Worker) int { return strings.Compare(a.Name, b.Name) })
 
 	p.learnStarts(o.At)
+	p.findLate(o.At)
 	p.engine = c.Engine
 	if c.Engine.Timing == nil {
 		return p
@@ -71,7 +74,69 @@ func (p *pool) count(s fleet.State) (n int) {
 }
 
 // usable returns how many workers serve, or will when they have started.
-func (p *pool) usable() int { return p.count(fleet.Ready) + p.count(fleet.Starting) }
+func (p *pool) usable() int {
+	return p.count(fleet.Ready) + p.count(fleet.Starting) - len(p.memory.late)
+}
+
+// A worker that takes longer than lateBy start-up times, and than lateAfter, does not count as coming any more. Starts of one engine differ
+// by two or three times: the first one on a node pulls the image and reads the weights from afar. A worker beyond that waits for something
+// that does not come by itself, such as a GPU.
+const (
+	lateBy    = 4
+	lateAfter = 30 * time.Second
+)
+
+// patience returns for how long a worker that starts counts as coming.
+func (p *pool) patience() time.Duration { return max(lateAfter, lateBy*p.startUp()) }
+
+// findLate remembers which workers do not count as coming.
+func (p *pool) findLate(now time.Time) {
+	p.memory.late = nil
+	for _, w := range p.workers {
+		if w.State == fleet.Starting && !w.Since.IsZero() && now.Sub(w.Since) > p.patience() {
+			p.memory.late = append(p.memory.late, w.Name)
+		}
+	}
+}
+
+// isLate reports whether a worker starts and does not count as coming.
+func (p *pool) isLate(w *Worker) bool {
+	_, late := slices.BinarySearch(p.memory.late, w.Name)
+	return late
+}
+
+// explainStarts adds the worker that does not start to the reason, the one that has waited for the longest, with what is known about it.
+func (p *pool) explainStarts(now time.Time) {
+	var first *Worker
+	more := -1
+	for _, w := range p.workers {
+		if w.State != fleet.Starting || w.Trouble == "" && !p.isLate(w) {
+			continue
+		}
+		more++
+		if first == nil || w.Since.Before(first.Since) {
+			first = w
+		}
+	}
+	if first == nil {
+		return
+	}
+
+	also := ""
+	if more > 0 {
+		also = fmt.Sprintf(", and %d more", more)
+	}
+	waits := now.Sub(first.Since).Round(time.Second)
+	if p.isLate(first) {
+		p.reason += fmt.Sprintf("; %s does not count as coming%s: not ready after %v, and a start takes %v", first.Name, also, waits,
+			p.startUp().Round(time.Second))
+	} else {
+		p.reason += fmt.Sprintf("; %s does not start%s: not ready after %v", first.Name, also, waits)
+	}
+	if first.Trouble != "" {
+		p.reason += ", " + first.Trouble
+	}
+}
 
 // learnStarts fills since when workers have their states, and measures how long they take to start.
 func (p *pool) learnStarts(now time.Time) {
@@ -79,7 +144,8 @@ func (p *pool) learnStarts(now time.Time) {
 	for _, w := range p.workers {
 		before, known := p.lastSeen(w.Name)
 		if known && before.state == fleet.Starting && w.State == fleet.Ready {
-			p.memory.startUp = meanStart(p.memory.startUp, now.Sub(before.since))
+			// A worker that was late has waited for something else than its engine.
+			p.memory.startUp = meanStart(p.memory.startUp, min(now.Sub(before.since), p.patience()))
 		}
 
 		switch {

@@ -73,11 +73,11 @@ func (p *pool) reactiveConfig() reactive.Config {
 	return c
 }
 
-// reactiveWorkers returns the reports of the workers. Workers that drain or are down do not count.
+// reactiveWorkers returns the reports of the workers. Workers that drain, are down, or do not come do not count.
 func (p *pool) reactiveWorkers() []reactive.Worker {
 	var out []reactive.Worker
 	for _, w := range p.workers {
-		if w.State != fleet.Ready && w.State != fleet.Starting {
+		if w.State != fleet.Ready && w.State != fleet.Starting || p.isLate(w) {
 			continue
 		}
 		r := reactive.Worker{Ready: w.State == fleet.Ready}

@@ -29,6 +29,7 @@ type World struct {
 	settings plan.Settings
 	workers  []plan.Worker
 	demand   []plan.Demand
+	held     []plan.Held
 	state    plan.State
 }
 
@@ -48,8 +49,11 @@ func New(t testing.TB, profile fs.FS, rules map[string]plan.Rule) *World {
 //	model NAME [ALGORITHM] [ttft=D] [itl=D] [e2e=D] [quantile=Q] [mode=M] [down=D]
 //	pool MODEL REPLICAS [role=R] [min=N] [max=N] [gpus=N] [watts=N] [startup=D]
 //	budget [gpus=N] [least=N] [watts=N]
-//	worker NAME [model=M] [role=R] [state=S] [running=N] [waiting=N] [queued=N] [kv=SHARE] [itl=D] [found=N]: silent without figures
+//	worker NAME [model=M] [role=R] [state=S] [running=N] [waiting=N] [queued=N] [kv=SHARE] [itl=D] [found=N] [order=N] [trouble=T]: silent
+//	  without figures
 //	gone NAME
+//	held MODEL [replicas=N] [by=WHO] [role=R] [always=yes]: who has set the number beside the planner; none without replicas
+//	up-only MODEL
 //	timing MODEL: the pools' engines have the polynomial timing instead of the profile
 //	demand MODEL [rate=N] [isl=N] [osl=N] [cached=SHARE] [waiting=N]: for all steps from now on; none without figures
 //	steps N: so many plans, 5 s apart; prints the last
@@ -124,6 +128,16 @@ func (o *World) act(t *testing.T, d *datadriven.TestData) string {
 		for i := range m.Pools {
 			m.Pools[i].Engine.Timing = perfmodel.Polynomial{}
 		}
+	case "up-only":
+		o.settingsOf(d.CmdArgs[0].Key).UpOnly = true
+	case "held":
+		model := d.CmdArgs[0].Key
+		o.held = slices.DeleteFunc(o.held, func(h plan.Held) bool { return h.Model == model && h.Role == role })
+		if f.has("replicas") {
+			o.held = append(o.held, plan.Held{
+				Model: model, Role: role, Replicas: int(f.number("replicas")), By: f.values["by"], Always: f.has("always"),
+			})
+		}
 	case "gone":
 		o.remove(d.CmdArgs[0].Key)
 	case "demand":
@@ -136,7 +150,7 @@ func (o *World) act(t *testing.T, d *datadriven.TestData) string {
 		return describe(o.steps(n))
 	case "between":
 		var p plan.Plan
-		p, o.state = plan.Next(o.state, plan.Observation{At: o.At, Settings: &o.settings, Workers: o.workers, Between: true})
+		p, o.state = plan.Next(o.state, plan.Observation{At: o.At, Settings: &o.settings, Workers: o.workers, Held: o.held, Between: true})
 		return describe(p)
 	default:
 		d.Fatalf(t, "unknown verb %s", d.Cmd)
@@ -178,7 +192,8 @@ func (o *World) remove(name string) {
 }
 
 func (o *World) worker(name string, role fleet.Role, f figures) {
-	w := plan.Worker{Name: name, Model: "sim", Role: role, Since: o.At, State: fleet.Ready}
+	w := plan.Worker{Name: name, Model: "sim", Role: role, Since: o.At, State: fleet.Ready, Order: int(f.number("order")),
+		Trouble: f.values["trouble"]}
 	if f.has("model") {
 		w.Model = f.values["model"]
 	}
@@ -222,7 +237,7 @@ func (o *World) setDemand(model string, f figures) {
 func (o *World) steps(n int) (p plan.Plan) {
 	for range n {
 		o.At = o.At.Add(5 * time.Second)
-		p, o.state = plan.Next(o.state, plan.Observation{At: o.At, Settings: &o.settings, Demand: o.demand, Workers: o.workers})
+		p, o.state = plan.Next(o.state, plan.Observation{At: o.At, Settings: &o.settings, Demand: o.demand, Workers: o.workers, Held: o.held})
 	}
 	return p
 }
