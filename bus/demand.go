@@ -38,6 +38,9 @@ type ModelDemand struct {
 	// ResponseBytes and ResponseSquares are sums over them of the bytes of their answers, and of their squares.
 	ResponseBytes   uint64
 	ResponseSquares float64
+	// Streams counts streams that ended and whose time to the first token is known, and Late those among them with a longer one than the
+	// target of the model.
+	Streams, Late uint64
 	// PrefillNanoseconds and PrefillTokenNanoseconds are the learned time of a prefill, for no tokens and for each, and PrefillsObserved
 	// is from how many observations.
 	PrefillNanoseconds, PrefillsObserved uint64
@@ -87,7 +90,7 @@ func demandMessage(d *Demand) *busv1.Demand {
 			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares,
 			Waiting: uint32(x.Waiting), WaitingTokens: uint64(x.WaitingTokens),
 			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds,
-			PrefillsObserved: x.PrefillsObserved,
+			PrefillsObserved: x.PrefillsObserved, Streams: x.Streams, Late: x.Late,
 		})
 	}
 	return m
@@ -128,7 +131,7 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares,
 			Waiting: int(x.Waiting), WaitingTokens: int(x.WaitingTokens),
 			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds,
-			PrefillsObserved: x.PrefillsObserved,
+			PrefillsObserved: x.PrefillsObserved, Streams: x.Streams, Late: x.Late,
 		})
 	}
 	return d, nil

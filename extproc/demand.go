@@ -9,11 +9,13 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/learned"
+	"github.com/stator-project/stator/internal/route/pick"
 )
 
 // demandEvery is the interval at which a replica publishes its demand. Planners make a plan every second at most.
@@ -26,7 +28,7 @@ const demandEvery = time.Second
 //	a request is refused for a shortage   the same: more workers would have served it
 //	a request is wrong, or its model is   nothing: no worker could serve it
 //	a request waits in the queue          among the waiting ones; its arrival when it is decided
-//	a worker's answer ends, with 2xx      its bytes
+//	a worker's answer ends, with 2xx      its bytes, and of a stream whether its first token was late
 //	the same, of another replica's pick   at the replica that receives the access log
 //
 // All methods are safe for concurrent use.
@@ -34,6 +36,8 @@ type demand struct {
 	began  time.Time
 	mu     sync.Mutex
 	models map[string]*bus.ModelDemand // guarded by mu; models of the configuration, past ones included
+
+	targets map[string]time.Duration // guarded by mu; of the time to the first token, by model
 
 	// modelOf has the model of each worker's address in a snapshot of the fleet, because an end names the address.
 	modelOf map[string]string // guarded by mu
@@ -45,10 +49,10 @@ const maxDemandModels = 512
 
 func newDemand() *demand { return &demand{began: time.Now(), models: map[string]*bus.ModelDemand{}} }
 
-// countsOf returns the counts of a model; nil if there are too many models. mu is held.
+// countsOf returns the counts of a model; nil for none, and if there are too many models. mu is held.
 func (c *demand) countsOf(model string) *bus.ModelDemand {
 	m := c.models[model]
-	if m == nil && len(c.models) < maxDemandModels {
+	if m == nil && model != "" && len(c.models) < maxDemandModels {
 		m = &bus.ModelDemand{Model: model}
 		c.models[model] = m
 	}
@@ -77,27 +81,15 @@ func (c *demand) decided(d *decision.Decision) {
 	m.CachedTokens += uint64(d.Cached)
 }
 
-// ended counts a request that a worker has answered.
-func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
+// ended counts a request that a worker has answered. k is its booking; nil if it is not known.
+func (c *demand) ended(e *messages.Entry, k *pick.Booking, f *fleet.Snapshot) {
 	if !e.Upstream || e.Status < 200 || e.Status >= 300 {
 		return
 	}
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.modelOf == nil || c.version != f.Version {
-		c.version = f.Version
-		c.modelOf = make(map[string]string, len(f.Workers))
-		for _, w := range f.Workers {
-			c.modelOf[w.Address] = w.Model
-		}
-	}
-	model := c.modelOf[e.Served]
-	// Answers of the relay, and of workers that have left, are few. Their lengths are like the lengths of others.
-	if model == "" {
-		return
-	}
-	m := c.countsOf(model)
+	m := c.countsOf(c.modelServed(e, k, f))
 	if m == nil {
 		return
 	}
@@ -105,6 +97,39 @@ func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
 	m.Ended++
 	m.ResponseBytes += e.ResponseBytes
 	m.ResponseSquares += size * size
+
+	if k == nil || !k.Caller.Value().Stream || e.FirstToken <= 0 {
+		return
+	}
+	m.Streams++
+	if target := c.targets[m.Model]; target > 0 && e.FirstToken > target {
+		m.Late++
+	}
+}
+
+// modelServed returns the model of the worker that answered; empty for one that has left. mu is held.
+func (c *demand) modelServed(e *messages.Entry, k *pick.Booking, f *fleet.Snapshot) string {
+	if k != nil {
+		return k.Rank.Worker.Model
+	}
+	if c.modelOf == nil || c.version != f.Version {
+		c.version = f.Version
+		c.modelOf = make(map[string]string, len(f.Workers))
+		for _, w := range f.Workers {
+			c.modelOf[w.Address] = w.Model
+		}
+	}
+	return c.modelOf[e.Served]
+}
+
+// setTargets replaces the targets of the time to the first token.
+func (c *demand) setTargets(models []config.Model) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.targets = map[string]time.Duration{}
+	for i := range models {
+		c.targets[models[i].Name] = models[i].Targets.TTFT.Std()
+	}
 }
 
 // message returns the demand since the start, with the requests that wait in the queues now, and the learned speed of the engines. A

@@ -3,13 +3,16 @@ package extproc
 import (
 	"testing"
 	"time"
+	"unique"
 
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/learned"
+	"github.com/stator-project/stator/internal/route/pick"
 )
 
 // The demand counts picked requests, and refused ones that more workers would have served; answers by the model of the worker.
@@ -23,9 +26,17 @@ func TestDemand(t *testing.T) {
 	c.decided(&decision.Decision{Pool: "m", Outcome: decision.Refused, Reason: decision.ReasonBusy, PromptUse: decision.PromptUse{PromptTokens: 2000}})
 	c.decided(&decision.Decision{Pool: "m", Outcome: decision.Refused, Reason: decision.ReasonBadRequest, PromptUse: decision.PromptUse{PromptTokens: 9}})
 	c.decided(&decision.Decision{Outcome: decision.Refused, Reason: decision.ReasonNoReadyWorker})
-	c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "10.0.0.1:80", ResponseBytes: 300, FirstByte: time.Second}, f.Snapshot())
-	c.ended(&messages.Entry{Upstream: true, Status: 500, Served: "10.0.0.1:80", ResponseBytes: 9}, f.Snapshot())
-	c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "10.0.0.9:80", ResponseBytes: 9}, f.Snapshot())
+	c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "10.0.0.1:80", ResponseBytes: 300, FirstByte: time.Second}, nil, f.Snapshot())
+	c.ended(&messages.Entry{Upstream: true, Status: 500, Served: "10.0.0.1:80", ResponseBytes: 9}, nil, f.Snapshot())
+	c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "10.0.0.9:80", ResponseBytes: 9}, nil, f.Snapshot())
+
+	// Two streams by way of the relay: one is later than the target.
+	c.setTargets([]config.Model{{Name: "m", Targets: config.Targets{TTFT: config.Duration(time.Second)}}})
+	rank, _ := f.Snapshot().Rank("w", 0)
+	k := &pick.Booking{Rank: rank, Caller: unique.Make(pick.Caller{Stream: true})}
+	for _, first := range []time.Duration{time.Second, 1001 * time.Millisecond} {
+		c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "relay", FirstToken: first}, k, f.Snapshot())
+	}
 
 	d := c.message("r", []route.QueueStats{{Pool: "m", Requests: 2, Tokens: 500}, {Pool: "m", Class: "b", Requests: 1, Tokens: 50}},
 		map[learned.WorkerClass]perfmodel.Speed{
@@ -39,7 +50,10 @@ func TestDemand(t *testing.T) {
 	if m.Requests != 2 || m.PromptTokens != 2100 || m.PromptSquares != 4_010_000 || m.CachedTokens != 64 {
 		t.Errorf("arrivals: %+v", m)
 	}
-	if m.Ended != 1 || m.ResponseBytes != 300 || m.ResponseSquares != 90_000 {
+	if m.Streams != 2 || m.Late != 1 {
+		t.Errorf("streams: %+v", m)
+	}
+	if m.Ended != 3 || m.ResponseBytes != 300 || m.ResponseSquares != 90_000 {
 		t.Errorf("ends: %+v", m)
 	}
 	if m.Waiting != 3 || m.WaitingTokens != 550 {

@@ -125,6 +125,7 @@ func New(cfg Config) (*Router, error) {
 		Fleet: r.fleet, Feed: r.feed, Excluded: r.members.Has, Log: cfg.Log, Metrics: cfg.Metrics,
 	})
 	r.expected.Store(newExpectations(settings))
+	r.demand.setTargets(settings.Models)
 	r.newDoors(cfg)
 	// These collectors read the parts when they are scraped, so they are registered last.
 	cfg.Metrics.MustRegister(
@@ -179,13 +180,13 @@ func (r *Router) logClosed(source string, closed time.Time) {
 // their requests went past the router.
 func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking, now time.Time) {
 	f := r.fleet.Snapshot()
-	r.demand.ended(e, f)
 	if k == nil && e.Booking != "" {
 		// The relay has ended the bookings of its attempts.
 		if last, ok := r.doors.requests.LastBooking(e.Booking); ok {
 			k = &last
 		}
 	}
+	r.demand.ended(e, k, f)
 	if k != nil {
 		how := answers.How{Retried: outcome == accesslog.Retried, Tokens: r.doors.requests.Settings().AnswerTokens}
 		tokens := r.answers.Ended(k, e, how, f)
@@ -272,6 +273,7 @@ func (r *Router) Reload(settings *config.Config) error {
 	}
 	r.lists <- workers // Reload is not called concurrently, so there is room
 	r.expected.Store(newExpectations(settings))
+	r.demand.setTargets(settings.Models)
 	r.doors.requests.Reload(requestSettings(settings))
 	r.routes.Wake(time.Now()) // queued requests may fit the new limits
 	return nil

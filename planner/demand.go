@@ -97,7 +97,7 @@ func (d *demands) apply(r *bus.Demand, now time.Time) {
 func (k *replicaDemand) startedAgain(r *bus.Demand) bool {
 	return r.Up < k.up || slices.ContainsFunc(r.Models, func(m bus.ModelDemand) bool {
 		was := k.last[m.Model]
-		return m.Requests < was.Requests || m.Ended < was.Ended
+		return m.Requests < was.Requests || m.Ended < was.Ended || m.Streams < was.Streams || m.Late < was.Late
 	})
 }
 
@@ -136,6 +136,8 @@ func (m *modelDemand) addDifference(now, was *bus.ModelDemand) {
 	m.PromptSquares += max(0, now.PromptSquares-was.PromptSquares)
 	m.CachedTokens += now.CachedTokens - was.CachedTokens
 	m.Ended += now.Ended - was.Ended
+	m.Streams += now.Streams - was.Streams
+	m.Late += now.Late - was.Late
 	m.ResponseBytes += now.ResponseBytes - was.ResponseBytes
 	m.ResponseSquares += max(0, now.ResponseSquares-was.ResponseSquares)
 }
@@ -210,7 +212,7 @@ func (d *demands) names() []string {
 // demand returns the demand as a plan observes it, without its rate.
 func (m *modelDemand) demand(name string) plan.Demand {
 	out := plan.Demand{
-		Model: name, CachedTokens: float64(m.CachedTokens),
+		Model: name, CachedTokens: float64(m.CachedTokens), Streams: int(m.Streams), Late: int(m.Late),
 		Prompt: plan.Lengths{Count: int(m.Requests), Sum: float64(m.PromptTokens), Squares: m.PromptSquares},
 	}
 	if m.Ended == 0 || m.gaps == 0 {

@@ -1008,6 +1008,8 @@ type ModelDemand struct {
 	PrefillNanoseconds      uint64  `protobuf:"varint,13,opt,name=prefill_nanoseconds,json=prefillNanoseconds" json:"prefill_nanoseconds,omitempty"`
 	PrefillTokenNanoseconds float64 `protobuf:"fixed64,14,opt,name=prefill_token_nanoseconds,json=prefillTokenNanoseconds" json:"prefill_token_nanoseconds,omitempty"`
 	PrefillsObserved        uint64  `protobuf:"varint,15,opt,name=prefills_observed,json=prefillsObserved" json:"prefills_observed,omitempty"`
+	Streams                 uint64  `protobuf:"varint,16,opt,name=streams" json:"streams,omitempty"` // streams that ended, with a known time to the first token
+	Late                    uint64  `protobuf:"varint,17,opt,name=late" json:"late,omitempty"`       // of those, with a longer one than the target
 	unknownFields           protoimpl.UnknownFields
 	sizeCache               protoimpl.SizeCache
 }
@@ -1129,6 +1131,20 @@ func (x *ModelDemand) GetPrefillTokenNanoseconds() float64 {
 func (x *ModelDemand) GetPrefillsObserved() uint64 {
 	if x != nil {
 		return x.PrefillsObserved
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetStreams() uint64 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetLate() uint64 {
+	if x != nil {
+		return x.Late
 	}
 	return 0
 }
@@ -1816,7 +1832,7 @@ const file_bus_proto_rawDesc = "" +
 	"\x06Demand\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x122\n" +
 	"\x06models\x18\x02 \x03(\v2\x1a.stator.bus.v1.ModelDemandR\x06models\x12'\n" +
-	"\x0fup_milliseconds\x18\x03 \x01(\x04R\x0eupMilliseconds\"\xff\x03\n" +
+	"\x0fup_milliseconds\x18\x03 \x01(\x04R\x0eupMilliseconds\"\xad\x04\n" +
 	"\vModelDemand\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x04R\brequests\x12#\n" +
@@ -1831,7 +1847,9 @@ const file_bus_proto_rawDesc = "" +
 	"\x0ewaiting_tokens\x18\v \x01(\x04R\rwaitingTokens\x12/\n" +
 	"\x13prefill_nanoseconds\x18\r \x01(\x04R\x12prefillNanoseconds\x12:\n" +
 	"\x19prefill_token_nanoseconds\x18\x0e \x01(\x01R\x17prefillTokenNanoseconds\x12+\n" +
-	"\x11prefills_observed\x18\x0f \x01(\x04R\x10prefillsObservedJ\x04\b\t\x10\n" +
+	"\x11prefills_observed\x18\x0f \x01(\x04R\x10prefillsObserved\x12\x18\n" +
+	"\astreams\x18\x10 \x01(\x04R\astreams\x12\x12\n" +
+	"\x04late\x18\x11 \x01(\x04R\x04lateJ\x04\b\t\x10\n" +
 	"J\x04\b\f\x10\r\"F\n" +
 	"\x05Slots\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12)\n" +

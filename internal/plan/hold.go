@@ -25,11 +25,11 @@ func (m *poolMemory) hold(n int, now time.Time, last time.Duration) int {
 func (p *pool) settle(need int, now time.Time) {
 	if p.memory.replicas < 0 {
 		// One step shows too little for removing workers that were there before the first plan.
-		p.memory.hold(p.usable(), now, p.model.Tuning.withDefaults().DownAfter)
+		p.memory.hold(p.usable(), now, p.downAfter())
 	}
-	held := p.memory.hold(need, now, p.model.Tuning.withDefaults().DownAfter)
+	held := p.memory.hold(need, now, p.downAfter())
 	if held > need {
-		p.reason = fmt.Sprintf("%d, as were needed in the last %v; now %s", held, p.model.Tuning.withDefaults().DownAfter, p.reason)
+		p.reason = fmt.Sprintf("%d, as were needed in the last %v; now %s", held, p.downAfter(), p.reason)
 	}
 
 	p.replicas = held

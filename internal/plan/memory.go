@@ -57,6 +57,8 @@ type poolMemory struct {
 	held heldSince
 	// weights are the weights in the last plan.
 	weights []Planned
+	// misses is the share of requests that came too many at a time.
+	misses misses
 	// asked is the last decision of an algorithm that decides at intervals.
 	asked asked
 	// reactive is the memory of the algorithm of that name.

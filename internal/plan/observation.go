@@ -142,6 +142,8 @@ type Demand struct {
 	Requests int
 	// Prompt and Answer are tokens of requests that arrived, and of requests that ended.
 	Prompt, Answer Lengths
+	// Streams counts streams that ended, and Late those among them whose first token came later than the target of the TTFT.
+	Streams, Late int
 	// CachedTokens is the number of prompt tokens that were found in caches.
 	CachedTokens float64
 	// Waiting and WaitingTokens are the requests in routers' queues now, and their prompt tokens.

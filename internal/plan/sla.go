@@ -20,7 +20,8 @@ import (
 //	the engines' load                  the work that they have now
 //	neither                            the last plan stays, within its bounds
 //
-// A pool grows at once to its need, and shrinks to the most that it needed in the last Tuning.DownAfter.
+// A pool grows at once to its need, and shrinks to the most that it needed in the last Tuning.DownAfter. The more requests miss the
+// targets, the more headroom the forecast gets, and the longer a pool stays as large as it was: see misses.
 
 // demand is the load of a model while its plan is made.
 type demand struct {
@@ -49,9 +50,8 @@ func (m *memory) observeDemand(o *Observation, d *Demand) {
 	m.demandAt = o.At
 }
 
-// demand returns the demand that is expected of a model, until a worker that starts now is ready.
-func (m *memory) demand(o *Observation, d *Demand, model *Model, startUp time.Duration) demand {
-	tuning := model.Tuning.withDefaults()
+// demand returns the demand that is expected of a model, until a worker that starts now is ready. Headroom is the quantile of the forecast.
+func (m *memory) demand(o *Observation, d *Demand, model *Model, startUp time.Duration, headroom float64) demand {
 	every := cmp.Or(model.Every, DefaultEvery)
 	out := demand{shape: m.shape.capacity()}
 	if d != nil {
@@ -67,7 +67,7 @@ func (m *memory) demand(o *Observation, d *Demand, model *Model, startUp time.Du
 	// The rate may be highest on the way.
 	steps := 1 + int(math.Ceil(float64(startUp)/float64(every)))
 	for _, at := range []int{1, (1 + steps) / 2, steps, steps + 1} {
-		out.ahead = max(out.ahead, withoutChance(m.rate.At(at), every).Quantile(tuning.Headroom))
+		out.ahead = max(out.ahead, withoutChance(m.rate.At(at), every).Quantile(headroom))
 	}
 	return out
 }
@@ -83,12 +83,15 @@ func withoutChance(e forecast.Estimate, step time.Duration) forecast.Estimate {
 // planSLA sets the replicas of a model's pools.
 func (m *memory) planSLA(o *Observation, d *Demand, pools []*pool) {
 	var startUp time.Duration
+	headroom := 0.0
 	for _, p := range pools {
 		startUp = max(startUp, p.startUp())
+		headroom = max(headroom, p.headroom())
 	}
-	expected := m.demand(o, d, pools[0].model, startUp)
+	expected := m.demand(o, d, pools[0].model, startUp, headroom)
 	for _, p := range pools {
 		p.note(m, &expected)
+		p.observeMisses(o, d)
 		p.settle(p.need(&expected), o.At)
 	}
 }
@@ -233,6 +236,9 @@ func (p *pool) sentence(d *demand, n capacity.Need, extra float64) string {
 		if l.target > 0 {
 			fmt.Fprintf(&b, ", %s %s of %v", l.name, latencyText(l.v), l.target)
 		}
+	}
+	if p.strain() > 0 {
+		fmt.Fprintf(&b, ", more careful because lately %.0f %% of the requests missed the targets", 100*p.memory.misses.share())
 	}
 	if !n.Met {
 		b.WriteString(", which is the least load that makes sense: no number of workers meets the targets")

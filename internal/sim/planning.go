@@ -142,8 +142,14 @@ func (d *demand) waits(j *job, n int) {
 	d.figures.WaitingTokens += n * len(j.engine.Prompt)
 }
 
-// ended counts the answer of a request that ends now.
-func (d *demand) ended(tokens int) { add(&d.figures.Answer, tokens) }
+// ended counts the answer of a request that ends now. It is late if its first token came later than the SLA allows.
+func (d *demand) ended(tokens int, late bool) {
+	add(&d.figures.Answer, tokens)
+	d.figures.Streams++
+	if late {
+		d.figures.Late++
+	}
+}
 
 // take returns the figures of a time that ends now, and begins the next one.
 func (d *demand) take(over time.Duration) plan.Demand {

@@ -456,7 +456,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 		return
 	}
 	r.tally.countEnd(j, r.now, out.Index+1)
-	r.demand.ended(out.Index + 1)
+	r.demand.ended(out.Index+1, r.cfg.SLA.TTFT > 0 && j.first-j.at > r.cfg.SLA.TTFT)
 	r.endStep(j.step, out.Index+1, false)
 	r.reportOutcome(j, Outcome{First: j.first, End: r.now, Cached: out.Cached, Output: out.Index + 1})
 	r.inFlight--

@@ -302,13 +302,16 @@ func (c *cluster) awaitCalm(ctx context.Context) error {
 				return err
 			}
 			known := 0
+			var not []string
 			for _, r := range page.Ranks {
 				if r.State == "ready" && (r.Cache == "exact" || strings.HasPrefix(r.Worker, "line-")) {
 					known++
+					continue
 				}
+				not = append(not, fmt.Sprintf("%s is %s, and its cache %s", r.Worker, r.State, r.Cache))
 			}
 			if known != want {
-				return fmt.Errorf("router %d knows the caches of %d of %d engines", i, known, want)
+				return fmt.Errorf("router %d knows the caches of %d of %d engines: %s", i, known, want, strings.Join(not, "; "))
 			}
 		}
 		l := newLoad(c.url, &options{clients: 1, tokens: 2})

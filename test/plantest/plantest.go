@@ -55,7 +55,7 @@ func New(t testing.TB, profile fs.FS, rules map[string]plan.Rule) *World {
 //	held MODEL [replicas=N] [by=WHO] [role=R] [always=yes]: who has set the number beside the planner; none without replicas
 //	up-only MODEL
 //	timing MODEL: the pools' engines have the polynomial timing instead of the profile
-//	demand MODEL [rate=N] [isl=N] [osl=N] [cached=SHARE] [waiting=N]: for all steps from now on; none without figures
+//	demand MODEL [rate=N] [isl=N] [osl=N] [cached=SHARE] [waiting=N] [late=SHARE]: for all steps from now on; none without figures
 //	steps N: so many plans, 5 s apart; prints the last
 //	between: a plan because something changed; prints it
 func Run(t *testing.T, folder string, world func(t testing.TB) *World) {
@@ -230,7 +230,7 @@ func (o *World) setDemand(model string, f figures) {
 	o.demand = append(o.demand, plan.Demand{
 		Model: model, Over: 5 * time.Second, Requests: n, Prompt: lengths(f.number("isl")), Answer: lengths(f.number("osl")),
 		CachedTokens: f.number("cached") * f.number("isl") * float64(n), Waiting: int(f.number("waiting")),
-		WaitingTokens: int(f.number("waiting") * f.number("isl")),
+		WaitingTokens: int(f.number("waiting") * f.number("isl")), Streams: n, Late: int(f.number("late") * float64(n)),
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/stator-project/stator/internal/perfmodel"
@@ -29,6 +30,7 @@ func Run(_ context.Context, args []string, out, progress io.Writer) error {
 	f.DurationVar(&o.startUp, "startup", -1, "play only this start-up of engines (default: 0s, 30s and 2m)")
 	f.BoolVar(&o.grids, "grids", false, "print every point of every grid")
 	f.StringVar(&o.timeline, "timeline", "", "print what happened over time with the first candidate whose label contains this `text`")
+	f.BoolVar(&b.defaults, "defaults", false, "play ours with its defaults alone, beside the grids of the others")
 	f.BoolVar(&o.quick, "quick", false, "play little, to see that everything runs")
 	jobs := f.Int("jobs", 2, "number of runs at a time")
 	if err := f.Parse(args); err != nil {
@@ -73,12 +75,13 @@ func (b *bench) printComparisons(w, progress io.Writer, o *options) error {
 		return fmt.Errorf("--only: %w", err)
 	}
 
+	chosen := slices.DeleteFunc(workloads(profile), func(x workload) bool { return !only.MatchString(x.name) })
+	if b.defaults {
+		return b.printDefaults(w, progress, chosen, list)
+	}
 	printGrids(w)
 	var all []*comparison
-	for _, x := range workloads(profile) {
-		if !only.MatchString(x.name) {
-			continue
-		}
+	for _, x := range chosen {
 		for _, startUp := range list {
 			if o.timeline != "" {
 				if err := b.printTimeline(w, &x, startUp, o.timeline); err != nil {

@@ -20,6 +20,8 @@ type bench struct {
 	less   int    // divides the number of requests
 	rivals *regexp.Regexp
 	slots  chan struct{} // as many as runs at a time
+	// defaults means that our grid is not played.
+	defaults bool
 
 	static map[string][]point // of fleets that stay as they are, by workload
 

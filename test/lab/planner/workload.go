@@ -105,6 +105,8 @@ type workload struct {
 //	           ITL 10 ms (components/src/dynamo/planner/tests/manual, and the trace rr-5-45_i3000o300)
 //	Azure      the first half of Azure's conversation trace of 2023 at its own speed. ITL 50 ms is the default of Dynamo's planner,
 //	           and TTFT 2 s of MLPerf Inference 4.0 for Llama 2 70B
+//	code       Azure's code trace of 2023 at its own speed, from 0 to 500 requests a minute. No parameter was chosen on it. TTFT 4 s and
+//	           ITL 90 ms for engines apart
 //	a day      the whole trace three times, thinned and repeated by a curve of a day, from 0.4 to 1.6 times the requests: in three hours
 //	           the traffic of a night and a noon. The swing of 0.6 is our choice: a night has a quarter of the requests of a noon
 //	Mooncake   the first half of Mooncake's conversation trace at its own speed. TTFT 6 s and ITL 50 ms as in package disagg
@@ -113,6 +115,7 @@ type workload struct {
 func workloads(profile *perfmodel.Profile) []workload {
 	chat := sim.SLA{TTFT: 2 * time.Second, ITL: 50 * time.Millisecond}
 	chats := capacity.Shape{Prompt: 1155, Answer: 211, PromptSpread: 1, AnswerSpread: 1}
+	codes := capacity.Shape{Prompt: 2048, Answer: 28, PromptSpread: 1, AnswerSpread: 1}
 
 	return []workload{
 		{
@@ -127,6 +130,13 @@ func workloads(profile *perfmodel.Profile) []workload {
 		{
 			name: "Azure, apart", machine: llama70B(), sla: chat, typical: chats, start: fleet{2, 1},
 			source: half(azure, false), aside: half(azure, true),
+		},
+		{
+			name: "code", machine: llama70B(), sla: chat, typical: codes, start: fleet{0, 3}, source: code, aside: code,
+		},
+		{
+			name: "code, apart", machine: qwen32B(), sla: sim.SLA{TTFT: 4 * time.Second, ITL: 90 * time.Millisecond}, typical: codes,
+			start: fleet{2, 1}, source: code, aside: code,
 		},
 		{
 			name: "Azure, a day", machine: llama70B(), sla: chat, typical: chats, start: fleet{0, 3},
@@ -163,6 +173,12 @@ func sinusoid(period, length time.Duration, seed uint64) func(b *bench) (trace.S
 // azure and mooncake read the public traces.
 func azure(b *bench) ([]trace.Arrival, error) {
 	return b.readArrivals(tracefiles.Azure, func(r io.Reader) trace.Source { return trace.Azure(r, false) })
+}
+
+// code returns Azure's code trace.
+func code(b *bench) (trace.Source, error) {
+	all, err := b.readArrivals(tracefiles.AzureCode, func(r io.Reader) trace.Source { return trace.Azure(r, false) })
+	return trace.List(all), err
 }
 
 // mooncake spreads arrivals over the 3 s to which its times are rounded.

@@ -42,10 +42,17 @@ var (
 		SHA256:  "2f1e5b666d4e3055fdbba98598ce2ec307767b9064e03e2fa46676dbcc7d0bf8",
 		Licence: "CC-BY-4.0",
 	}
+	AzureCode = File{
+		Path: "azure2023/AzureLLMInferenceTrace_code.csv",
+		URL: "https://raw.githubusercontent.com/Azure/AzurePublicDataset/790921015d50dd6aae7f7e47f39ba0e235ad6b08/" +
+			"data/AzureLLMInferenceTrace_code.csv",
+		SHA256:  "54e9a6d2a4bd06ba1e060304b900abbc74cbea53de96506e60fe5bb4f2277fb6",
+		Licence: "CC-BY-4.0",
+	}
 )
 
 // Public lists the traces that can be fetched.
-var Public = []File{Mooncake, Azure}
+var Public = []File{Mooncake, Azure, AzureCode}
 
 // Sessions is the folder of agents' sessions within the folder of traces. They cannot be fetched.
 const Sessions = "agent/miniswe"

@@ -1,0 +1,87 @@
+package plan
+
+import (
+	"math"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// misses is the share of requests that missed the targets of a pool. The forecast takes arrivals for a rate with some spread around it.
+// Where they come in bursts that it cannot see, requests miss however well it is made, and the pool becomes more careful by their share.
+type misses struct{ missed, all float64 } // requests; older ones count less
+
+const (
+	// missesFor is the time in which the weight of a request falls to 0.37: some bursts long.
+	missesFor = 20 * time.Minute
+	// leastMissed is from how many requests their share means something.
+	leastMissed = 50
+	// mostStrain bounds the caution: it is the strain of two and a half times the allowed share of misses.
+	mostStrain = 4
+)
+
+// after returns the share after further requests.
+func (m misses) after(missed, all int, over time.Duration) misses {
+	keep := math.Exp(-float64(over) / float64(missesFor))
+	return misses{m.missed*keep + float64(missed), m.all*keep + float64(all)}
+}
+
+// strain returns how far the share is above half of the allowed share: 0 for below, 1 at the allowed share.
+func (m misses) strain(allowed float64) float64 {
+	if m.all < leastMissed {
+		return 0
+	}
+	return min(max(0, 2*m.share()/allowed-1), mostStrain)
+}
+
+func (m misses) share() float64 { return m.missed / m.all }
+
+// observeMisses counts the requests of a step that missed the pool's targets: the TTFT by what clients saw, and the ITL, which engines
+// report, for all of them or none.
+func (p *pool) observeMisses(o *Observation, d *Demand) {
+	if o.Between || d == nil || d.Over <= 0 {
+		return
+	}
+	missed := 0
+	if p.configured.Role != fleet.Decode {
+		missed = d.Late
+	}
+	if p.configured.Role != fleet.Prefill && p.isSlow() {
+		missed = d.Streams
+	}
+	p.memory.misses = p.memory.misses.after(missed, d.Streams, d.Over)
+}
+
+// isSlow reports whether the mean time between the tokens of the pool's engines is longer than the target.
+func (p *pool) isSlow() bool {
+	var sum time.Duration
+	n := 0
+	for _, w := range p.workers {
+		if w.Load != nil && w.Load.ITL > 0 {
+			sum += w.Load.ITL
+			n++
+		}
+	}
+	target := p.targets().ITL
+	return n > 0 && target > 0 && sum/time.Duration(n) > target
+}
+
+// strain returns the caution that the pool's misses ask for.
+func (p *pool) strain() float64 {
+	quantile := p.model.Targets.Quantile
+	if quantile == 0 {
+		quantile = 0.9
+	}
+	return p.memory.misses.strain(max(1-quantile, 0.01))
+}
+
+// headroom returns the quantile of the forecast that must be served: a strain of 1 leaves 0.37 of what is above it.
+func (p *pool) headroom() float64 {
+	return 1 - (1-p.model.Tuning.withDefaults().Headroom)*math.Exp(-p.strain())
+}
+
+// downAfter returns for how long the pool keeps the most workers that it needed: at the greatest strain 13 times as long.
+func (p *pool) downAfter() time.Duration {
+	last := p.model.Tuning.withDefaults().DownAfter
+	return last + time.Duration(3*p.strain()*float64(last))
+}
