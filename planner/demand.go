@@ -31,7 +31,7 @@ type demands struct {
 	models   map[string]*modelDemand   // guarded by mu; since the last take
 }
 
-// replicaDemand is the last report of one replica, and what its reports since the last take have added.
+// replicaDemand is the last report of one replica, and the additions of its reports since the last take.
 type replicaDemand struct {
 	at       time.Time
 	up       time.Duration
@@ -90,7 +90,9 @@ func (d *demands) apply(r *bus.Demand, now time.Time) {
 		d.model(m.Model).addDifference(m, &was)
 		known.requests[m.Model] += m.Requests - was.Requests
 	}
-	known.at, known.up, known.last = now, r.Up, next
+	known.at = now
+	known.up = r.Up
+	known.last = next
 }
 
 // startedAgain reports whether the replica has started again since the last report: its sums began at 0.

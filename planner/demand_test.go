@@ -14,7 +14,7 @@ func TestStandstill(t *testing.T) {
 	stands := func(at int) bool { return at >= begin && at < begin+length }
 	for name, c := range map[string]struct {
 		ticks  bool // the planner makes plans meanwhile
-		queued bool // what was sent meanwhile arrives afterwards
+		queued bool // reports of that time arrive afterwards
 		sent   bool // reports are made meanwhile
 		clock  bool // reports have their replica's time
 		which  int  // replicas whose reports do not arrive

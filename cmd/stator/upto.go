@@ -60,7 +60,7 @@ func isBase(path string) bool {
 	return slices.Contains([]string{"", "/v1"}, strings.TrimRight(path, "/"))
 }
 
-// ownEngines are the engines of --to. They run already, and are asked for what a configuration file would have.
+// ownEngines are the engines of --to. They run already, and are asked for the contents of a configuration file.
 //
 //	an engine                          effect
 //	has not answered at the start      it is asked again, and becomes a worker with its answer
@@ -83,7 +83,7 @@ type ownEngines struct {
 type ownEngine struct {
 	address string
 	worker  config.Found
-	events  string // what is known about its KV events, for the console
+	events  string // about its KV events, for the console
 	err     error  // why it has not answered
 	away    bool   // its worker was not ready since it answered
 }
@@ -169,7 +169,7 @@ func (e *ownEngines) ask(ctx context.Context) (changed bool) {
 	return changed
 }
 
-// askOne asks an engine what it is.
+// askOne asks an engine about itself.
 func (e *ownEngines) askOne(ctx context.Context, o *ownEngine) {
 	id, err := engineprobe.Identify(ctx, e.client, o.address)
 	o.err = err

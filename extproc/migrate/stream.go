@@ -115,6 +115,7 @@ func (s *Stream) Pass(dst, raw []byte, whole bool) ([]byte, error) {
 		s.counted = s.counted || e.usage
 		return s.appendWithoutIDs(dst, raw), nil
 	}
+
 	return append(dst, raw...), nil
 }
 

@@ -39,7 +39,7 @@ const (
 
 var errNoModel = errors.New("it lists no model")
 
-// Identify asks the engine at ip:port what it is. It is an error if the engine lists no model: everything else has a default. The
+// Identify asks the engine at ip:port about itself. It is an error if the engine lists no model: everything else has a default. The
 // context and the client bound the time.
 func Identify(ctx context.Context, client *http.Client, address string) (Identity, error) {
 	p := &Probe{base: "http://" + address, client: client}

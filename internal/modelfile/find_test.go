@@ -12,7 +12,7 @@ import (
 	"github.com/stator-project/stator/test/testkit"
 )
 
-// TestFind: the files of a model are found by what its engine reports, on this machine before the hub.
+// TestFind: the files of a model are found by the report of its engine, on this machine before the hub.
 func TestFind(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HF_HOME", home)

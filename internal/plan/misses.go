@@ -75,7 +75,7 @@ func (p *pool) strain() float64 {
 	return p.memory.misses.strain(max(1-quantile, 0.01))
 }
 
-// headroom returns the quantile of the forecast that must be served: a strain of 1 leaves 0.37 of what is above it.
+// headroom returns the quantile of the forecast that must be served: a strain of 1 leaves 0.37 of the part above it.
 func (p *pool) headroom() float64 {
 	return 1 - (1-p.model.Tuning.withDefaults().Headroom)*math.Exp(-p.strain())
 }

@@ -36,7 +36,7 @@ const (
 	blockSize = 16
 	// blocks is what an engine's cache holds: so few that it evicts after a minute.
 	blocks = 8192
-	// promptMemory is what a router remembers of prompts, in bytes: full after some minutes, so that growth after that shows.
+	// promptMemory bounds a router's memory of prompts, in bytes: it is full after some minutes, so that growth after that shows.
 	promptMemory = 4 << 20
 )
 

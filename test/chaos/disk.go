@@ -53,7 +53,7 @@ func (r gatedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// setFull has the path lead to a full disk, or to the pipe again. A router that has the log open keeps what it has.
+// setFull has the path lead to a full disk, or to the pipe again. A router keeps the file that it has open.
 func (d *disk) setFull(full bool) error {
 	aside := d.path + ".pipe"
 	if !full {
