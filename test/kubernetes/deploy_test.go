@@ -27,7 +27,7 @@ var accepted = map[string]string{
 	"Envoy Gateway":           `{selector: app=qwen, provider: {name: envoy-gateway, httpRoute: llm, gateway: eg}}`,
 	"metrics without a token": `{inferencePool: qwen, serviceMonitor: {enabled: true}}`,
 	"certificates and metrics": `{inferencePool: qwen, tls: {secretName: picker-tls, verifyClient: true},
-		admin: {tokenSecretName: picker-admin}, serviceMonitor: {enabled: true}, networkPolicy: {from: [{namespaceSelector: {matchLabels: {gateway: "true"}}}]},
+		admin: {tokenSecretName: picker-admin}, relay: {enabled: true}, serviceMonitor: {enabled: true}, networkPolicy: {from: [{namespaceSelector: {matchLabels: {gateway: "true"}}}]},
 		imagePullSecrets: [{name: registry}]}`,
 }
 
@@ -84,6 +84,7 @@ func TestKubernetes(t *testing.T) {
 			`{tls: {verifyClient: true}}`:                                "tls.verifyClient needs tls.secretName",
 			`{standalone: {enabled: true}, tls: {selfSigned: true}}`:     "standalone.enabled has an Envoy of its own",
 			`{provider: {name: envoy-gateway}}`:                          "needs provider.httpRoute and provider.gateway",
+			`{inferencePool: a, relay: {enabled: true}}`:                 "relay.enabled needs networkPolicy.enabled",
 		} {
 			if out, err := c.dryRun(values); err == nil || !strings.Contains(out, message) {
 				t.Errorf("%s: the refusal is not %q: %v\n%s", values, message, err, out)

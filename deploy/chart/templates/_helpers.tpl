@@ -34,6 +34,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and (gt (int .Values.replicas) 1) (not $bus.url) }}true{{ end -}}
 {{- end -}}
 
+{{- /* The gateway reaches the relay beyond the pod. */ -}}
+{{- define "openRelay" -}}
+{{- if and .Values.relay.enabled (not .Values.standalone.enabled) }}true{{ end -}}
+{{- end -}}
+
 {{- define "metrics" -}}
 {{- if or .Values.metrics.enabled .Values.serviceMonitor.enabled }}true{{ end -}}
 {{- end -}}
@@ -67,6 +72,9 @@ readOnlyRootFilesystem: true
 {{- if and .tls.verifyClient (not .tls.secretName) }}{{ fail "tls.verifyClient needs tls.secretName" }}{{ end }}
 {{- if and .standalone.enabled (or .pool.create .tls.secretName .tls.selfSigned (ne .provider.name "none")) }}
 {{- fail "standalone.enabled has an Envoy of its own: leave out pool.create, tls and provider" }}
+{{- end }}
+{{- if and .relay.enabled (not .standalone.enabled) (not (and .networkPolicy.enabled .networkPolicy.from)) }}
+{{- fail "relay.enabled needs networkPolicy.enabled, and in networkPolicy.from the gateway alone: the relay asks no one for credentials" }}
 {{- end }}
 {{- if and (eq .provider.name "envoy-gateway") (not (and .provider.httpRoute .provider.gateway)) }}
 {{- fail "provider.name=envoy-gateway needs provider.httpRoute and provider.gateway" }}
