@@ -3,6 +3,7 @@ package scenario
 import (
 	"flag"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"syscall"
@@ -87,4 +88,52 @@ models:
 		}
 		return nil
 	})
+}
+
+// TestFrozenWithoutMigration: without a relay, Envoy alone can end an attempt at a frozen engine, and knows nothing of its health. After
+// attemptIdleTimeout it sends the requests whose answers have not begun to another engine, and breaks off the answers that have.
+func TestFrozenWithoutMigration(t *testing.T) {
+	t.Parallel()
+	g := up(t, "--config", configFile(t, `
+gateway: {hintsFrom: everyone, idleTimeout: 60s, attemptIdleTimeout: 10s}
+models:
+- name: sim
+  path: "builtin:sim"
+  launch: [{engine: sim, count: 2, args: {engineSpeedup: 0.5}}]
+`))
+	const path = "/v1/chat/completions"
+	body := func(n int, members string) string {
+		return fmt.Sprintf(`{"model":"sim","max_tokens":200,"messages":[{"role":"user","content":"question %d"}],`+
+			`"nvext":{"router":{"worker":"sim-0"}}%s}`, n, members)
+	}
+	var all, begun sync.WaitGroup
+	var cut streamed
+	begun.Add(1)
+	all.Go(func() { cut = g.readStream(t.Context(), path, body(0, `,"stream":true`), begun.Done) })
+	begun.Wait()
+	pid := childWith(t, g.up.cmd.Process.Pid, "sim-0")
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 4 {
+		all.Go(func() {
+			r, err := g.send(t.Context(), http.MethodPost, path, []byte(body(n+1, "")))
+			if err != nil || r.status != http.StatusOK {
+				t.Errorf("question %d: %v, status %d: %s", n+1, err, r.status, r.body)
+			}
+		})
+	}
+	all.Wait()
+	if cut.err == nil || cut.done {
+		t.Errorf("the stream of the frozen engine has not broken off: %+v", cut)
+	}
+
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	g.await()
+	g.assertNothingBooked()
+	if g.served("retried") == 0 {
+		t.Error("no request was retried")
+	}
 }
