@@ -93,12 +93,14 @@ func (s *Stream) lose(why Loss) {
 // and ErrDiverged nothing is appended.
 func (s *Stream) Pass(dst, raw []byte, whole bool) ([]byte, error) {
 	e := &s.event
+	if whole && !s.continues && s.form.read(raw, e) {
+		s.keep()
+		return s.appendWithoutIDs(dst, raw), nil
+	}
+
 	switch {
 	case !whole:
 		s.lose(LostLarge)
-	case !s.continues && s.form.read(raw, e):
-		s.keep()
-		return s.appendWithoutIDs(dst, raw), nil
 	case !e.read(raw):
 		s.lose(LostMalformed)
 	case e.comment:
