@@ -9,8 +9,8 @@ import (
 // maxForm bounds the event whose form is kept, in bytes.
 const maxForm = 1 << 10
 
-// form is the last event with a text and ids. Most engines change nothing but these two from event to event. An event of the same form is read
-// in a fifth of the time, with the same result.
+// form is the last event with a text and ids. Most engines change nothing but these two from event to event. An event of the same form is
+// read in a fifth of the time, with the same result.
 type form struct {
 	event   []byte
 	text    span // of the text in event
