@@ -58,11 +58,39 @@ type rankView struct {
 	// ReportedStepTokens is left out for an engine without speculative decoding.
 	ReportedStepTokens float64 `json:"reported_step_tokens,omitempty"`
 
+	// Figures are the numbers in force or reported of the engine, by name: block_size, capacity_tokens, context_length, max_requests and
+	// max_batch_tokens. One that is unknown is left out.
+	Figures map[string]figureView `json:"figures"`
+
 	// CacheState is empty in a process without cache states. CacheReason is why it is stale.
 	CacheState  string `json:"cache_state,omitempty"`
 	CacheReason string `json:"cache_reason,omitempty"`
 
 	leased bool // its agent reports its health
+}
+
+// figureView is a number that an engine reports, and its source: "metrics", "models", "options" or "events". Configured is the number of
+// the configuration or the lease, which counts instead.
+type figureView struct {
+	Value      int    `json:"value,omitempty"`
+	Source     string `json:"source,omitempty"`
+	Configured int    `json:"configured,omitempty"`
+}
+
+// viewFigures returns the figures of a worker's engine.
+func viewFigures(w *fleet.Worker) map[string]figureView {
+	out := map[string]figureView{}
+	add := func(name string, f fleet.Figure, configured int) {
+		if f.Value > 0 || configured > 0 {
+			out[name] = figureView{f.Value, f.Source.String(), configured}
+		}
+	}
+	add("block_size", w.Figures.BlockSize, w.BlockSize)
+	add("capacity_tokens", w.Figures.Capacity, 0)
+	add("context_length", w.Figures.ContextLength, 0)
+	add("max_requests", w.Figures.Requests, 0)
+	add("max_batch_tokens", w.Figures.BatchTokens, 0)
+	return out
 }
 
 // coverageView compares the caches of the fleet with the room of the index, in blocks.
@@ -95,7 +123,7 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 			Worker: w.Name, Rank: r.Number, Node: fleet.NodeOf(w.Name), Model: w.Model, Role: w.Role.String(), State: w.State.String(),
 			Address: cmp.Or(w.Address, w.Named), Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
 			BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
-			leased: w.Leased && w.Unleased.IsZero(), TransferAt: w.TransferAt,
+			leased: w.Leased && w.Unleased.IsZero(), TransferAt: w.TransferAt, Figures: viewFigures(w),
 		}
 		if w.Transfer != fleet.NoTransfer {
 			v.Transfer = w.Transfer.String()
@@ -135,7 +163,7 @@ func viewCoverage(c kvindex.Coverage) *coverageView {
 	}
 }
 
-const fleetHeader = "WORKER\tRANK\tMODEL\tROLE\tSTATE\tHEALTH\tLEASE\tCACHE\tADDRESS\tENGINE\tADAPTERS\tEPOCH\tBOOKED\t" +
+const fleetHeader = "WORKER\tRANK\tMODEL\tROLE\tSTATE\tHEALTH\tLEASE\tCACHE\tADDRESS\tENGINE\tBLOCK SIZE\tADAPTERS\tEPOCH\tBOOKED\t" +
 	"PREFILL TOKENS\tDECODE BLOCKS\tRUNNING\tWAITING\tKV USED\tHEALTH IS KNOWN BY"
 
 // fleetTable returns a row for each rank, with the load as it is now.
@@ -149,10 +177,23 @@ func fleetTable(s *fleet.Snapshot, caches *feed.Feed) string {
 				usage = fmt.Sprintf("%.1f%%", 100**r.ReportedKVUsage)
 			}
 			row(r.Worker, r.Rank, r.Model, r.Role, r.State, healthText(&r), leaseText(r.UnleasedSince),
-				cacheText(r.CacheState, r.CacheReason), r.Address, r.Engine, adaptersText(r.Adapters), r.Epoch,
+				cacheText(r.CacheState, r.CacheReason), r.Address, r.Engine, figureText(r.Figures["block_size"]), adaptersText(r.Adapters), r.Epoch,
 				r.BookedRequests, r.BookedPrefillTokens, r.BookedDecodeBlocks, running, waiting, usage, knownBy(&r))
 		}
 	})
+}
+
+// figureText is a figure with its source, and with the configured number if that is another.
+func figureText(f figureView) string {
+	switch {
+	case f.Value == 0 && f.Configured == 0:
+		return "-"
+	case f.Value == 0:
+		return fmt.Sprint(f.Configured)
+	case f.Configured != 0 && f.Configured != f.Value:
+		return fmt.Sprintf("%d (%s: %d)", f.Configured, f.Source, f.Value)
+	}
+	return fmt.Sprintf("%d (%s)", f.Value, f.Source)
 }
 
 // adaptersText returns the number of an engine's adapters, or a dash if it does not list them.

@@ -51,7 +51,7 @@ models: [{name: m, path: absent, workers: [{name: a, address: %[1]q, kvEvents: "
 func findings(t *testing.T, admin, yaml string) []string {
 	t.Helper()
 	if yaml == "" {
-		yaml = "models: [{name: sim, path: 'builtin:sim', contextLength: 131072}]"
+		yaml = "models: [{name: sim, path: 'builtin:sim', contextLength: 131072, blockSize: 16}]"
 	}
 	cfg, err := config.Parse([]byte("apiVersion: stator.dev/v1alpha1\nkind: Stator\n" + strings.TrimSpace(yaml)))
 	if err != nil {

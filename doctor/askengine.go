@@ -48,7 +48,7 @@ func isChat(sample int) bool { return sample == len(sampleTexts) }
 
 // loadModel loads a model of the configuration and tokenizes the samples with it.
 func loadModel(ctx context.Context, m *config.Model) modelSeen {
-	s := modelSeen{name: m.Name, names: append([]string{m.Name}, m.Aliases...), path: m.Path, blockSize: m.BlockSize}
+	s := modelSeen{name: m.Name, names: append([]string{m.Name}, m.Aliases...), path: m.Path, blockSize: int(m.BlockSize)}
 	for _, a := range m.Adapters {
 		if a.Path == "" { // others are loaded when requests for them come
 			s.adapters = append(s.adapters, a.Name)

@@ -78,10 +78,10 @@ func checkReplay(o *observation) []Finding {
 // it.
 func checkCapacity(o *observation) []Finding {
 	return eachRead(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
-		if m == nil || !w.fromFile || w.engine.capacity == 0 || m.blockSize < 1 {
+		if m == nil || !w.fromFile || w.engine.capacity == 0 {
 			return Finding{}, false
 		}
-		blocks := w.engine.capacity / m.blockSize
+		blocks := w.engine.capacity / o.routedBlockSize(m)
 		return Finding{
 			What: fmt.Sprintf("its slots have room for %d tokens, which are %d blocks, and its blocks is %d",
 				w.engine.capacity, blocks, w.blocks),

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
@@ -423,20 +424,47 @@ func (w *workerSeen) reportedBlockSize() (size int, source string) {
 	return w.engine.blockSize, "its metrics"
 }
 
+// routedBlockSize returns the tokens per block that the router uses for a model: the configured size, or the one of most of its engines, of
+// as many the smallest.
+func (o *observation) routedBlockSize(m *modelSeen) int {
+	if m.blockSize > 0 {
+		return m.blockSize
+	}
+	votes := map[int]int{}
+	for i := range o.workers {
+		if w := &o.workers[i]; w.model == m.name {
+			if size, _ := w.reportedBlockSize(); size >= config.MinAutoBlockSize {
+				votes[size]++
+			}
+		}
+	}
+	best := 0
+	for _, size := range slices.Sorted(maps.Keys(votes)) {
+		if votes[size] > votes[best] {
+			best = size
+		}
+	}
+	return cmp.Or(best, fleet.DefaultBlockSize)
+}
+
 func checkBlockSize(o *observation) []Finding {
 	return eachRead(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
 		size, source := w.reportedBlockSize()
-		if m == nil || size == 0 || size == m.blockSize {
+		if m == nil || size == 0 {
+			return Finding{}, false
+		}
+		routed := o.routedBlockSize(m)
+		if size == routed {
 			return Finding{}, false
 		}
 
-		remedy := fmt.Sprintf(cmp.Or(w.kind.Remedies.BlockSize, "give the engine blocks of %d tokens"), m.blockSize)
-		if size > 1 { // an index of single tokens is too large
+		remedy := fmt.Sprintf(cmp.Or(w.kind.Remedies.BlockSize, "give the engine blocks of %d tokens"), routed)
+		if size > 1 && m.blockSize > 0 { // an index of single tokens is too large
 			remedy = fmt.Sprintf("set models[].blockSize to %d, or ", size) + remedy
 		}
 		return Finding{
 			What: fmt.Sprintf("its blocks have %s according to %s, and those of model %s have %d", count(size, "token"), source, m.name,
-				m.blockSize),
+				routed),
 			Why:    "blocks of another size have other hashes: its events are ignored, and no prompt is found in its cache",
 			Remedy: remedy,
 		}, true

@@ -248,6 +248,9 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"block-size", func(o *observation) { o.workers[0].engine.blockSize, o.workers[0].sockets[0].blockSize = 32, 0 },
 			[]string{"its blocks have 32 tokens according to its metrics, and those of model m have 16", "set models[].blockSize to 32"}},
 		{"block-size", func(o *observation) { o.workers[0].sockets[0].blockSize = 64 }, []string{"64 tokens according to its events"}},
+		{"block-size", func(o *observation) { o.models[0].blockSize, o.workers[0].sockets[0].blockSize = 0, 64 }, nil},
+		{"block-size", split(func(o *observation) { o.models[0].blockSize, o.workers[1].sockets[0].blockSize = 0, 64 }),
+			[]string{"worker b: its blocks have 64 tokens according to its events, and those of model m have 16"}},
 		{"", func(o *observation) { // a model whose prompts are not read
 			o.models[0].path, o.models[0].tokens = "", nil
 			o.workers[0].engine.blockSize, o.workers[0].sockets[0].blockSize, o.workers[0].engine.cachingOff = 32, 32, true

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
@@ -53,4 +54,43 @@ func TestReloadOfTheBlockSizeForgets(t *testing.T) {
 	if n := r.index.Stats().Orphans; n != 0 {
 		t.Errorf("%d orphans", n)
 	}
+}
+
+// TestBlockSizeOfEngines: without a configured block size a model has the size that most of its engines have. Blocks that came before it was known
+// stay, and a worker with another size is counted.
+func TestBlockSizeOfEngines(t *testing.T) {
+	r := modelsRouter(t, "blockSize: auto")
+	if _, err := r.fleet.Put(fleet.Worker{Name: "w2", Model: "base", Address: "10.0.0.3:80", Ranks: 1, State: fleet.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	worker, _ := r.fleet.Snapshot().Rank("w0", 0)
+	expect := func(when string, size, odd, blocks int) {
+		t.Helper()
+		r.models.applyFacts()
+		if got := r.models.blockSize(worker.Worker); got != size || len(r.models.engines.odd) != odd || r.feed.Blocks(worker) != blocks {
+			t.Errorf("%s: %d tokens, odd %v, %d blocks; want %d, %d, %d", when, got, r.models.engines.odd, r.feed.Blocks(worker), size, odd, blocks)
+		}
+	}
+	report := func(name string, size int) {
+		t.Helper()
+		_, err := r.fleet.Update(name, func(w *fleet.Worker) { w.Figures.BlockSize.Set(size, fleet.FromEvents) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 528, Hashes: []kvevent.EngineHash{1}, Blocks: []blockhash.Block{1}}
+	r.feed.Apply(&feed.Message{Worker: "w0", Batch: &kvevent.Batch{Seconds: 1000, Events: []kvevent.Event{e}}}, time.Now())
+	expect("before a report", 0, 0, 1)
+	report("w0", 528)
+	expect("after the first", 528, 0, 1)
+	report("w1", 16)
+	expect("of as many, the one before", 528, 1, 1)
+	report("w2", 16)
+	expect("of most", 16, 1, 0)
+	r.fleet.Remove("w1")
+	r.fleet.Remove("w2")
+	expect("of the one that is left", 528, 0, 0)
+	r.fleet.Remove("w0")
+	expect("of none: it stays", 528, 0, 0)
 }

@@ -14,10 +14,15 @@ import (
 //
 //	fact       reported by            when no worker reports it
 //	length     the largest engine     it stays until one does, or a reload sets another
+//	block size most engines           it stays until one does, or a reload sets another
 //	adapters   any engine             it ends, unless an engine of the model is starting, or there is none
 type engineFacts struct {
 	// lengths holds the context length by model, in tokens. A model without one has the length of its files.
 	lengths map[string]int
+	// blockSizes holds the tokens per block by model, of the models with models[].blockSize "auto".
+	blockSizes map[string]int
+	// odd holds the block sizes of the workers whose engines have another than their model, by worker.
+	odd map[string]int
 	// adapters holds the models of the LoRA adapters that engines list and no configuration names, by adapter.
 	adapters map[string]string
 	// contested holds the adapters that engines of a second model list, with that model. It does not get their requests: a
@@ -26,7 +31,8 @@ type engineFacts struct {
 }
 
 func (f engineFacts) equal(other engineFacts) bool {
-	return maps.Equal(f.lengths, other.lengths) && maps.Equal(f.adapters, other.adapters) && maps.Equal(f.contested, other.contested)
+	return maps.Equal(f.lengths, other.lengths) && maps.Equal(f.blockSizes, other.blockSizes) && maps.Equal(f.odd, other.odd) &&
+		maps.Equal(f.adapters, other.adapters) && maps.Equal(f.contested, other.contested)
 }
 
 // follow replaces the models when the context length or the adapters of their engines change, until ctx ends.
@@ -66,7 +72,11 @@ func (c *catalog) applyFacts() {
 func (c *catalog) factsLocked(settings *config.Config) engineFacts {
 	workers := c.fleet.Snapshot().Workers
 	adapters, contested := c.foundAdaptersLocked(settings, workers)
-	return engineFacts{c.engineLengthsLocked(settings, workers), adapters, contested}
+	sizes := c.engineBlockSizesLocked(settings, workers)
+	return engineFacts{
+		lengths: c.engineLengthsLocked(settings, workers), blockSizes: sizes, odd: oddBlockSizes(settings, sizes, workers),
+		adapters: adapters, contested: contested,
+	}
 }
 
 // engineLengthsLocked returns the context lengths of the engines by model, in tokens, of the models that have no
@@ -89,6 +99,61 @@ func (c *catalog) engineLengthsLocked(settings *config.Config, workers []*fleet.
 		}
 	}
 	return lengths
+}
+
+// engineBlockSizesLocked returns the block sizes of the engines by model, in tokens, of the models that have no configured one. Prompts are
+// hashed once, and the index has no sizes, so a model
+// has one size, which most workers have: of as many, the one that it has, or else the smallest. It keeps its size while none reports one, so
+// that the restart of an only engine does not empty the index twice.
+func (c *catalog) engineBlockSizesLocked(settings *config.Config, workers []*fleet.Worker) map[string]int {
+	votes := map[string]map[int]int{} // workers by model and size
+	for _, w := range workers {
+		if size := w.TokensPerBlock(); size >= config.MinAutoBlockSize {
+			if votes[w.Model] == nil {
+				votes[w.Model] = map[int]int{}
+			}
+			votes[w.Model][size]++
+		}
+	}
+
+	sizes := map[string]int{}
+	for i := range settings.Models {
+		m := &settings.Models[i]
+		if m.BlockSize != config.AutoBlockSize {
+			continue
+		}
+		best := c.engines.blockSizes[m.Name]
+		for _, size := range slices.Sorted(maps.Keys(votes[m.Name])) {
+			if votes[m.Name][size] > votes[m.Name][best] {
+				best = size
+			}
+		}
+		if best > 0 {
+			sizes[m.Name] = best
+		}
+	}
+	return sizes
+}
+
+// oddBlockSizes returns the workers whose engines report another block size than their model has, whether that is configured or the size
+// of other engines. A size that was reported to this process counts before the one in the lease, which an older agent may have taken from
+// its configuration.
+func oddBlockSizes(settings *config.Config, sizes map[string]int, workers []*fleet.Worker) map[string]int {
+	wanted := maps.Clone(sizes)
+	for i := range settings.Models {
+		if m := &settings.Models[i]; m.BlockSize != config.AutoBlockSize {
+			wanted[m.Name] = int(m.BlockSize)
+		}
+	}
+
+	odd := map[string]int{}
+	for _, w := range workers {
+		reported := cmp.Or(w.Figures.BlockSize.Value, w.BlockSize)
+		if reported > 0 && wanted[w.Model] > 0 && reported != wanted[w.Model] {
+			odd[w.Name] = reported
+		}
+	}
+	return odd
 }
 
 // maxFoundAdapters bounds the adapters of one model that are found at engines.
@@ -175,9 +240,17 @@ func (c *catalog) setFactsLocked(facts engineFacts) {
 			c.log.Info("context length of the model is that of its engines", "model", model, "tokens", tokens)
 		}
 	}
+	for model, tokens := range facts.blockSizes {
+		if tokens != c.engines.blockSizes[model] {
+			c.log.Info("block size of the model is that of its engines", "model", model, "tokens", tokens)
+		}
+	}
 	if !maps.Equal(facts.adapters, c.engines.adapters) {
 		c.log.Info("adapters of the engines changed", "before", len(c.engines.adapters), "after", len(facts.adapters))
 	}
+	c.logOdd(facts.odd)
+	c.oddCount.Set(float64(len(facts.odd)))
+
 	for name, model := range facts.contested {
 		if c.engines.contested[name] != model {
 			c.log.Warn("two models list an adapter of one name; its requests go to the first one", "adapter", name,
@@ -186,4 +259,18 @@ func (c *catalog) setFactsLocked(facts engineFacts) {
 	}
 	c.contestedCount.Set(float64(len(facts.contested)))
 	c.engines = facts
+}
+
+// logOdd names workers whose engines have another block size than their model, once for each size. Their requests go by load: a block of
+// another size has another hash, so the index cannot find a prompt in it.
+func (c *catalog) logOdd(odd map[string]int) {
+	for name, tokens := range odd {
+		w := c.fleet.Snapshot().Worker(name)
+		if w == nil || tokens == c.engines.odd[name] {
+			continue
+		}
+		c.log.Warn("the engine's blocks have another size than the blocks of its model, so no prompt is found in its cache; give all engines "+
+			"of a model one size, and leave models[].blockSize out", "worker", name, "model", w.Model, "engine_tokens", tokens,
+			"source", w.Figures.BlockSize.Source, "model_tokens", c.blockSize(w))
+	}
 }

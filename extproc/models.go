@@ -45,6 +45,8 @@ type catalog struct {
 	*state
 	// contested counts adapters that engines of two models list.
 	contestedCount prometheus.Gauge
+	// oddCount counts workers whose engines have another block size than their model.
+	oddCount prometheus.Gauge
 	// withoutFiles is 1 for a model on a hub without its files, by model.
 	withoutFiles *prometheus.GaugeVec
 	hub          *hub.Client
@@ -59,7 +61,7 @@ type catalog struct {
 	onHub    map[string]*hubFiles     // guarded by mu; by path, and never removed
 	settings *config.Config           // guarded by mu; the settings of which the models were made
 	engines  engineFacts              // guarded by mu; the facts of engines that the models have
-	// blockSizes holds the tokens per block by model. The map is never changed once stored.
+	// blockSizes holds the tokens per block by model; 0 while no engine has reported them. The map is never changed once stored.
 	blockSizes atomic.Pointer[map[string]int]
 }
 
@@ -69,6 +71,8 @@ func newCatalog(s *state, reg prometheus.Registerer) *catalog {
 		hub: hub.New(hub.FromEnvironment(s.log)),
 		contestedCount: metric.For(reg, "extproc").Gauge("contested_adapters",
 			"LoRA adapters that engines of two models list. Their requests go to the model that had the adapter first."),
+		oddCount: metric.For(reg, "extproc").Gauge("other_block_size_workers",
+			"Workers whose engines have another block size than their model: no prompt is found in their caches."),
 		withoutFiles: metric.For(reg, "extproc").Gauges("model_without_files",
 			"1 for a model on a hub whose files are not there: its prompts are not read, and its requests go by load. 0 with them.",
 			"model"),
@@ -111,9 +115,10 @@ func (c *catalog) setLocked(settings *config.Config, engines engineFacts) error 
 			return fmt.Errorf("models[%d].router: %w", i, err)
 		}
 
-		blockSizes[m.Name] = m.BlockSize
+		blockSize := cmp.Or(int(m.BlockSize), engines.blockSizes[m.Name], serving.DefaultBlockSize)
+		blockSizes[m.Name] = cmp.Or(int(m.BlockSize), engines.blockSizes[m.Name])
 		base := serving.Config{
-			Prompt: preparer, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: length,
+			Prompt: preparer, Pool: m.Name, BlockSize: blockSize, ContextLength: length,
 			Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
 			Roles: decodeRole(&m.Router, cost), Prefill: serving.Prefill(m.Router.Prefill),
 			Busy: m.Router.Busy.Route(), Queue: queueConfig(&m.Router.Queue), MaxWait: m.Router.Queue.MaxWait.Std(),
@@ -160,11 +165,12 @@ func adapterOf(base *serving.Config, engineName string) *serving.Config {
 
 // forgetResized empties the ranks of models whose block size has changed: their blocks can match no prompt any
 // more, and the engines' blocks that could were skipped before. The ranks are not exact then, so that cachesync
-// recovers them, and that sources of listed workers replay them from the start.
+// recovers them, and that sources of listed workers replay them from the start. Until the size was known, blocks of every size were
+// indexed.
 func (c *catalog) forgetResized(old, now map[string]int) {
 	for _, m := range c.fleet.Snapshot().Ranks {
 		before, known := old[m.Worker.Model]
-		if after := now[m.Worker.Model]; known && after != before {
+		if after := now[m.Worker.Model]; known && before != 0 && after != before {
 			c.log.Info("block size changed; the rank's cache state is rebuilt",
 				"worker", m.Worker.Name, "rank", m.Number, "from", before, "to", after)
 			c.feed.Forget(m.Worker.Name, m.Number)
@@ -248,13 +254,13 @@ func (c *catalog) adapterPath(adapter string) (model, path string) {
 	return "", ""
 }
 
-// blockSize returns the tokens per block of prompts for a worker. It is the model's and not the worker's: events
+// blockSize returns the tokens per block of prompts for a worker; 0 while they are unknown. It is the model's and not the worker's: events
 // with another block size cannot match a prompt, and are counted.
 func (c *catalog) blockSize(w *fleet.Worker) int {
 	if sizes := c.blockSizes.Load(); sizes != nil {
 		return (*sizes)[w.Model]
 	}
-	return w.BlockSize
+	return w.TokensPerBlock()
 }
 
 // queueConfig returns the queue of a model; nil if its requests do not wait. Without configured classes there

@@ -1,6 +1,7 @@
 package workeragent
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"time"
@@ -61,20 +62,20 @@ func (s *supervisor) setLimits(ctx context.Context, probe *engineprobe.Probe) {
 	if err != nil {
 		s.agent.cfg.Log.Debug("models not read", "worker", s.launch.Name, "err", err)
 	}
-	capacity := 0
+	var load engineprobe.Load
 	if probe.ReadsLoad() {
-		if load, err := probe.Load(ctx); err == nil {
-			capacity = load.Capacity
-		}
+		load, _ = probe.Load(ctx) // without it the capacity stays unknown
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.worker.MaxModelLen = models.MaxModelLen
 	s.worker.Adapters = models.Adapters
+	// Engines may use another size than they were started with: engines of hybrid models do.
+	s.worker.BlockSize = cmp.Or(load.BlockSize, s.worker.BlockSize)
 	// The capacity of some kinds is part of their launch.
 	if s.worker.Blocks == 0 {
-		s.worker.Blocks = fleet.BlocksOf(capacity, s.worker.BlockSize)
+		s.worker.Blocks = fleet.BlocksOf(load.Capacity, s.worker.BlockSize)
 	}
 }
 

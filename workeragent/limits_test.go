@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// TestLimitsOfAnEngine: the agent takes the context length and the capacity of the cache from the report of a
+// TestLimitsOfAnEngine: the agent takes the context length, the block size and the capacity of the cache from the report of a
 // launched vLLM. A capacity that the launch sets stays.
 func TestLimitsOfAnEngine(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -25,13 +25,13 @@ func TestLimitsOfAnEngine(t *testing.T) {
 	}))
 	defer srv.Close()
 
-	for launched, want := range map[int]int{0: 200, 64: 64} {
+	for launched, want := range map[int]int{0: 100, 64: 64} {
 		s := &supervisor{worker: fleet.Worker{BlockSize: 16, Blocks: launched}}
 		probe := engineprobe.New("vllm", srv.Listener.Addr().String(), nil)
 		s.setLimits(t.Context(), probe)
 		probe.Close()
-		if w := s.current(); w.Blocks != want || w.MaxModelLen != 4096 {
-			t.Errorf("launched with %d blocks: %d blocks, %d tokens", launched, w.Blocks, w.MaxModelLen)
+		if w := s.current(); w.Blocks != want || w.BlockSize != 32 || w.MaxModelLen != 4096 {
+			t.Errorf("launched with %d blocks: %d blocks of %d, %d tokens", launched, w.Blocks, w.BlockSize, w.MaxModelLen)
 		}
 	}
 }

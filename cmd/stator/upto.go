@@ -55,12 +55,12 @@ func readTo(text string) (addresses []string, err error) {
 	return addresses, nil
 }
 
-// isBase reports whether a path is that of an engine, or of the value of OPENAI_BASE_URL.
+// isBase reports whether a path begins the paths of an engine, as the path in OPENAI_BASE_URL does.
 func isBase(path string) bool {
 	return slices.Contains([]string{"", "/v1"}, strings.TrimRight(path, "/"))
 }
 
-// ownEngines are the engines of --to. They run already, and are asked for the contents of a configuration file.
+// ownEngines are the engines of --to. They run already, and are asked for the settings of a configuration file.
 //
 //	an engine                          effect
 //	has not answered at the start      it is asked again, and becomes a worker with its answer
@@ -83,7 +83,7 @@ type ownEngines struct {
 type ownEngine struct {
 	address string
 	worker  config.Found
-	events  string // about its KV events, for the console
+	events  string // a text about its KV events, for the console
 	err     error  // why it has not answered
 	away    bool   // its worker was not ready since it answered
 }
@@ -169,7 +169,7 @@ func (e *ownEngines) ask(ctx context.Context) (changed bool) {
 	return changed
 }
 
-// askOne asks an engine about itself.
+// askOne asks an engine for its description.
 func (e *ownEngines) askOne(ctx context.Context, o *ownEngine) {
 	id, err := engineprobe.Identify(ctx, e.client, o.address)
 	o.err = err
@@ -297,7 +297,7 @@ func (e *ownEngines) checkModelDir(cfg *config.Config) error {
 		cfg.Models[0].Name, cfg.Models[1].Name)
 }
 
-// follow asks the engines that are not ready, until ctx ends, and applies what has changed.
+// follow asks the engines that are not ready, until ctx ends, and applies the changes.
 func (e *ownEngines) follow(ctx context.Context, f *fleet.Fleet, apply func(*config.Config) error) error {
 	for backoff.Sleep(ctx, 4*askOwnEvery) == nil {
 		for i := range e.engines {

@@ -13,9 +13,11 @@ import (
 //
 //	value                        how often            destination
 //	load                         500 ms, idle: below  Config.Load
-//	capacity of the KV cache     with it              the fleet, unless it is configured
+//	capacity of the KV cache     with it              the fleet; as the worker's blocks, unless they are configured
+//	block size                   with it              the fleet, unless events have shown it
 //	counters that begin again    with it              Config.Restarted, for a worker without KV events
 //	context length, adapters     2 s, idle: below     the fleet
+//	options                      when it gets ready   the fleet
 //
 // An engine is idle if its last report has no requests, and no router has sent it one since. The more workers there are, the longer are the
 // pauses of idle ones: 15 ms for each worker, which is 2 s for 133 workers and 15 s for a thousand. A thousand idle engines would otherwise
@@ -55,6 +57,9 @@ func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
 			continue
 		}
 
+		if modelsAt.IsZero() {
+			c.readOptions(ctx, probe, now.Worker, w.Blocks > 0)
+		}
 		idle := last.Running+last.Waiting == 0 && c.isUnused(now.Worker)
 		if !time.Now().Before(modelsAt) {
 			pause := retry.Next()
@@ -111,6 +116,7 @@ func (c Config) readModels(ctx context.Context, probe *engineprobe.Probe, w *fle
 		w.Adapters = models.Adapters
 		if models.MaxModelLen > 0 {
 			w.MaxModelLen = models.MaxModelLen
+			w.Figures.ContextLength.Set(models.MaxModelLen, fleet.FromModels)
 		}
 	})
 	return models.MaxModelLen > 0 || models.Adapters.Known()
@@ -132,15 +138,53 @@ func (c Config) readLoad(ctx context.Context, probe *engineprobe.Probe, w *fleet
 		c.Restarted(w)
 	}
 
-	// The configuration may set the capacity.
-	blocks := fleet.BlocksOf(load.Capacity, w.BlockSize)
-	if blocks > 0 && (w.Blocks == 0 || restarted) && !hasBlocks {
-		c.update(w.Name, func(w *fleet.Worker) { w.Blocks = blocks })
-	}
+	// Events have the size that the engine uses, until a new process may use another.
+	c.setFigures(w, hasBlocks, func(f *fleet.Figures) {
+		f.Capacity.Set(load.Capacity, fleet.FromMetrics)
+		if f.BlockSize.Source != fleet.FromEvents || restarted {
+			f.BlockSize.Set(load.BlockSize, fleet.FromMetrics)
+		}
+	})
 	if c.Load != nil {
 		c.Load(w, load)
 	}
 	return load
+}
+
+// setFigures changes the figures of an engine in the fleet. hasBlocks means that the capacity in blocks is configured.
+//
+// Two goroutines change them, one by metrics and one by events, so the change is made to the figures that the fleet has then.
+func (c Config) setFigures(w *fleet.Worker, hasBlocks bool, change func(f *fleet.Figures)) {
+	now := w.Figures
+	change(&now)
+	if now == w.Figures {
+		return
+	}
+	c.update(w.Name, func(w *fleet.Worker) {
+		change(&w.Figures)
+		if blocks := fleet.BlocksOf(w.Figures.Capacity.Value, w.TokensPerBlock()); blocks > 0 && !hasBlocks {
+			w.Blocks = blocks
+		}
+	})
+}
+
+// readOptions reads the figures that some kinds of engines report on a page of their options.
+func (c Config) readOptions(ctx context.Context, probe *engineprobe.Probe, w *fleet.Worker, hasBlocks bool) {
+	options, err := probe.Options(ctx)
+	if err != nil {
+		c.Log.Debug("options not read", "worker", w.Name, "err", err)
+		return
+	}
+	c.setFigures(w, hasBlocks, func(f *fleet.Figures) {
+		if f.BlockSize.Source != fleet.FromEvents {
+			f.BlockSize.Set(options.BlockSize, fleet.FromOptions)
+		}
+		if f.ContextLength.Source != fleet.FromModels {
+			f.ContextLength.Set(options.ContextLength, fleet.FromOptions)
+		}
+		f.Requests.Set(options.Requests, fleet.FromOptions)
+		f.BatchTokens.Set(options.BatchTokens, fleet.FromOptions)
+	})
 }
 
 // update changes a worker of the fleet. It stays the same in all else, so its ranks keep their bookings and caches.

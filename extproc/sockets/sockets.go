@@ -218,21 +218,22 @@ type source struct {
 	// restarts are found by the engine's answers.
 	stream    stream
 	canReplay bool
-	cfg       *Config
 }
 
 // stream applies a rank's events. They are evidence of its worker's health, too.
 type stream struct {
 	feed.Stream
-	fleet *fleet.Fleet
+	cfg       *Config
+	hasBlocks bool // the worker's capacity is configured
 	// fill fills a gap before a batch with what another reader has, and reports whether it did; nil for an engine that can replay.
 	fill func(seq uint64) bool
 }
 
 // Batch applies one batch: the worker makes progress.
 func (s *stream) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
-	if rank, ok := s.fleet.Snapshot().Rank(s.Worker, s.Rank); ok {
+	if rank, ok := s.cfg.Fleet.Snapshot().Rank(s.Worker, s.Rank); ok {
 		rank.Load.Health().ObserveProgress(time.Now())
+		s.observeBlockSize(rank.Worker, b)
 	}
 	resume, gap = s.Stream.Batch(seq, b)
 	if gap && s.fill != nil && s.fill(seq) { // live batches wait in the socket meanwhile
@@ -241,9 +242,24 @@ func (s *stream) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	return resume, gap
 }
 
+// observeBlockSize records the size of the blocks in an event of full attention. It is the engine's own: metrics have the configured size,
+// even if the engine uses another.
+func (s *stream) observeBlockSize(w *fleet.Worker, b *kvevent.Batch) {
+	for i := range b.Events {
+		e := &b.Events[i]
+		if e.Kind != kvevent.Stored || e.Window != 0 || e.BlockSize <= 0 {
+			continue
+		}
+		if seen := (fleet.Figure{Value: e.BlockSize, Source: fleet.FromEvents}); w.Figures.BlockSize != seen {
+			s.cfg.setFigures(w, s.hasBlocks, func(f *fleet.Figures) { f.BlockSize = seen })
+		}
+		return
+	}
+}
+
 // Connected reports whether the engine's socket is connected. The process that published there may have ended.
 func (s *stream) Connected(up bool) {
-	if rank, ok := s.fleet.Snapshot().Rank(s.Worker, s.Rank); ok && !up {
+	if rank, ok := s.cfg.Fleet.Snapshot().Rank(s.Worker, s.Rank); ok && !up {
 		rank.Load.Health().ObserveEventsLost(time.Now())
 	}
 	s.Stream.Connected(up)
@@ -253,24 +269,26 @@ func (s *stream) Connected(up bool) {
 func (c Config) source(w fleet.Worker, at kvsource.Socket) (*source, error) {
 	src, err := kvsource.New(kvsource.Config{
 		Endpoint: at.Endpoint, Replay: at.Replay, Topic: at.Topic, Bind: at.Bind, Rank: at.Rank,
-		Dialect: kvsource.DialectOf(w.Engine, at.Endpoint), BlockSize: w.BlockSize,
+		Dialect: kvsource.DialectOf(w.Engine, at.Endpoint), BlockSize: w.TokensPerBlock(),
 		Dial: c.Engines.Dial(discoverTimeout), Logger: c.Log, Probe: probe,
 	})
 	if err != nil {
 		return nil, err
 	}
 	into := feed.Stream{Feed: c.Feed, Worker: w.Name, Epoch: w.Epoch, Rank: at.Rank, Now: time.Now}
-	return &source{Source: src, stream: stream{Stream: into, fleet: c.Fleet}, canReplay: at.Replay != "", cfg: &c}, nil
+	return &source{
+		Source: src, stream: stream{Stream: into, cfg: &c, hasBlocks: w.Blocks > 0}, canReplay: at.Replay != "",
+	}, nil
 }
 
 // readSocket reads the socket until ctx ends.
 func (s *source) readSocket(ctx context.Context) {
-	defer s.cfg.Sources.Add(s.stream.Worker, s.stream.Rank, s.Source)()
-	if s.cfg.Take != nil && !s.canReplay {
+	defer s.stream.cfg.Sources.Add(s.stream.Worker, s.stream.Rank, s.Source)()
+	if s.stream.cfg.Take != nil && !s.canReplay {
 		s.stream.fill = func(seq uint64) bool { return s.takeOver(ctx, seq) }
 	}
 	if err := s.Run(ctx, &s.stream); err != nil {
-		s.cfg.Log.Error("event socket closed", "worker", s.stream.Worker, "rank", s.stream.Rank, "err", err)
+		s.stream.cfg.Log.Error("event socket closed", "worker", s.stream.Worker, "rank", s.stream.Rank, "err", err)
 	}
 }
 
@@ -287,7 +305,7 @@ func (s *source) takeOver(ctx context.Context, seq uint64) bool {
 	ctx, stop := context.WithTimeout(ctx, takeTime)
 	defer stop()
 	for range takeTries {
-		snapshot, err := s.cfg.Take(ctx, s.stream.Worker, s.stream.Epoch, s.stream.Rank)
+		snapshot, err := s.stream.cfg.Take(ctx, s.stream.Worker, s.stream.Epoch, s.stream.Rank)
 		if err != nil {
 			return false
 		}

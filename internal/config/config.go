@@ -316,9 +316,10 @@ type Model struct {
 	// is refused. 0 is the largest max_model_len that the engines report, or the length in the model's files if
 	// none of them does.
 	ContextLength int `yaml:"contextLength"`
-	// BlockSize is the number of tokens in a KV block, 1 to 4096. It must equal the engines' setting, or no
-	// prompt is ever found in their caches.
-	BlockSize int `yaml:"blockSize"`
+	// BlockSize is the number of tokens in a KV block, 1 to 4096. "auto" is the size that the engines report by their events or metrics; of
+	// several sizes the one of most workers. No prompt is found in the caches of workers with another size: the log and the doctor name
+	// them. Engines that agents start get 16 with "auto".
+	BlockSize BlockSize `yaml:"blockSize" default:"auto"`
 	// Profile is a folder with the measurements of Dynamo's profiler for these workers (prefill_raw_data and
 	// decode_raw_data, .npz or .json). They are the first estimates of how long prompts and decode steps
 	// last.
@@ -752,6 +753,23 @@ type Prometheus struct {
 	CAFile string `yaml:"caFile" file:"relative" default:"none" reload:"the planner"`
 	// Namespace is Dynamo's namespace of the frontends' metrics.
 	Namespace string `yaml:"namespace" default:"any" reload:"the planner"`
+}
+
+// BlockSize is a number of tokens in a KV block, written as a number or "auto".
+type BlockSize int
+
+// AutoBlockSize is the BlockSize "auto". It takes no size below MinAutoBlockSize from an engine: an index of single tokens is too large.
+const (
+	AutoBlockSize    BlockSize = 0
+	MinAutoBlockSize           = 4
+)
+
+// LaunchBlockSize returns the tokens in a block of engines that agents start.
+func (m *Model) LaunchBlockSize() int {
+	if m.BlockSize == AutoBlockSize {
+		return serving.DefaultBlockSize
+	}
+	return int(m.BlockSize)
 }
 
 // Duration is a time.Duration written as "250ms".

@@ -53,6 +53,8 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	switch {
 	case v.Type() == reflect.TypeFor[Duration]():
 		d.duration(n, v, path)
+	case v.Type() == reflect.TypeFor[BlockSize]():
+		d.blockSize(n, v, path)
 	case v.Kind() == reflect.Struct:
 		d.structure(n, v, path)
 	case v.Kind() == reflect.Slice:
@@ -109,6 +111,15 @@ func (d *decoder) duration(n *yaml.Node, v reflect.Value, path string) {
 		return
 	}
 	v.SetInt(int64(t))
+}
+
+// blockSize decodes "auto" or a number.
+func (d *decoder) blockSize(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind == yaml.ScalarNode && n.Value == "auto" {
+		v.SetInt(int64(AutoBlockSize))
+		return
+	}
+	d.scalar(n, v, path)
 }
 
 // scalar decodes a string, number, boolean, or mapping of these. A number is no string: people forget quotes.

@@ -88,8 +88,6 @@ var (
 	}
 )
 
-func (m *Model) setDefaults() { m.BlockSize = serving.DefaultBlockSize }
-
 func (r *Router) setDefaults() {
 	r.Policy = pick.KV
 	r.Prefill = string(serving.PrefillAuto)

@@ -151,6 +151,8 @@ func typeName(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[Duration]():
 		return "duration"
+	case t == reflect.TypeFor[BlockSize]():
+		return "whole number or `auto`"
 	case t.Kind() == reflect.Slice:
 		return "list"
 	case t.Kind() == reflect.Struct, t.Kind() == reflect.Map:

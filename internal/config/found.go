@@ -12,7 +12,6 @@ import (
 
 	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // Found is a worker that was discovered, with what its engine reports.
@@ -29,7 +28,7 @@ type Found struct {
 	// Model is the name of its model, and Aliases are further ones. Root is the folder or repository that the engine has loaded it from.
 	Model, Root string
 	Aliases     []string
-	// Path is that of the model's files, if it is known otherwise than by Root.
+	// Path is the path of the model's files, if it is known otherwise than by Root.
 	Path string
 	// NoEvents means that the engine is known to publish no KV events, or none that can be found.
 	NoEvents bool
@@ -39,7 +38,7 @@ type Found struct {
 var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$`)
 
 // With returns the configuration with workers that were discovered, in the order of their names. A model that no file names is added,
-// with the defaults of a file, the block size of its engines, and their repository for its path. Workers that cannot be used are left
+// with the defaults of a file, and the repository of its engines for its path. Workers that cannot be used are left
 // out; the error names them, and the configuration is valid all the same.
 func (c *Config) With(found []Found) (*Config, error) {
 	with := *c
@@ -70,10 +69,6 @@ func (c *Config) modelOf(f *Found) *Model {
 		if !slices.Contains(m.Names(), f.Model) {
 			continue
 		}
-		// Engines know their block size better than a default does.
-		if f.BlockSize > 0 && m.BlockSize == serving.DefaultBlockSize && len(m.Workers) == 0 && len(m.Launch) == 0 {
-			m.BlockSize = f.BlockSize
-		}
 		return m
 	}
 
@@ -83,9 +78,6 @@ func (c *Config) modelOf(f *Found) *Model {
 	m.Path = f.Path
 	if m.Path == "" && repository.MatchString(f.Root) {
 		m.Path = "hf:" + f.Root
-	}
-	if f.BlockSize > 0 {
-		m.BlockSize = f.BlockSize
 	}
 	for _, alias := range f.Aliases {
 		if !c.isNamed(alias) && alias != m.Name {
@@ -125,6 +117,7 @@ func (f *Found) worker(m *Model) (fleet.Worker, error) {
 	}
 	worker.Revision = f.Revision
 	worker.Reported = true
+	worker.Figures.BlockSize = fleet.Figure{Value: f.BlockSize, Source: fleet.FromMetrics}
 	worker.Epoch = f.epochOf(&worker)
 	return worker, worker.Validate()
 }
@@ -136,7 +129,7 @@ func (f *Found) epochOf(w *fleet.Worker) uint64 {
 	_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, f.Epoch))
 	for _, text := range []string{
 		w.Model, w.Engine, w.Address, w.Revision, w.KVEvents, w.TransferAt, w.Role.String(), w.Transfer.String(),
-		strconv.Itoa(w.Ranks), strconv.Itoa(w.BlockSize),
+		strconv.Itoa(w.Ranks), strconv.Itoa(w.TokensPerBlock()),
 	} {
 		_, _ = h.Write(append([]byte(text), 0))
 	}

@@ -33,10 +33,9 @@ func TestFoundWorkers(t *testing.T) {
 
 	for i, want := range []struct {
 		name, path, aliases string
-		blockSize           int
-	}{{"listed", "builtin:sim", "", 32}, {"qwen", "hf:Qwen/Qwen3-0.6B", "small", 32}, {"local", "", "", 32}, {"gone", "", "", 32}} {
+	}{{"listed", "builtin:sim", ""}, {"qwen", "hf:Qwen/Qwen3-0.6B", "small"}, {"local", "", ""}, {"gone", "", ""}} {
 		m := got.Models[i]
-		if m.Name != want.name || m.Path != want.path || strings.Join(m.Aliases, " ") != want.aliases || m.BlockSize != want.blockSize {
+		if m.Name != want.name || m.Path != want.path || strings.Join(m.Aliases, " ") != want.aliases || m.BlockSize != AutoBlockSize {
 			t.Errorf("model %d: %s, path %q, aliases %q, %d tokens per block; want %+v", i, m.Name, m.Path, m.Aliases, m.BlockSize, want)
 		}
 	}
@@ -53,7 +52,7 @@ func TestFoundWorkers(t *testing.T) {
 	} {
 		w := workers[i]
 		w = fleet.Worker{Name: w.Name, Model: w.Model, KVEvents: w.KVEvents, Role: w.Role, Revision: w.Revision, Transfer: w.Transfer}
-		if w != want || !workers[i].Reported || workers[i].HealthPath != "/health" || workers[i].BlockSize != 32 {
+		if w != want || !workers[i].Reported || workers[i].HealthPath != "/health" || workers[i].TokensPerBlock() != 32 {
 			t.Errorf("worker %d: %+v, want %+v", i, workers[i], want)
 		}
 	}
@@ -64,7 +63,7 @@ func TestFoundWorkers(t *testing.T) {
 	if again.Found[0] != got.Found[0] || restarted.Found[0].Epoch == again.Found[0].Epoch {
 		t.Error("the epoch of a worker is not that of its start")
 	}
-	if len(base.Found) != 0 || len(base.Models) != 1 || base.Models[0].BlockSize != 16 {
+	if len(base.Found) != 0 || len(base.Models) != 1 || base.Models[0].BlockSize != AutoBlockSize {
 		t.Errorf("the configuration of the file has changed: %+v", base.Models)
 	}
 }

@@ -231,7 +231,7 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	v.is(m.Path != "" || len(m.Launch) == 0, path+".path",
 		"is required with launch: a folder with tokenizer.json, a .gguf file, hf:ORG/MODEL, or builtin:sim")
 	v.is(m.Canary == 0 || m.Canary >= minCanary, path+".canary", "must be 0s or at least %s", minCanary)
-	v.is(m.BlockSize >= 1 && m.BlockSize <= maxBlockSize, path+".blockSize", "must lie between 1 and %d", maxBlockSize)
+	v.is(m.BlockSize >= AutoBlockSize && m.BlockSize <= maxBlockSize, path+".blockSize", "must lie between 1 and %d, or be \"auto\"", maxBlockSize)
 	v.targets(&m.Targets, path+".targets")
 	v.oneOf(m.Router.Policy, pick.Names(), path+".router.policy")
 	v.is(m.Router.DecodePolicy == "" || slices.Contains(pick.Names(), m.Router.DecodePolicy), path+".router.decodePolicy",

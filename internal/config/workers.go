@@ -50,7 +50,7 @@ func (w *Worker) fleetWorker(m *Model) (fleet.Worker, error) {
 	return fleet.Worker{
 		Name: w.Name, Model: m.Name, Role: role, Address: address, Named: named, Engine: w.Engine,
 		Ranks: w.Ranks, Weight: uint32(w.Weight), KVEvents: w.KVEvents, KVReplay: w.KVReplay,
-		Blocks: w.Blocks, BlockSize: m.BlockSize, State: fleet.Ready, Taints: taints,
+		Blocks: w.Blocks, BlockSize: int(m.BlockSize), State: fleet.Ready, Taints: taints,
 		HealthPath: asked, Transfer: transfer, TransferAt: w.TransferAddress,
 	}, nil
 }

@@ -3,7 +3,6 @@ package engineprobe
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -74,12 +73,11 @@ func Identify(ctx context.Context, client *http.Client, address string) (Identit
 		}
 	}
 
-	switch engines.Of(id.Kind).Pages {
-	case engines.SGLangPages:
-		id.readSGLang(ctx, p)
-	case engines.LlamaPages:
-		id.readLlama(ctx, p)
-	}
+	p.pages = engines.Of(id.Kind).Pages
+	options, _ := p.Options(ctx) // an engine that hides them is known by the rest
+	id.BlockSize = cmp.Or(options.BlockSize, id.BlockSize)
+	id.Ranks = cmp.Or(options.Ranks, id.Ranks)
+	id.Root = cmp.Or(options.Path, id.Root) // SGLang lists its name for clients as the root, and llama.cpp none
 	return id, nil
 }
 
@@ -113,12 +111,7 @@ func (p *Probe) metrics(ctx context.Context, path string) (page metric.Samples) 
 
 // readPage reads the block size and the ranks from metrics. Each rank of vLLM has samples with a label "engine" of its own.
 func (id *Identity) readPage(names *engines.Metrics, page metric.Samples) {
-	if size, err := strconv.Atoi(page.Label(names.Config, "block_size")); err == nil {
-		id.setBlockSize(size)
-	}
-	if names.BlockSize != "" {
-		id.setBlockSize(int(min(least(page, names.BlockSize), maxBlockSize+1)))
-	}
+	id.BlockSize = blockSizeOf(names, page)
 
 	ranks := map[string]bool{}
 	for _, s := range page {
@@ -129,50 +122,20 @@ func (id *Identity) readPage(names *engines.Metrics, page metric.Samples) {
 	id.setRanks(len(ranks))
 }
 
-func (id *Identity) setBlockSize(tokens int) {
-	if tokens >= 1 && tokens <= maxBlockSize {
-		id.BlockSize = tokens
+// blockSizeOf returns the tokens of a block by metrics; 0 if they do not have a size that can be.
+func blockSizeOf(names *engines.Metrics, page metric.Samples) int {
+	size := 0
+	if names.Config != "" {
+		size, _ = strconv.Atoi(page.Label(names.Config, "block_size"))
 	}
+	if names.BlockSize != "" {
+		size = int(min(least(page, names.BlockSize), maxBlockSize+1))
+	}
+	return within(size, maxBlockSize)
 }
 
 func (id *Identity) setRanks(n int) {
 	if n >= 1 && n <= fleet.MaxRanks {
 		id.Ranks = n
-	}
-}
-
-// readSGLang reads the options of SGLang, which are on a page of their own.
-func (id *Identity) readSGLang(ctx context.Context, p *Probe) {
-	_ = p.readPage(ctx, "/server_info", func(r io.Reader) error {
-		var options struct {
-			PageSize  int    `json:"page_size"`
-			Ranks     int    `json:"dp_size"`
-			ModelPath string `json:"model_path"`
-		}
-		if err := json.NewDecoder(io.LimitReader(r, maxAnswer)).Decode(&options); err != nil {
-			return err
-		}
-		id.setBlockSize(options.PageSize)
-		id.setRanks(options.Ranks)
-		id.setRoot(options.ModelPath) // it lists its name for clients as the root
-		return nil
-	})
-}
-
-// readLlama reads the file that llama.cpp has loaded. Its list of models names it for clients alone.
-func (id *Identity) readLlama(ctx context.Context, p *Probe) {
-	_ = p.readPage(ctx, "/props", func(r io.Reader) error {
-		var props struct {
-			ModelPath string `json:"model_path"`
-		}
-		err := json.NewDecoder(io.LimitReader(r, maxAnswer)).Decode(&props)
-		id.setRoot(props.ModelPath)
-		return err
-	})
-}
-
-func (id *Identity) setRoot(path string) {
-	if path != "" && len(path) <= maxPath {
-		id.Root = path
 	}
 }

@@ -31,8 +31,8 @@ type Load struct {
 	Gaps    uint64
 	GapTime time.Duration
 
-	// Capacity is the KV cache of one rank in tokens; 0 for an engine that does not report it.
-	Capacity int
+	// Capacity is the KV cache of one rank in tokens, and BlockSize the tokens of a block; 0 for an engine that does not report it.
+	Capacity, BlockSize int
 	// StepTokens is the number of tokens of an answer that a decode step makes in the mean, by speculative decoding: at least 1,
 	// and 0 for an engine that does not report it.
 	StepTokens float64
@@ -48,14 +48,16 @@ type Load struct {
 type Probe struct {
 	base   string
 	names  *engines.Metrics
+	pages  engines.Pages
 	client *http.Client
 }
 
 // New returns a probe of the engine of that kind, as a worker names it, at ip:port. connections are nil for none with TLS.
 func New(kind, address string, connections *enginetls.Client) *Probe {
 	const wait = 3 * time.Second
+	k := engines.Of(kind)
 	return &Probe{
-		base: "http://" + address, names: &engines.Of(kind).Metrics,
+		base: "http://" + address, names: &k.Metrics, pages: k.Pages,
 		client: &http.Client{Timeout: wait, Transport: &http.Transport{MaxIdleConnsPerHost: 1, DialContext: connections.Dial(wait)}},
 	}
 }
@@ -154,6 +156,7 @@ func parse(n *engines.Metrics, r io.Reader) (Load, error) {
 		l.StepTokens = min(1+l.accepted/l.drafts, fleet.MaxStepTokens)
 	}
 	l.Tiers = readTiers(page)
+	l.BlockSize = blockSizeOf(n, page)
 	if n.Blocks != "" {
 		l.addCapacity(product(least(page, n.Blocks), least(page, n.BlockSize)))
 	}

@@ -103,8 +103,8 @@ func TestLoadOfEachEngineKind(t *testing.T) {
 		"vllm":     {Running: 5, Waiting: 7, KVUsage: 0.75, PrefixQueries: 5_000_001_000, PrefixHits: 3_000_000_016, Gaps: 8, GapTime: 250 * time.Millisecond},
 		"llamacpp": {Running: 2, Waiting: 1, KVUsage: 0.5}, "sim": {Running: 1},
 		"sglang": {Running: 4, KVUsage: 1, Gaps: 4, GapTime: 500 * time.Millisecond},
-		"trtllm": {Running: 6, Waiting: 2, KVUsage: 0.5, Capacity: 32_000},
-		"dynamo": {Running: 2, Waiting: 3, Gaps: 256, GapTime: 1534948064, Capacity: 262_144},
+		"trtllm": {Running: 6, Waiting: 2, KVUsage: 0.5, Capacity: 32_000, BlockSize: 32},
+		"dynamo": {Running: 2, Waiting: 3, Gaps: 256, GapTime: 1534948064, Capacity: 262_144, BlockSize: 64},
 	}
 	for kind, page := range pages {
 		p := New(kind, serve(t, func(w http.ResponseWriter, r *http.Request) {

@@ -48,8 +48,10 @@ type Worker struct {
 	TransferAt string
 	// Blocks is the KV capacity of one rank in blocks; 0 is unknown.
 	Blocks int
-	// BlockSize is the engine's own block size in tokens; 0 is unknown.
+	// BlockSize is the engine's block size in tokens, as configured or in its lease; 0 if neither has it. See [Worker.TokensPerBlock].
 	BlockSize int
+	// Figures are the numbers that the engine reports, if this process asks it.
+	Figures Figures
 	// MaxModelLen is the most tokens of a prompt and its answer that the engine accepts; 0 is unknown.
 	MaxModelLen int
 	// Revision is the revision of the rollout that the worker belongs to; empty for none. Workers of two revisions exchange no KV caches.

@@ -76,7 +76,7 @@ func (e *Engine) simulate(m *config.Model, o launchOptions) {
 	if o.blocks > 0 {
 		blocks = o.blocks
 	}
-	e.KVTokens = blocks * m.BlockSize
+	e.KVTokens = blocks * m.LaunchBlockSize()
 	if m.Profile == "" {
 		e.Timing = perfmodel.Scaled{Timing: perfmodel.Polynomial{Speedup: o.speedup}, Tokens: o.scale}
 		e.doubt = SimulatedDoubt

@@ -103,7 +103,7 @@ func resources(cfg *config.Config, extproc string) (xds.Resources, error) {
 	f := fleet.New(fleet.Hooks{})
 	for _, w := range m.Workers {
 		if _, err := f.Put(fleet.Worker{Name: w.Name, Model: m.Name, Address: w.Address, Ranks: 1, Weight: uint32(w.Weight),
-			BlockSize: m.BlockSize, State: fleet.Ready}); err != nil {
+			BlockSize: m.LaunchBlockSize(), State: fleet.Ready}); err != nil {
 			return xds.Resources{}, fmt.Errorf("add worker: %w", err)
 		}
 	}

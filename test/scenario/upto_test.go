@@ -46,7 +46,7 @@ func TestOwnEnginesWithoutAFile(t *testing.T) {
 		}
 	}
 
-	run(third)
+	run(third, "--block-size", "64")
 	eventually(t, "the engine that was late is a worker", func() error {
 		if n := len(g.fleet()); n != 3 {
 			return fmt.Errorf("%d workers", n)
@@ -54,6 +54,13 @@ func TestOwnEnginesWithoutAFile(t *testing.T) {
 		return nil
 	})
 	g.await()
+
+	eventually(t, "the engine with other blocks is counted", func() error {
+		if n := g.metric("stator_extproc_other_block_size_workers"); n != 1 {
+			return fmt.Errorf("%g workers", n)
+		}
+		return nil
+	})
 
 	engine.stop()
 	run(first, append(events, "--model", "other")...)

@@ -87,7 +87,7 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 	}
 	return Launch{
 		Kind: l.Engine, Model: m.Name, ModelPath: modelPath, Aliases: m.Aliases, Adapters: adapters, LoadAdapters: loads,
-		Role: role, BlockSize: m.BlockSize, KVStore: m.KV.HostBytes > 0 && l.UsesStore(),
+		Role: role, BlockSize: m.LaunchBlockSize(), KVStore: m.KV.HostBytes > 0 && l.UsesStore(),
 		Command: l.Command, Args: args, Taints: taints, Survive: l.Survive, Self: self,
 		Python: interpreter, Env: l.Env, Dir: l.Dir,
 	}, nil

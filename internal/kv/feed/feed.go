@@ -39,7 +39,7 @@ func (c Config) withDefaults() Config {
 		c.Unconfirmed = 120 * time.Second
 	}
 	if c.BlockSize == nil {
-		c.BlockSize = func(w *fleet.Worker) int { return w.BlockSize }
+		c.BlockSize = func(w *fleet.Worker) int { return w.TokensPerBlock() }
 	}
 	return c
 }

@@ -52,7 +52,7 @@ func (f *Feed) Snapshot(worker string, epoch uint64, number int) (Snapshot, bool
 
 	s := Snapshot{
 		Worker: worker, Rank: number, Epoch: epoch,
-		Next: r.next, Seconds: r.seconds, Complete: r.doubt == Sound && !f.index.Evicted(r.id), BlockSize: member.Worker.BlockSize,
+		Next: r.next, Seconds: r.seconds, Complete: r.doubt == Sound && !f.index.Evicted(r.id), BlockSize: member.Worker.TokensPerBlock(),
 	}
 	if r.next > 0 {
 		s.Dump = f.index.AppendDump(nil, r.id)

@@ -1,6 +1,7 @@
 package learned
 
 import (
+	"cmp"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -93,11 +94,14 @@ func workOf(rank fleet.Rank, period *fleet.PrefillPeriod) perfmodel.Work {
 	booked := rank.Load.Booked()
 	if decoding := booked.Requests - period.Prompts; decoding > 0 {
 		w.Steps = w.Prefills + residual
-		tokens := float64(booked.DecodeBlocks) * float64(rank.Worker.BlockSize)
+		tokens := float64(booked.DecodeBlocks) * float64(blockTokens(rank.Worker))
 		w.Context = w.Steps * tokens * float64(decoding) / float64(booked.Requests)
 	}
 	return w
 }
+
+// blockTokens returns the tokens of a block of bookings at a worker. A worker that does not report them has the default of its model.
+func blockTokens(w *fleet.Worker) int { return cmp.Or(w.TokensPerBlock(), fleet.DefaultBlockSize) }
 
 // ObserveInterval learns from the work of an engine between two reports.
 func (s *Speeds) ObserveInterval(rank fleet.Rank, i *fleet.Interval, now time.Time) {
@@ -107,7 +111,7 @@ func (s *Speeds) ObserveInterval(rank fleet.Rank, i *fleet.Interval, now time.Ti
 	}
 
 	class := s.Of(rank.Worker)
-	each := i.Blocks*float64(rank.Worker.BlockSize) + class.Answers.meanOfAll()/2
+	each := i.Blocks*float64(blockTokens(rank.Worker)) + class.Answers.meanOfAll()/2
 	w := perfmodel.Work{Steps: 1, Context: i.Running * each, Prefills: min(1, i.Passes/passes), Tokens: i.Tokens / passes}
 	expected := float64(class.Pass.Pass().Time(w)) * passes
 	rank.Load.ObservePace(took, time.Duration(expected), now)
@@ -119,7 +123,7 @@ func (s *Speeds) ObserveAnswer(k *pick.Booking, session uint64, gap time.Duratio
 	class := s.Of(k.Rank.Worker)
 	if gap <= 0 {
 		booked := k.Rank.Load.Booked()
-		gap = class.Pass.Pass().Decode.Step(int(booked.DecodeBlocks) * k.Rank.Worker.BlockSize)
+		gap = class.Pass.Pass().Decode.Step(int(booked.DecodeBlocks) * blockTokens(k.Rank.Worker))
 	}
 	class.Answers.observe(answerTokens(now.Sub(k.At.Add(k.FirstToken.Duration())), gap), session)
 }

@@ -24,8 +24,8 @@ type Preparer interface {
 	Prepare(req *prompt.Request, dst *prompt.Prompt) error
 }
 
-// DefaultBlockSize is the block size of a model that sets none, in tokens: vLLM's default.
-const DefaultBlockSize = 16
+// DefaultBlockSize is the block size of a model that sets none, in tokens.
+const DefaultBlockSize = fleet.DefaultBlockSize
 
 const maxBlockSize = 1 << 16 // tokens
 
