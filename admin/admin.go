@@ -47,8 +47,10 @@ type Sources struct {
 	Fleet    func() *fleet.Snapshot
 	Plan     func() plan.Plan
 	Router   *route.Router
-	Feed     *feed.Feed
-	Peers    *peers.Receiver
+	// DryRun returns the decision that a request with that body would get at a path, and changes nothing.
+	DryRun func(path, tenant string, body []byte) (*decision.Decision, error)
+	Feed   *feed.Feed
+	Peers  *peers.Receiver
 	// Envoys returns the Envoys that are connected to the router.
 	Envoys func() []accesslog.Envoy
 	// Coverage returns how much of the fleet's caches the router's index has room for.
@@ -104,6 +106,7 @@ const (
 	pathDrains    = "/debug/drains"
 	pathProfiles  = "/debug/pprof/"
 
+	pathDryRun     = "/dry-run"
 	pathDrain      = "/drain"
 	pathKVPin      = "/kv/pin"
 	pathKVPrefetch = "/kv/prefetch"
@@ -132,6 +135,7 @@ func Pages() []Page {
 		{pathConfig, "the configuration file: whether its content is in force, and which keys wait for a restart of this process", true},
 		{pathDrains, "the workers and nodes that operators have drained, and the requests that are left there", true},
 		{pathKV, "the stores of KV blocks: their tiers, their blocks and the engines that use them; see kv.md", true},
+		{pathDryRun, "with POST of a request's body, ?path=/v1/chat/completions and &tenant=NAME: the decision that it would get", false},
 		{pathDrain, `with POST: drains a worker or a node, {"name": NAME}, or ends the drain, {"name": NAME, "undo": true}`, false},
 		{pathKVPin, `with POST: pins blocks for a time, {"model": NAME, "hashes": [HASH], "keys": [KEY], "ttl": "1h"}; 0 ends pins`, false},
 		{pathKVPrefetch, `with POST: loads blocks into host memory, {"model": NAME, "hashes": [HASH], "keys": [KEY]}`, false},
@@ -158,6 +162,7 @@ func Handler(s Sources) http.Handler {
 	s.addFleet(p)
 	s.addDrains(p)
 	s.addRouter(p)
+	s.addDryRun(p)
 	if s.XDS != nil {
 		p.addPage(pathXDS, func(w http.ResponseWriter, r *http.Request) {
 			status := s.XDS()

@@ -23,7 +23,10 @@ const (
 
 // post registers a call that changes something. Browsers are refused, because a page of another site could call a port without a token:
 // they send Origin or Sec-Fetch-Site with each POST.
-func (p *pages) post(path string, h http.HandlerFunc) {
+func (p *pages) post(path string, h http.HandlerFunc) { p.postOf(path, maxCallBytes, h) }
+
+// postOf is post with a bound of the body in bytes.
+func (p *pages) postOf(path string, most int64, h http.HandlerFunc) {
 	p.mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
 			http.Error(w, "browsers may not change anything here: use stator kv, stator drain or curl", http.StatusForbidden)
@@ -35,7 +38,7 @@ func (p *pages) post(path string, h http.HandlerFunc) {
 			return
 		}
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(callWithin)) // a server of a test may have none
-		r.Body = http.MaxBytesReader(w, r.Body, maxCallBytes)
+		r.Body = http.MaxBytesReader(w, r.Body, most)
 		h(w, r)
 	})
 	p.served[path] = true

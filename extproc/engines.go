@@ -103,8 +103,8 @@ func (c *catalog) engineLengthsLocked(settings *config.Config, workers []*fleet.
 
 // engineBlockSizesLocked returns the block sizes of the engines by model, in tokens, of the models that have no configured one. Prompts are
 // hashed once, and the index has no sizes, so a model
-// has one size, which most workers have: of as many, the one that it has, or else the smallest. It keeps its size while none reports one, so
-// that the restart of an only engine does not empty the index twice.
+// has one size, which most workers have: of as many, the one that it has, or else the smallest. It keeps its size while none reports
+// one, so that the restart of an only engine does not empty the index twice.
 func (c *catalog) engineBlockSizesLocked(settings *config.Config, workers []*fleet.Worker) map[string]int {
 	votes := map[string]map[int]int{} // workers by model and size
 	for _, w := range workers {
@@ -269,8 +269,8 @@ func (c *catalog) logOdd(odd map[string]int) {
 		if w == nil || tokens == c.engines.odd[name] {
 			continue
 		}
-		c.log.Warn("the engine's blocks have another size than the blocks of its model, so no prompt is found in its cache; give all engines "+
-			"of a model one size, and leave models[].blockSize out", "worker", name, "model", w.Model, "engine_tokens", tokens,
+		c.log.Warn("the engine's blocks have another size than the blocks of its model, so no prompt is found in its cache; give all "+
+			"engines of a model one size, and leave models[].blockSize out", "worker", name, "model", w.Model, "engine_tokens", tokens,
 			"source", w.Figures.BlockSize.Source, "model_tokens", c.blockSize(w))
 	}
 }

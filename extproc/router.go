@@ -77,6 +77,7 @@ type Router struct {
 	expected  atomic.Pointer[expectations]
 	parts     bus.Parts      // of the cluster, by the bus
 	lines     *answers.Lines // nil for none
+	picks     *answers.Lines // of decisions; nil for none
 	// answers are the metrics by model, worker and tenant.
 	answers *answers.Metrics
 	quotas  *quota.Table // of tenants
@@ -98,7 +99,10 @@ func New(cfg Config) (*Router, error) {
 		answers: answers.New(cfg.Metrics), quotas: quota.New(), indexes: indexes{slots: make(chan struct{}, takenAtOnce)},
 	}
 	if cfg.LogRequests {
-		r.lines = &answers.Lines{Log: cfg.Log}
+		r.lines = &answers.Lines{Log: cfg.Log, PerSecond: answers.LinesPerSecond}
+	}
+	if n := settings.Decisions.LinesPerSecond; n > 0 {
+		r.picks = &answers.Lines{Log: cfg.Log, PerSecond: n}
 	}
 	r.models = newCatalog(r.state, cfg.Metrics)
 	r.state.init(settings, r.replica, r.models.blockSize)
@@ -163,10 +167,17 @@ func (r *Router) newRoutes(settings *config.Config, relayed, shadow bool) (*rout
 }
 
 // decided counts a final decision about a client's request: as demand for its model, which planners count, and as a refusal if it is
-// one. Answers are counted when they have ended.
+// one. Answers are counted when they have ended. With decisions.linesPerSecond it logs the pick, with the cache state of the rank: a
+// prompt that is cached there by an index that is not exact may not be.
 func (r *Router) decided(d *decision.Decision) {
 	r.demand.decided(d)
 	r.answers.Refused(d)
+	if r.picks == nil || d.Outcome != decision.Picked {
+		return
+	}
+	if rank, ok := r.fleet.Snapshot().Rank(d.Worker, d.Rank); ok {
+		r.picks.Picked(d, r.feed.State(rank).String(), d.At)
+	}
 }
 
 // logClosed tells the other replicas that an Envoy closed its access log.
@@ -208,6 +219,12 @@ func (r *Router) Feed() *feed.Feed { return r.feed }
 
 // Promises returns the tokens that decisions have promised of each worker's cache, and the tokens that its engine has found.
 func (r *Router) Promises() []drift.WorkerStats { return r.drift.Stats() }
+
+// DryRun returns the decision that a request would get now, without its effects: see [exchange.Service.DryRun]. Operators ask for it by
+// the admin port, beside requests of clients: it takes no turn of theirs, and its body counts in the same bound.
+func (r *Router) DryRun(path, tenant string, body []byte) (*decision.Decision, error) {
+	return r.doors.requests.DryRun(path, tenant, body, time.Now())
+}
 
 // Drains returns the orders of operators.
 func (r *Router) Drains() *discovery.Drains { return r.members.Drains() }

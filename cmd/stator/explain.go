@@ -19,13 +19,19 @@ and the cost. ID is the response header x-stator-decision. Without an ID it expl
 decision.
 
 With several routers, --admin-address is a list with commas, or a DNS name that stands for all its
-addresses, such as that of a headless Service. The router that made the decision is found.`
+addresses, such as that of a headless Service. The router that made the decision is found.
+
+--dry-run prints the decision that a request would get now, from its body in a file. It is not sent,
+and changes nothing. --send sends it through the gateway, too, and prints the cached tokens that the
+decision promised beside the ones that the engine found.`
 
 func runExplain(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "explain [ID]", explainAbout)
 	var admin adminclient.Config
 	admin.AddFlags(f.FlagSet)
 	asJSON := f.Bool("json", false, "print JSON")
+	var try dryRun
+	try.addFlags(f)
 	words, err := f.ReadMixed(args)
 	if err != nil {
 		return err
@@ -34,6 +40,9 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 		return f.Refuse(words[1:])
 	}
 
+	if try.wanted {
+		return try.run(ctx, f, env, eachRouter(ctx, admin)[0], words, *asJSON)
+	}
 	path := "/debug/decisions/latest"
 	id := strings.TrimSpace(strings.Join(words, ""))
 	if id != "" {

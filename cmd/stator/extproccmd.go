@@ -117,7 +117,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	p.part(func(ctx context.Context) error { return p.followConfig(ctx, router.Reload) })
 	return p.runParts(ctx, admin.Sources{
 		Ready: func() error { return cmp.Or(p.foundNone(), router.Listening(), router.ReadyModels()) },
-		Fleet: router.Fleet().Snapshot, Router: router.Routes(), Feed: router.Feed(), Peers: router.Peers(),
+		Fleet: router.Fleet().Snapshot, Router: router.Routes(), DryRun: router.DryRun, Feed: router.Feed(), Peers: router.Peers(),
 		Coverage: router.Coverage, Promises: router.Promises, Envoys: router.Envoys, Degraded: router.Degraded,
 		Drains: router.Drains(), OnBus: p.bus != nil,
 	})

@@ -40,7 +40,7 @@ func readTo(text string) (addresses []string, err error) {
 		case err != nil || at.Hostname() == "" || at.User != nil || at.RawQuery != "" || !isBase(at.Path):
 			return nil, fmt.Errorf("--to names %q: write http://HOST:PORT for each engine, with commas between them", one)
 		case at.Scheme != "http":
-			return nil, fmt.Errorf("--to names %q: engines of --to are reached by http; for TLS write a configuration file with engineTLS", one)
+			return nil, fmt.Errorf("--to names %q, and its engines are reached by http: for TLS write a configuration file with engineTLS", one)
 		}
 
 		address := net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), "80"))
@@ -185,7 +185,7 @@ func (e *ownEngines) askOne(ctx context.Context, o *ownEngine) {
 	o.away = false
 	o.worker = config.Found{
 		Name: before.Name, Address: o.address, Engine: id.Kind, Ranks: id.Ranks, BlockSize: cmp.Or(id.BlockSize, before.BlockSize),
-		Model: id.Name, Root: id.Root, Aliases: id.Aliases,
+		Model: id.Name, Root: id.Root, Aliases: id.Aliases, Path: before.Path, // see findFiles
 	}
 	o.worker.NoEvents, o.events = e.askEvents(ctx, o)
 }
@@ -280,7 +280,8 @@ func (e *ownEngines) findFiles(ctx context.Context, w *config.Found) error {
 	switch {
 	case e.told[w.Model]:
 	case found.Path == "":
-		e.console.printf("  model %s has no tokenizer, and its requests go by load: %s. Name its files with --model-dir\n", w.Model, found.Why)
+		e.console.printf("  model %s has no tokenizer, and its requests go by load: %s. Name its files with --model-dir\n",
+			w.Model, found.Why)
 	default:
 		e.console.printf("  model %s: its tokenizer and template %s\n", w.Model, found.Why)
 	}

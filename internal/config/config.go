@@ -650,6 +650,9 @@ type Decisions struct {
 	// LogBytes bounds the file, at least 65536. A full one is renamed by appending ".1", and replaces the last
 	// file of that name.
 	LogBytes int64 `yaml:"logBytes" reload:"routers"`
+	// LinesPerSecond has routers log a line for each decision, at most so many a second, up to 1000: the picked worker, the next best and
+	// by how much it costs more, the cached tokens, and the cache state. 0 logs none.
+	LinesPerSecond int `yaml:"linesPerSecond" reload:"routers"`
 	// HashEvery is the number of blocks of a prompt that share one hash, 1 to 65536. Fewer show more
 	// exactly where prompts part, in longer lines.
 	HashEvery int `yaml:"hashEvery" reload:"routers"`
@@ -761,7 +764,7 @@ type BlockSize int
 // AutoBlockSize is the BlockSize "auto". It takes no size below MinAutoBlockSize from an engine: an index of single tokens is too large.
 const (
 	AutoBlockSize    BlockSize = 0
-	MinAutoBlockSize           = 4
+	MinAutoBlockSize int       = 4
 )
 
 // LaunchBlockSize returns the tokens in a block of engines that agents start.

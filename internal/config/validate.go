@@ -82,6 +82,7 @@ func (c *Config) Validate() error {
 	v.is(c.Prompts.MemoryBytes >= minMemoryBytes || c.Prompts.MemoryBytes == noMemory, "prompts.memoryBytes",
 		"must be at least %d, or %d for none", minMemoryBytes, noMemory)
 	v.is(c.Decisions.LogBytes >= minLogBytes, "decisions.logBytes", "must be at least %d", minLogBytes)
+	v.is(c.Decisions.LinesPerSecond >= 0 && c.Decisions.LinesPerSecond <= 1000, "decisions.linesPerSecond", "must lie between 0 and 1000")
 	v.is(c.Decisions.HashEvery >= 1 && c.Decisions.HashEvery <= maxHashEvery, "decisions.hashEvery",
 		"must lie between 1 and %d", maxHashEvery)
 	v.is(fleet.ValidName(c.Bus.Cluster), "bus.cluster", "must match [a-z0-9-]+ and have at most 63 characters")
@@ -231,7 +232,8 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	v.is(m.Path != "" || len(m.Launch) == 0, path+".path",
 		"is required with launch: a folder with tokenizer.json, a .gguf file, hf:ORG/MODEL, or builtin:sim")
 	v.is(m.Canary == 0 || m.Canary >= minCanary, path+".canary", "must be 0s or at least %s", minCanary)
-	v.is(m.BlockSize >= AutoBlockSize && m.BlockSize <= maxBlockSize, path+".blockSize", "must lie between 1 and %d, or be \"auto\"", maxBlockSize)
+	v.is(m.BlockSize >= AutoBlockSize && m.BlockSize <= maxBlockSize, path+".blockSize",
+		"must lie between 1 and %d, or be \"auto\"", maxBlockSize)
 	v.targets(&m.Targets, path+".targets")
 	v.oneOf(m.Router.Policy, pick.Names(), path+".router.policy")
 	v.is(m.Router.DecodePolicy == "" || slices.Contains(pick.Names(), m.Router.DecodePolicy), path+".router.decodePolicy",

@@ -62,7 +62,8 @@ func (p *Probe) llamaOptions(ctx context.Context) (Options, error) {
 		return Options{}, err
 	}
 	return Options{
-		ContextLength: within(page.Settings.Context, fleet.MaxContext), Requests: within(page.Slots, maxOption), Path: pathOf(page.ModelPath),
+		ContextLength: within(page.Settings.Context, fleet.MaxContext), Requests: within(page.Slots, maxOption),
+		Path: pathOf(page.ModelPath),
 	}, nil
 }
 

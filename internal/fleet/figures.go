@@ -32,8 +32,8 @@ func (f *Figure) Set(value int, from Source) {
 	}
 }
 
-// Figures are the numbers that a worker's engine reports of itself to a process that asks it. They are no settings: a configured number counts in
-// place of the reported one, and the difference is reported.
+// Figures are the numbers that a worker's engine reports of itself to a process that asks it. They are no settings: a configured number
+// counts in place of the reported one, and the difference is reported.
 type Figures struct {
 	// BlockSize is in tokens. Of an engine with decode context parallelism, its events have the size of all parts together, and its metrics
 	// the size of one part.

@@ -90,8 +90,25 @@ func (r *Router) decide(w *workspace, req *request.Request, d *decision.Decision
 		}
 	}
 
+	if q.Dry {
+		d.Refuse(refused)
+		return d
+	}
 	r.refuse(d, q.Model, refused)
 	return d
+}
+
+// dryID is the id of decisions that were made for no request.
+const dryID = "dry-run"
+
+// DryRun returns the decision that Decide would make about req now, with all candidates. It books, counts and learns nothing; only the
+// policy round-robin counts it as a turn. A request that would have to wait is refused as busy. req must have no Ready.
+func (r *Router) DryRun(req *request.Request, now time.Time) *decision.Decision {
+	w := r.workspaces.acquire()
+	defer r.workspaces.release(w)
+	dry := *req
+	dry.Dry = true
+	return r.decide(w, &dry, &decision.Decision{ID: dryID, At: now, Client: decision.Client{Session: decision.Label(req.Session)}})
 }
 
 // refuse makes d a refusal. An adapter that no ready worker has is asked for.
@@ -134,6 +151,10 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	won, refused := r.book(w, q, d)
 	if refused != nil {
 		return refused
+	}
+	if q.Dry {
+		w.judged.Explain(d, won, len(w.judged.Candidates))
+		return nil
 	}
 	w.judged.Explain(d, won, r.cfg.Candidates)
 	if r.cfg.Shadow {
@@ -186,7 +207,7 @@ func (r *Router) book(w *workspace, q *request.Prepared, d *decision.Decision) (
 		}
 
 		won := q.Policy.Choose(j.Candidates, &q.PolicyInput, w.rng)
-		if r.cfg.Shadow {
+		if r.cfg.Shadow || q.Dry {
 			return won, nil
 		}
 		c := &j.Candidates[won]

@@ -17,6 +17,7 @@ import (
 // even if it refuses the request.
 func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Request, d *decision.Decision) *decision.Refusal {
 	q.Reset()
+	q.Dry = req.Dry
 	d.Model = req.Model
 	if req.SaltKey != nil && !req.Known {
 		d.CacheSalt = request.TenantSalt(req.SaltKey, req.Tenant, "")
@@ -107,7 +108,7 @@ func (r *Router) leaveUnread(q *request.Prepared, req *request.Request, why open
 	if why == openai.WhyRead {
 		return
 	}
-	if req.Role != fleet.Prefill {
+	if req.Role != fleet.Prefill && !req.Dry {
 		r.counts.unread[why].Add(1)
 	}
 	q.RouteUnread()

@@ -36,6 +36,26 @@ func TestOwnEnginesWithoutAFile(t *testing.T) {
 		}
 		return nil
 	})
+	file := filepath.Join(t.TempDir(), "body.json")
+	body := fmt.Sprintf(`{"model": "other", "max_tokens": 1, "stream": true, "messages": [{"role": "user", "content": %q}]}`, prompt[0].Content)
+	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	explain := []string{"explain", "--admin-address", g.admin, "--dry-run", "-f", file, "--model", "sim"}
+	dry := start(t, explain...)
+	<-dry.done
+	if out := dry.out.String(); !strings.Contains(out, "decision dry-run · picked · model sim") || !strings.Contains(out, "it holds 50 of 50 blocks") {
+		t.Errorf("the dry run wrote:\n%s", out)
+	}
+	sent := start(t, append(explain, "--send", "--gateway", g.url)...)
+	<-sent.done
+	tokens := g.chat(prompt, 1).usage
+	want := fmt.Sprintf(": %d of %d prompt tokens promised as cached, %[1]d of %[2]d found", tokens.Details.CachedTokens, tokens.PromptTokens)
+	if out := sent.out.String(); !strings.Contains(out, want) {
+		t.Errorf("the sent request wrote, without %q:\n%s", want, out)
+	}
+	g.assertServed(4)
+
 	for _, want := range []string{
 		"engine-0 http://" + first + ": vllm serves sim, ranks 1, blocks of 32 tokens, KV events\n",
 		"engine-1 http://" + second + ": vllm serves sim, ranks 1, blocks of 32 tokens, no KV events: its cache is predicted",

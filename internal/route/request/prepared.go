@@ -28,6 +28,8 @@ type Prepared struct {
 	PolicyInput pick.Request
 	Session     uint64 // see learned.SessionHash
 
+	// Dry is Request.Dry.
+	Dry bool
 	// Stored means that the engine may store the answer for later requests of the session.
 	Stored bool
 

@@ -45,6 +45,9 @@ type Request struct {
 	// Source names the Envoy that carries the request: see Router.EndBefore. It is kept as Session is.
 	Source string
 
+	// Dry means that the decision only shows what would happen: see Router.DryRun, which sets it.
+	Dry bool
+
 	// Done ends the decision early when it is closed, because the client has gone: the request is then refused
 	// with ReasonCancelled and not booked. Nil never ends it. A request that waits is ended by Router.Cancel.
 	Done <-chan struct{}
