@@ -177,8 +177,8 @@ func fleetTable(s *fleet.Snapshot, caches *feed.Feed) string {
 				usage = fmt.Sprintf("%.1f%%", 100**r.ReportedKVUsage)
 			}
 			row(r.Worker, r.Rank, r.Model, r.Role, r.State, healthText(&r), leaseText(r.UnleasedSince),
-				cacheText(r.CacheState, r.CacheReason), r.Address, r.Engine, figureText(r.Figures["block_size"]), adaptersText(r.Adapters), r.Epoch,
-				r.BookedRequests, r.BookedPrefillTokens, r.BookedDecodeBlocks, running, waiting, usage, knownBy(&r))
+				cacheText(r.CacheState, r.CacheReason), r.Address, r.Engine, figureText(r.Figures["block_size"]),
+				adaptersText(r.Adapters), r.Epoch, r.BookedRequests, r.BookedPrefillTokens, r.BookedDecodeBlocks, running, waiting, usage, knownBy(&r))
 		}
 	})
 }

@@ -42,8 +42,8 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	f := cli.New(env.out, env.err, "up [FILE]", upAbout)
 	f.StringVar(&o.file, "config", "", "configuration `file`; see docs/configuration.md")
 	f.StringVar(&o.to, "to", "",
-		"`url` of an engine that runs already, such as http://127.0.0.1:8000; may be a list with commas. Models, tokenizers, block sizes and "+
-			"KV events are found, so no --config is needed")
+		"`url` of an engine that runs already, such as http://127.0.0.1:8000; may be a list with commas. Models, tokenizers, block sizes "+
+			"and KV events are found, so no --config is needed")
 	f.StringVar(&o.engine, "engine", engines.Sim.Name, "engine to launch for the first model: "+strings.Join(engine.Kinds(), ", "))
 	f.IntVar(&o.workers, "workers", 2, "number of these engines")
 	f.IntVar(&o.prefill, "prefill", 0, "number of engines that only prefill; needs --decode, and replaces --workers")

@@ -40,7 +40,7 @@ func readTo(text string) (addresses []string, err error) {
 		case err != nil || at.Hostname() == "" || at.User != nil || at.RawQuery != "" || !isBase(at.Path):
 			return nil, fmt.Errorf("--to names %q: write http://HOST:PORT for each engine, with commas between them", one)
 		case at.Scheme != "http":
-			return nil, fmt.Errorf("--to names %q, and its engines are reached by http: for TLS write a configuration file with engineTLS", one)
+			return nil, fmt.Errorf("--to names %q, and its engines are reached by http: for TLS write a file with engineTLS", one)
 		}
 
 		address := net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), "80"))

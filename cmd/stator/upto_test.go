@@ -16,7 +16,7 @@ func TestReadTo(t *testing.T) {
 		"http://a:1,":                         `--to names "": write http://HOST:PORT`,
 		"http://a:1/v2":                       `--to names "http://a:1/v2": write`,
 		"http://key@a:1":                      `--to names "http://key@a:1": write`,
-		"https://api.example":                 "for TLS write a configuration file with engineTLS",
+		"https://api.example":                 "for TLS write a file with engineTLS",
 		"http://a:1,a:1":                      "--to names a:1 twice",
 		strings.Repeat("http://a:1,", 64) + "http://": "--to names a:1 twice",
 	} {
