@@ -178,7 +178,8 @@ func fleetTable(s *fleet.Snapshot, caches *feed.Feed) string {
 			}
 			row(r.Worker, r.Rank, r.Model, r.Role, r.State, healthText(&r), leaseText(r.UnleasedSince),
 				cacheText(r.CacheState, r.CacheReason), r.Address, r.Engine, figureText(r.Figures["block_size"]),
-				adaptersText(r.Adapters), r.Epoch, r.BookedRequests, r.BookedPrefillTokens, r.BookedDecodeBlocks, running, waiting, usage, knownBy(&r))
+				adaptersText(r.Adapters), r.Epoch, r.BookedRequests, r.BookedPrefillTokens, r.BookedDecodeBlocks,
+				running, waiting, usage, knownBy(&r))
 		}
 	})
 }
