@@ -14,6 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/hub"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
@@ -170,7 +171,8 @@ func adapterOf(base *serving.Config, engineName string) *serving.Config {
 func (c *catalog) forgetResized(old, now map[string]int) {
 	for _, m := range c.fleet.Snapshot().Ranks {
 		before, known := old[m.Worker.Model]
-		if after := now[m.Worker.Model]; known && before != 0 && after != before {
+		// A rank without events would wait for their replay.
+		if after := now[m.Worker.Model]; known && before != 0 && after != before && c.feed.State(m) != feed.None {
 			c.log.Info("block size changed; the rank's cache state is rebuilt",
 				"worker", m.Worker.Name, "rank", m.Number, "from", before, "to", after)
 			c.feed.Forget(m.Worker.Name, m.Number)
