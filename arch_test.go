@@ -131,12 +131,13 @@ var allowed = map[string][]string{
 	"extproc/sockets":   {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
-	"planner":                    {"internal/plan", "internal/perfmodel", "internal/plan/...", "internal/fleet", "internal/metric", "internal/route/peers", "bus"},
-	"planner/connectors/local":   {"internal/plan", "internal/fleet", "bus"},
-	"planner/connectors/virtual": {"internal/plan", "bus"},
-	"planner/prometheus":         {"internal/plan"},
-	"xds":                        {"internal/fleet", "internal/envoynames", "internal/metric"},
-	"envoy":                      {"internal/child", "internal/envoynames"},
+	"planner":                       {"internal/backoff", "internal/plan", "internal/perfmodel", "internal/plan/...", "internal/fleet", "internal/metric", "internal/route/peers", "bus"},
+	"planner/connectors/kubernetes": {"discovery/kubernetes", "internal/backoff", "internal/fleet", "internal/metric", "internal/plan"},
+	"planner/connectors/local":      {"internal/plan", "internal/fleet", "bus"},
+	"planner/connectors/virtual":    {"internal/plan", "bus"},
+	"planner/prometheus":            {"internal/plan"},
+	"xds":                           {"internal/fleet", "internal/envoynames", "internal/metric"},
+	"envoy":                         {"internal/child", "internal/envoynames"},
 	// The Wasm filter connects the keys with Envoy, and the header's name is that of Envoy's configuration.
 	"wasm/filter": {"wasm/affinity", "internal/envoynames"},
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.

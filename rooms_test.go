@@ -30,8 +30,9 @@ var floors = [][]string{
 	{"internal/trace", "internal/configfile", "internal/cli"},
 	{"internal/sim", "internal/tracefile"},
 	{"internal/replay", "internal/shadow", "bus"},
-	{"discovery", "xds", "planner", "envoy", "wasm", "kvbm"},
-	{"workeragent", "extproc", "enginesim"},
+	{"discovery", "xds", "envoy", "wasm", "kvbm"},
+	// The planner's connectors read Kubernetes with the client of discovery.
+	{"workeragent", "extproc", "planner", "enginesim"},
 	{"doctor", "admin", "internal/plansettings"},
 	{"internal/advise"},
 	{"cmd"},

@@ -83,7 +83,7 @@ var stateful = []string{
 	"extproc/stream", "internal/child", "internal/configfile", "internal/fleet", "internal/grpcserve", "internal/kv/drift", "internal/kv/feed", "internal/kv/kvindex",
 	"internal/kv/recency", "internal/kvsource", "internal/perfmodel", "internal/route", "internal/route/peers", "internal/route/pick", "internal/route/programs",
 	"internal/route/queue", "internal/route/learned", "internal/route/predict",
-	"internal/sim", "internal/sim/engine", "workeragent", "enginesim", "kvbm/peers",
+	"internal/sim", "internal/sim/engine", "planner/connectors/kubernetes", "workeragent", "enginesim", "kvbm/peers",
 }
 
 const leastComments = 0.25

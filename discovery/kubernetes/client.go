@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/stator-project/stator/internal/listen"
@@ -21,13 +22,16 @@ import (
 // accountFolder is the folder in which a kubelet mounts the service account of a pod.
 const accountFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Client reads objects from an API server. It tries nothing again: followers do, because they know what they have already. It is safe for
-// concurrent use.
+// Client reads objects from an API server, and sets the numbers of replicas for a planner. It tries nothing again: followers and planners
+// do, because they know what they have already. It is safe for concurrent use.
 type Client struct {
 	base      string
 	tokenFile string // of a token that is valid for an hour or so; empty for an API server that asks for none
 	namespace string // of the pod; empty outside of a cluster
 	http      *http.Client
+
+	mu      sync.Mutex
+	plurals map[string]string // guarded by mu; the paths of resources, by apiVersion and kind; at most maxKinds
 }
 
 // NewClient returns the client of an API server: the one of this pod's cluster, by its service account, or the one at a URL that asks for
@@ -95,6 +99,11 @@ func (c *Client) get(ctx context.Context, path string, query url.Values) (io.Rea
 		return nil, err
 	}
 	req.Header.Set("Accept", "application/json")
+	return c.do(req)
+}
+
+// do sends a request, and returns the body of the answer. A refusal is a *Status.
+func (c *Client) do(req *http.Request) (io.ReadCloser, error) {
 	if c.tokenFile != "" {
 		token, err := os.ReadFile(c.tokenFile) // for each request: the kubelet replaces it
 		if err != nil {

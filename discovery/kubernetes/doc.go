@@ -1,7 +1,7 @@
 // Package kubernetes finds the workers of models in a Kubernetes cluster: the pods of InferencePools, or pods with some labels.
 //
-// It reads two resources, InferencePools and pods, and writes nothing. It needs the rights get, list and watch on them in their
-// namespaces. It speaks HTTP itself: Kubernetes' own client would add 36 MB to the program, and take twice the memory.
+// A router reads two resources with it, InferencePools and pods, and writes nothing. It needs the rights get, list and watch on them in
+// their namespaces. It speaks HTTP itself: Kubernetes' own client would add 36 MB to the program, and take twice the memory.
 //
 //	pod                                        worker
 //	ready, with an IP, not being deleted       one for each target port, once its engine has answered
@@ -43,6 +43,22 @@
 //
 // A pod of an engine has 7 KB of JSON, of which ten fields are decoded. To follow 5,000 pods takes some 20 MB, and 0.13 ms of CPU for each
 // change. The program test/benchdiscovery measures it on a real API server; see docs/results/benchmarks.md.
+//
+// # Numbers of replicas
+//
+// A planner reads and sets the number of replicas of objects. It needs these rights in their namespaces, and none to change the objects
+// themselves: an account that may patch a Deployment can have it run any program.
+//
+//	call                       right
+//	Client.Scale               get the object, and its subresource scale
+//	Client.SetScale            patch the subresource scale
+//	Client.SetDeletionCost     patch pods
+//	Client.FollowScaledPods    list and watch pods
+//	Client.Autoscalers         list horizontalpodautoscalers, and scaledobjects of keda.sh if there are any
+//	Client.Uncreated           list events
+//
+// The API server records who has set a number, as the field manager of spec.replicas, in the write that sets it. So the record needs no
+// annotation, which would need the right to patch the object, and could differ from the number.
 //
 // # Concurrency
 //

@@ -60,7 +60,7 @@ func endpoints(p *pod, ports []int, home string) []Endpoint {
 			suffix = "-" + strconv.Itoa(port)
 		}
 		all = append(all, Endpoint{
-			Name: p.workerName(suffix, home), Address: at, Role: p.role(), Revision: p.revision(), Epoch: p.epoch(at),
+			Name: p.Metadata.workerName(suffix, home), Address: at, Role: p.role(), Revision: p.revision(), Epoch: p.epoch(at),
 		})
 	}
 	return all
@@ -69,11 +69,7 @@ func endpoints(p *pod, ports []int, home string) []Endpoint {
 // isReady reports whether requests may go to the pod. A pod that is being deleted may be ready for all of its grace period, because its
 // engine finishes its requests, and must get no new ones.
 func (p *pod) isReady() bool {
-	if p.Metadata.DeletionTimestamp != "" || p.Status.PodIP == "" {
-		return false
-	}
-	// Further pods of an engine on several nodes have no server.
-	if index := p.Metadata.Labels["leaderworkerset.sigs.k8s.io/worker-index"]; index != "" && index != "0" {
+	if p.Metadata.DeletionTimestamp != "" || p.Status.PodIP == "" || !p.Metadata.leads() {
 		return false
 	}
 	for _, c := range p.Status.Conditions {
@@ -84,10 +80,15 @@ func (p *pod) isReady() bool {
 	return false
 }
 
+// leads reports whether the pod has a server. Further pods of an engine on several nodes have none.
+func (m *metadata) leads() bool {
+	index := m.Labels["leaderworkerset.sigs.k8s.io/worker-index"]
+	return index == "" || index == "0"
+}
+
 // workerName returns the name of the pod as a worker's. Names of pods may have dots and be longer, and pods of two namespaces may have one
 // name: then a hash of namespace and name makes it unique.
-func (p *pod) workerName(suffix, home string) string {
-	m := &p.Metadata
+func (m *metadata) workerName(suffix, home string) string {
 	plain := strings.ReplaceAll(m.Name, ".", "-")
 	if plain == m.Name && m.Namespace == home && len(plain)+len(suffix) <= fleet.MaxName {
 		return plain + suffix

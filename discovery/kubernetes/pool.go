@@ -61,7 +61,7 @@ type Pool struct {
 	Picker Picker
 }
 
-// Pod is a pod of a pool. Its name is that of the object, not the worker's: see [Endpoint].
+// Pod is a pod of a pool. Its name is the object's, not the worker's: see [Endpoint].
 // Endpoints are its engines; a pod that is not ready, or is being deleted, has none.
 type Pod struct {
 	Name        string

@@ -18,7 +18,8 @@ import (
 func (p *pool) victims(now time.Time) map[string]bool {
 	candidates := p.candidates()
 	slices.SortStableFunc(candidates, func(a, b *Worker) int {
-		return cmp.Or(cmp.Compare(b.Order, a.Order), cmp.Compare(p.rank(a), p.rank(b)), p.compareLoss(a, b), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Order, a.Order), cmp.Compare(p.rank(a), p.rank(b)), p.compareLoss(a, b),
+			strings.Compare(a.Name, b.Name))
 	})
 	settled := 0
 	for _, w := range candidates {

@@ -48,8 +48,8 @@ func (p *pool) bound() {
 	}
 }
 
-// keep sets the pool's replicas to the number that a person or an autoscaler has set, until the plan's own number comes as far. So the plan never
-// undoes the work of a person, and both agree when it goes on.
+// keep sets the pool's replicas to the number that a person or an autoscaler has set, until the plan's own number comes as far. So the plan
+// never undoes the work of a person, and both agree when it goes on.
 func (p *pool) keep(all []Held) {
 	i := slices.IndexFunc(all, func(h Held) bool { return h.Model == p.model.Name && h.Role == p.configured.Role })
 	if i < 0 {
@@ -67,7 +67,7 @@ func (p *pool) keep(all []Held) {
 
 	p.held = true
 	p.replicas = m.Replicas
-	p.reason = fmt.Sprintf("%d, set by %s: the plan would be %s", m.Replicas, m.By, p.reason)
+	p.reason = fmt.Sprintf("%d, because %s: the plan would be %s", m.Replicas, m.Why, p.reason)
 }
 
 // onlyAdd keeps the workers that are there.

@@ -20,20 +20,29 @@ type Observation struct {
 	Demand []Demand
 	// Workers are all workers of the fleet, those included that are starting or draining.
 	Workers []Worker
-	// Held has at most one entry for each pool.
-	Held []Held `json:",omitempty"`
+	// Held and Waits have at most one entry for each pool.
+	Held  []Held `json:",omitempty"`
+	Waits []Wait `json:",omitempty"`
 }
 
-// Held is a pool whose number a person or an autoscaler has set. The plan keeps to it.
+// Held is a pool whose number the planner does not set now: a person or an autoscaler has set it, or it cannot be set. The plan keeps to
+// it.
 type Held struct {
 	Model string
 	Role  fleet.Role
-	// Replicas is that number, and By who has set it, as a sentence names it.
+	// Replicas is that number, and Why the reason, as a sentence has it after "because".
 	Replicas int
-	By       string
+	Why      string
 	// Always means that the plan keeps to it as long as it is observed. Otherwise it does until its own number has been as great: from
 	// then on the two agree, and the plan goes on.
 	Always bool
+}
+
+// Wait is why the last plan of a pool is not carried out yet, as a sentence has it.
+type Wait struct {
+	Model string
+	Role  fleet.Role
+	Why   string
 }
 
 // Settings are the configuration of a cluster.

@@ -75,6 +75,7 @@ func Next(s State, o Observation) (Plan, State) {
 			p.onlyAdd()
 		}
 		p.explainStarts(o.At)
+		p.explainWait(o.Waits)
 		out.Pools = append(out.Pools, p.result(o.At))
 	}
 	return out, s

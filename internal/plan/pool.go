@@ -105,6 +105,15 @@ func (p *pool) isLate(w *Worker) bool {
 	return late
 }
 
+// explainWait adds why the last plan of the pool is not carried out yet.
+func (p *pool) explainWait(all []Wait) {
+	for i := range all {
+		if w := &all[i]; w.Model == p.model.Name && w.Role == p.configured.Role {
+			p.reason += "; " + w.Why
+		}
+	}
+}
+
 // explainStarts adds the worker that does not start to the reason, the one that has waited for the longest, with what is known about it.
 func (p *pool) explainStarts(now time.Time) {
 	var first *Worker

@@ -1,5 +1,6 @@
 // Package kubeapi is a small API server of Kubernetes for tests: lists and watches of pods, InferencePools, Services and
-// EndpointSlices, with the faults that real ones have. It has what package discovery/kubernetes asks for, and nothing more.
+// EndpointSlices, and objects with the subresource scale, with the faults that real ones have. It has what package discovery/kubernetes
+// asks for, and nothing more.
 //
 // All methods are safe for concurrent use.
 package kubeapi
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Server is an API server. Create it with [New].
@@ -33,6 +35,9 @@ type Server struct {
 	cuts    int           // raised to end all watches
 	half    bool          // watches end in the middle of a line
 	lists   map[string]int
+	scales  map[string]*scaled // by path
+	refused int                // the status of every answer to a PATCH; 0 for none
+	writes  []Write
 }
 
 // event is one change.
@@ -45,7 +50,7 @@ type event struct {
 
 // New returns a server that serves until the test ends.
 func New(t testing.TB) *Server {
-	s := &Server{objects: map[string]map[string]any{}, changed: make(chan struct{}), lists: map[string]int{}}
+	s := &Server{objects: map[string]map[string]any{}, changed: make(chan struct{}), lists: map[string]int{}, scales: map[string]*scaled{}}
 	web := httptest.NewServer(http.HandlerFunc(s.serve))
 	s.URL = web.URL
 	t.Cleanup(func() {
@@ -62,6 +67,9 @@ type Pod struct {
 	Labels                   map[string]string
 	Ready, Terminating       bool
 	Restarts                 int
+	// Owner is the kind of its controller, and Unscheduled why its scheduler finds no node for it.
+	Owner, Unscheduled string
+	Created            time.Time
 }
 
 // PutPod adds or changes a pod.
@@ -70,14 +78,20 @@ func (s *Server) PutPod(p Pod) {
 	if p.Terminating {
 		meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 	}
-	ready := "False"
+	meta["creationTimestamp"] = p.Created
+	meta["ownerReferences"] = []any{map[string]any{"kind": p.Owner, "controller": true}}
+	ready, scheduled := "False", "True"
 	if p.Ready {
 		ready = "True"
+	}
+	if p.Unscheduled != "" {
+		scheduled = "False"
 	}
 	s.put(podPath(p.Namespace, p.Name), map[string]any{"metadata": meta, "status": map[string]any{
 		"podIP": p.IP,
 		"conditions": []any{
-			map[string]any{"type": "PodScheduled", "status": "True"}, map[string]any{"type": "Ready", "status": ready},
+			map[string]any{"type": "PodScheduled", "status": scheduled, "message": p.Unscheduled},
+			map[string]any{"type": "Ready", "status": ready},
 		},
 		"containerStatuses": []any{map[string]any{"restartCount": p.Restarts}},
 	}})
@@ -203,8 +217,9 @@ func (s *Server) put(path string, object map[string]any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kind := "ADDED"
-	if s.objects[path] != nil {
+	if before := s.objects[path]; before != nil {
 		kind = "MODIFIED"
+		object["metadata"].(map[string]any)["annotations"] = before["metadata"].(map[string]any)["annotations"]
 	}
 	s.recordLocked(kind, path, object)
 	s.objects[path] = object
@@ -238,7 +253,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	s.mu.Lock()
 	broken := s.broken
+	if r.Method == http.MethodPatch && broken == 0 {
+		broken = s.refused
+	}
+	at := s.scales[strings.TrimSuffix(r.URL.Path, "/scale")]
 	s.mu.Unlock()
+
 	switch {
 	case broken == NoAnswer:
 		panic(http.ErrAbortHandler) // which ends the connection
@@ -246,6 +266,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		refuse(w, broken, "the test has broken the server")
 	case query.Get("watch") == "true":
 		s.watch(w, r)
+	case at != nil:
+		s.scale(w, r, at)
+	case r.Method == http.MethodPatch:
+		s.annotate(w, r)
+	case strings.Count(r.URL.Path, "/") == 3:
+		s.kinds(w, r)
 	default:
 		s.list(w, r)
 	}
@@ -364,7 +390,8 @@ func selects(query url.Values, collection, path string, object map[string]any) b
 	if !isBelow {
 		return false
 	}
-	if field := query.Get("fieldSelector"); field != "" && field != "metadata.name="+name {
+	reason, _ := object["reason"].(string)
+	if field := query.Get("fieldSelector"); field != "" && field != "metadata.name="+name && field != "reason="+reason {
 		return false
 	}
 	labels, _ := object["metadata"].(map[string]any)["labels"].(map[string]string)

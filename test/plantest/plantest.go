@@ -52,7 +52,7 @@ func New(t testing.TB, profile fs.FS, rules map[string]plan.Rule) *World {
 //	worker NAME [model=M] [role=R] [state=S] [running=N] [waiting=N] [queued=N] [kv=SHARE] [itl=D] [found=N] [order=N] [trouble=T]: silent
 //	  without figures
 //	gone NAME
-//	held MODEL [replicas=N] [by=WHO] [role=R] [always=yes]: who has set the number beside the planner; none without replicas
+//	held MODEL [replicas=N] [why=TEXT] [role=R] [always=yes]: who has set the number beside the planner; none without replicas
 //	up-only MODEL
 //	timing MODEL: the pools' engines have the polynomial timing instead of the profile
 //	demand MODEL [rate=N] [isl=N] [osl=N] [cached=SHARE] [waiting=N] [late=SHARE]: for all steps from now on; none without figures
@@ -135,7 +135,7 @@ func (o *World) act(t *testing.T, d *datadriven.TestData) string {
 		o.held = slices.DeleteFunc(o.held, func(h plan.Held) bool { return h.Model == model && h.Role == role })
 		if f.has("replicas") {
 			o.held = append(o.held, plan.Held{
-				Model: model, Role: role, Replicas: int(f.number("replicas")), By: f.values["by"], Always: f.has("always"),
+				Model: model, Role: role, Replicas: int(f.number("replicas")), Why: f.values["why"], Always: f.has("always"),
 			})
 		}
 	case "gone":
@@ -237,7 +237,9 @@ func (o *World) setDemand(model string, f figures) {
 func (o *World) steps(n int) (p plan.Plan) {
 	for range n {
 		o.At = o.At.Add(5 * time.Second)
-		p, o.state = plan.Next(o.state, plan.Observation{At: o.At, Settings: &o.settings, Demand: o.demand, Workers: o.workers, Held: o.held})
+		p, o.state = plan.Next(o.state, plan.Observation{
+			At: o.At, Settings: &o.settings, Demand: o.demand, Workers: o.workers, Held: o.held,
+		})
 	}
 	return p
 }

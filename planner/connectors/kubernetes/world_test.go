@@ -1,0 +1,295 @@
+package kubernetes_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	api "github.com/stator-project/stator/discovery/kubernetes"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/planner/connectors/kubernetes"
+	"github.com/stator-project/stator/test/kubeapi"
+	"github.com/stator-project/stator/test/testkit"
+)
+
+// world is a faked API server whose controllers and kubelets the test plays, a fleet, and a planner without a bus.
+type world struct {
+	t       *testing.T
+	server  *kubeapi.Server
+	members *fleet.Fleet
+	targets []kubernetes.Target
+	rules   kubernetes.Rules
+	drain   time.Duration
+
+	mu sync.Mutex
+	// wants is the number that the planner's own algorithm asks for, by role.
+	wants   map[fleet.Role]int
+	sets    map[string]*set
+	last    plan.Plan
+	most    int // the most pods that there were at a moment
+	failed  []string
+	running sync.WaitGroup
+}
+
+// set is a played Deployment or StatefulSet.
+type set struct {
+	owner string // of its pods: ReplicaSet or StatefulSet
+	role  fleet.Role
+	next  int
+	pods  map[string]kubeapi.Pod
+	// starts is how long a pod takes to be ready, and ends how long to be gone. unscheduled pods never start; refused ones are not created.
+	starts, ends         time.Duration
+	unscheduled, refused string
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{
+		t: t, server: kubeapi.New(t), members: fleet.New(fleet.Hooks{}), drain: time.Minute,
+		wants: map[fleet.Role]int{}, sets: map[string]*set{},
+	}
+}
+
+// add adds a target with ready pods.
+func (w *world) add(kind, name string, role fleet.Role, replicas int) *set {
+	s := &set{owner: "ReplicaSet", role: role, pods: map[string]kubeapi.Pod{}, ends: 100 * time.Millisecond}
+	plural := "deployments"
+	if kind == "StatefulSet" {
+		s.owner, plural = kind, "statefulsets"
+	}
+	w.sets[name] = s
+	w.wants[role] = replicas
+	w.server.PutScaled(kubeapi.Scaled{
+		APIVersion: "apps/v1", Kind: kind, Plural: plural, Namespace: "llm", Name: name, Replicas: replicas, Selector: "app=" + name,
+		Changed: func(int) { w.play(name) },
+	})
+	w.targets = append(w.targets, kubernetes.Target{
+		Object: api.Object{APIVersion: "apps/v1", Kind: kind, Namespace: "llm", Name: name}, Model: "m", Role: role, GPUs: 1,
+	})
+	w.play(name)
+	return s
+}
+
+// play has a controller create and delete pods.
+func (w *world) play(name string) {
+	wanted := w.server.Replicas(name)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.sets[name]
+	var staying []kubeapi.Pod
+	for _, p := range s.pods {
+		if !p.Terminating {
+			staying = append(staying, p)
+		}
+	}
+
+	for n := len(staying); n < wanted && s.refused == ""; n++ {
+		p := kubeapi.Pod{
+			Namespace: "llm", Name: fmt.Sprintf("%s-%d", name, n), IP: "10.0.0.1", Labels: map[string]string{"app": name}, Owner: s.owner,
+			Created: time.Now(), Unscheduled: s.unscheduled,
+		}
+		if s.owner == "ReplicaSet" {
+			p.Name = fmt.Sprintf("%s-x%d", name, s.next)
+		}
+		s.next++
+		p.UID = p.Name
+		w.putLocked(s, p)
+		if s.unscheduled == "" {
+			w.after(s.starts, func() { w.ready(s, p.Name) })
+		}
+	}
+	if s.refused != "" && len(staying) < wanted {
+		w.server.PutFailedCreate("llm", name+"-abc", s.refused)
+	}
+	for n := len(staying); n > wanted; n-- {
+		w.endLocked(name, s)
+	}
+}
+
+// endLocked deletes the pod that a real controller would delete.
+func (w *world) endLocked(name string, s *set) {
+	var victim *kubeapi.Pod
+	for _, p := range s.pods {
+		if p.Terminating || victim != nil && !w.before(s, &p, victim) {
+			continue
+		}
+		victim = &p
+	}
+	p := *victim
+	if n := w.requests(p.Name); n > 0 {
+		w.failed = append(w.failed, fmt.Sprintf("%s ends with %d requests", p.Name, n))
+	}
+	p.Terminating, p.Ready = true, false
+	w.putLocked(s, p)
+	w.members.Remove(p.Name)
+	w.after(s.ends, func() {
+		w.mu.Lock()
+		delete(s.pods, p.Name)
+		w.mu.Unlock()
+		w.server.DeletePod("llm", p.Name)
+	})
+}
+
+// before reports whether a controller deletes a before b.
+func (w *world) before(s *set, a, b *kubeapi.Pod) bool {
+	if s.owner == "StatefulSet" {
+		return a.Name > b.Name
+	}
+	if a.Ready != b.Ready {
+		return !a.Ready
+	}
+	return w.server.Cost("llm", a.Name) > w.server.Cost("llm", b.Name) // any cost of these tests is less than none
+}
+
+func (w *world) putLocked(s *set, p kubeapi.Pod) {
+	s.pods[p.Name] = p
+	n := 0
+	for _, x := range w.sets {
+		n += len(x.pods)
+	}
+	w.most = max(w.most, n)
+	w.server.PutPod(p)
+}
+
+// ready has a kubelet report a pod as ready, and adds its worker to the fleet.
+func (w *world) ready(s *set, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, there := s.pods[name]
+	if !there || p.Terminating {
+		return
+	}
+	p.Ready = true
+	w.putLocked(s, p)
+	x := fleet.Worker{
+		Name: name, Model: "m", Role: s.role, Address: "127.0.0.1:1", Engine: "vllm", Epoch: 1, Ranks: 1, Weight: 1, State: fleet.Ready,
+	}
+	if _, err := w.members.Put(x); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *world) after(d time.Duration, do func()) {
+	w.running.Go(func() {
+		time.Sleep(d)
+		do()
+	})
+}
+
+// requests returns the requests of a worker as routers have booked them.
+func (w *world) requests(name string) int64 {
+	rank, ok := w.members.Snapshot().Rank(name, 0)
+	if !ok {
+		return 0
+	}
+	return rank.Load.Booked().Requests
+}
+
+// book adds requests to a worker.
+func (w *world) book(name string, n int64) {
+	w.t.Helper()
+	rank, ok := w.members.Snapshot().Rank(name, 0)
+	if !ok {
+		w.t.Fatal("no worker ", name)
+	}
+	rank.Load.Add(fleet.Amount{Requests: n})
+}
+
+// run starts a connector, and a planner that makes a plan every 100 ms, of a term. It returns the end of both.
+func (w *world) run(term uint64) (stop func()) {
+	client, err := api.NewClient(w.server.URL)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	log := &testkit.Log{}
+	c := kubernetes.New(kubernetes.Config{
+		Client: client, Targets: w.targets, Home: "llm", Fleet: w.members, Rules: w.rules, Drain: w.drain, Interval: time.Second,
+		Log: log.Logger(), Metrics: prometheus.NewRegistry(),
+	})
+	c.KnowBookings()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var all sync.WaitGroup
+	all.Go(func() { _ = c.Run(ctx) })
+	all.Go(func() { w.plan(ctx, c, term) })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		all.Wait()
+	})
+	w.t.Cleanup(func() {
+		stop()
+		w.running.Wait()
+		for _, f := range w.failed {
+			w.t.Error(f)
+		}
+		if w.t.Failed() {
+			w.t.Logf("the plan is\n%s\nwrites are %v, and the log of the connector is\n%s", w.last, w.server.Writes(), log)
+		}
+	})
+	return stop
+}
+
+// plan makes plans until ctx ends.
+func (w *world) plan(ctx context.Context, c *kubernetes.Connector, term uint64) {
+	m := plan.Model{Name: "m", Algorithm: "wanted", UpOnly: w.rules.UpOnly, Rule: func(_ any, _ *plan.Observation, _ *plan.Demand,
+		pools []plan.Situation) (wants []plan.Want, after any) {
+		for _, p := range pools {
+			n := w.wants[p.Configured.Role]
+			wants = append(wants, plan.Want{Replicas: n, Reason: fmt.Sprintf("%d by the test", n)})
+		}
+		return wants, nil
+	}}
+	for _, t := range w.targets {
+		m.Pools = append(m.Pools, plan.Configured{Role: t.Role, Replicas: 1, Max: 16, GPUs: 1, StartUp: time.Second})
+	}
+	settings := &plan.Settings{Models: []plan.Model{m}, Budget: plan.Budget{MaxGPUs: w.rules.MaxGPUs}}
+	state := plan.State{}
+	for ctx.Err() == nil {
+		o := plan.Observation{At: time.Now(), Settings: settings, Workers: plan.WorkersOf(w.members.Snapshot())}
+		c.Observe(&o)
+		w.mu.Lock()
+		w.last, state = plan.Next(state, o)
+		w.last.Term = term
+		p := w.last
+		w.mu.Unlock()
+		_ = c.Apply(ctx, p)
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func (w *world) want(role fleet.Role, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wants[role] = n
+}
+
+// reason returns the reason of the last plan of a role.
+func (w *world) reason(role fleet.Role) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.last.Pools {
+		if p.Role == role {
+			return p.Reason
+		}
+	}
+	return ""
+}
+
+// await waits until a target has so many replicas, and as many ready workers.
+func (w *world) await(name string, n int) {
+	w.t.Helper()
+	testkit.Eventually(w.t, fmt.Sprintf("%d replicas of %s that are ready", n, name), func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		ready := 0
+		for _, p := range w.sets[name].pods {
+			if p.Ready {
+				ready++
+			}
+		}
+		return w.server.Replicas(name) == n && ready == n && len(w.sets[name].pods) == n
+	})
+}
