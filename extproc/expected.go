@@ -43,8 +43,8 @@ func newExpectations(cfg *config.Config) *expectations {
 		for k := range m.Launch {
 			l := &m.Launch[k]
 			role, err := fleet.ParseRole(l.Role)
-			if err != nil {
-				continue // Validate has refused it
+			if err != nil || l.Target != "" {
+				continue // Validate has refused it, or no agent starts it
 			}
 			// Several launches may share a pool. The planner counts its engines together, wherever they are.
 			one := Expected{Model: m.Name, Role: role, Node: l.Node, Want: l.Count}

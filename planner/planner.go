@@ -20,7 +20,9 @@
 package planner
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"reflect"
 	"sync"
@@ -30,6 +32,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route/peers"
@@ -50,9 +53,15 @@ type Bus interface {
 
 // Connector carries plans out.
 type Connector interface {
-	// Apply starts to carry out a plan, and does not wait until that is done. It gets every plan that is published, and the same plan
-	// again after an error. Its calls come one at a time.
+	// Apply starts to carry out a plan, and does not wait until that is done. It gets every plan of a planner that leads, also if it is
+	// the same as the last one. Its calls come one at a time.
 	Apply(ctx context.Context, p plan.Plan) error
+}
+
+// Observer is a connector that knows of workers before they are in the fleet, and what hinders plans.
+type Observer interface {
+	// Observe adds that to an observation. It is called before each plan.
+	Observe(o *plan.Observation)
 }
 
 // Runner is a connector that works beside the planner. Run returns when ctx ends.
@@ -108,7 +117,6 @@ type Planner struct {
 	// Run's loop alone uses these.
 	state     plan.State
 	published plan.Plan // empty if the bus may have lost it
-	carried   bool      // the connector has accepted the published plan
 }
 
 // New returns a planner, which makes no plan before Run. It registers the metrics.
@@ -149,6 +157,69 @@ func (p *Planner) Current() plan.Plan { return *p.current.Load() }
 
 // Run makes plans until ctx ends.
 func (p *Planner) Run(ctx context.Context) error {
+	return p.run(ctx, func(ctx context.Context) error {
+		var leading sync.WaitGroup
+		defer leading.Wait()
+		leading.Go(func() { _ = p.cfg.Bus.Lead(ctx, p.lead) })
+		p.loop(ctx)
+		return nil
+	})
+}
+
+// Once makes one plan, from observations of one interval, as soon as ready returns true. Without done it changes nothing. With done it
+// waits until this planner leads, publishes the plan, and has the connector carry it out until done returns true.
+func (p *Planner) Once(ctx context.Context, ready, done func() bool) error {
+	return p.run(ctx, func(ctx context.Context) error {
+		var leading sync.WaitGroup
+		defer leading.Wait()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		if done != nil {
+			leading.Go(func() { _ = p.cfg.Bus.Lead(ctx, p.lead) })
+			if err := p.awaitLead(ctx); err != nil {
+				return err
+			}
+		}
+
+		p.observe(ctx, false) // figures count from here on
+		for waited := time.Duration(0); waited < p.cfg.Interval || !ready(); waited += together {
+			if err := backoff.Sleep(ctx, together); err != nil {
+				return err
+			}
+		}
+		for p.once(ctx, false); done != nil && !done(); p.publish(ctx, p.Current()) {
+			err := backoff.Sleep(ctx, again)
+			if err == nil && p.term.Load() == 0 {
+				err = errors.New("another planner leads now")
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// again is the interval at which a single plan is handed to the connector: a planner that leads still wants it.
+const again = time.Second
+
+// leadFor is the longest wait for the lead: leases of planners that have died expire sooner.
+const leadFor = 30 * time.Second
+
+// awaitLead waits until this planner leads.
+func (p *Planner) awaitLead(ctx context.Context) error {
+	wait, stop := context.WithTimeout(ctx, leadFor)
+	defer stop()
+	select {
+	case <-p.leads:
+		return nil
+	case <-wait.Done():
+		return cmp.Or(ctx.Err(), errors.New("another planner leads, and carries plans out: stop it, or have this one change nothing"))
+	}
+}
+
+// run has the connector and the subscriptions run beside a function.
+func (p *Planner) run(ctx context.Context, do func(ctx context.Context) error) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	ctx, stop := context.WithCancel(ctx)
@@ -172,10 +243,7 @@ func (p *Planner) Run(ctx context.Context) error {
 	if c, ok := p.cfg.Connector.(Runner); ok { // without a plan it does nothing
 		all.Go(func() { _ = c.Run(ctx) })
 	}
-	all.Go(func() { _ = p.cfg.Bus.Lead(ctx, p.lead) })
-
-	p.loop(ctx)
-	return nil
+	return do(ctx)
 }
 
 // applyLoad adds an engine's report. The tokens that decode engines generate are the answers of the model.
@@ -266,10 +334,10 @@ func (p *Planner) once(ctx context.Context, between bool) {
 	}
 }
 
-// publish publishes a plan if it differs from the last one, and gives it to the connector.
+// publish publishes a plan if it differs from the last one, and gives it to the connector. A connector thereby knows that this planner
+// still leads.
 func (p *Planner) publish(ctx context.Context, next plan.Plan) {
-	same := reflect.DeepEqual(next, p.published)
-	if !same {
+	if !reflect.DeepEqual(next, p.published) {
 		if err := p.cfg.Bus.PublishPlan(ctx, next); err != nil {
 			if ctx.Err() == nil {
 				p.metrics.plans.WithLabelValues("error").Inc()
@@ -283,11 +351,10 @@ func (p *Planner) publish(ctx context.Context, next plan.Plan) {
 		p.published = next
 	}
 
-	if p.cfg.Connector == nil || p.advisory.Load() || same && p.carried {
+	if p.cfg.Connector == nil || p.advisory.Load() {
 		return
 	}
 	err := p.cfg.Connector.Apply(ctx, next)
-	p.carried = err == nil
 	if err != nil && ctx.Err() == nil {
 		p.metrics.carried.WithLabelValues("error").Inc()
 		p.cfg.Log.Warn("plan not carried out; trying again with the next one", "err", err)
@@ -323,6 +390,7 @@ func (p *Planner) observe(ctx context.Context, between bool) *plan.Observation {
 		if last := p.seen.Load(); last != nil {
 			keepLoads(o.Workers, last.Workers)
 		}
+		p.observeConnector(o)
 		return o
 	}
 
@@ -336,7 +404,15 @@ func (p *Planner) observe(ctx context.Context, between bool) *plan.Observation {
 		}
 	}
 	p.loads.take(o.Workers, f, now)
+	p.observeConnector(o)
 	return o
+}
+
+// observeConnector adds what the connector knows to an observation.
+func (p *Planner) observeConnector(o *plan.Observation) {
+	if c, ok := p.cfg.Connector.(Observer); ok {
+		c.Observe(o)
+	}
 }
 
 // keepLoads gives workers the loads that were observed last: reports are read once in an interval.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -239,14 +240,14 @@ func (h *hands) Apply(_ context.Context, p plan.Plan) error {
 	return nil
 }
 
-// The connector gets each plan once, and one that it did not accept again. An advisory planner carries nothing out.
+// The connector gets every plan while the planner leads, so that it knows that. An advisory planner carries nothing out.
 func TestConnector(t *testing.T) {
 	h := &hands{fail: 2}
 	run(t, func(o *office) {
 		o.pass(time.Minute)
 		o.planner.Reload(replicas(4), false)
 		o.pass(time.Minute)
-		if fmt.Sprint(h.got) != "[2 4]" {
+		if len(h.got) < 20 || fmt.Sprint(slices.Compact(h.got)) != "[2 4]" {
 			t.Errorf("carried out: %v", h.got)
 		}
 	}, func(c *Config) { c.Connector = h })

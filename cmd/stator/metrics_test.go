@@ -29,6 +29,7 @@ import (
 	"github.com/stator-project/stator/internal/kvsource/sources"
 	"github.com/stator-project/stator/kvbm/node"
 	"github.com/stator-project/stator/planner"
+	scale "github.com/stator-project/stator/planner/connectors/kubernetes"
 	"github.com/stator-project/stator/test/testkit"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/workeragent/engine"
@@ -106,6 +107,7 @@ func metricParts(t *testing.T) []metricPart {
 	kubernetes.New(kubernetes.Config{Log: log, Metrics: pods})
 	discovery.NewPlans(discovery.PlansConfig{Fleet: members, Log: log, Metrics: control})
 	planner.New(planner.Config{Fleet: members, Log: log, Metrics: plans})
+	scale.New(scale.Config{Metrics: plans})
 	launch := engine.Launch{Kind: "exec", Name: "w", Command: []string{"engine"}}
 	_, err = workeragent.New(workeragent.Config{
 		Launches: []engine.Launch{launch}, Site: engine.Site{Host: "127.0.0.1"}, Log: log, Metrics: agent,
@@ -121,9 +123,9 @@ func metricParts(t *testing.T) []metricPart {
 		{"Every process", "The program itself.", every.families(t)},
 		{"Bus", "Every process that joins the bus.", onBus.families(t)},
 		{"Router", "`stator extproc`: decisions, how they were obeyed, the index they are made from, and what feeds it.", router.families(t)},
-		{"Kubernetes", "`stator extproc` and `stator xds` with `--inference-pool` or `--pod-selector`.", pods.families(t)},
+		{"Kubernetes", "`stator extproc`, `stator xds` and `stator planner` with `--inference-pool` or `--pod-selector`.", pods.families(t)},
 		{"Control plane", "`stator xds`: what Envoys received.", control.families(t)},
-		{"Planner", "`stator planner`.", plans.families(t)},
+		{"Planner", "`stator planner`. Figures of scaling are there with `planner.connector: kubernetes`.", plans.families(t)},
 		{"Agent", "`stator agent`: the engines of a node.", agent.families(t)},
 		{"Store of KV blocks", "`stator agent`, for each model with `models[].kv`.", store.described()},
 	}

@@ -29,6 +29,8 @@ import (
 type pools struct {
 	names, selector, ports, namespace, api string
 	source                                 *kubernetes.Source // nil without these flags
+	client                                 *kubernetes.Client // of the source, and home the namespace whose pods have short names
+	home                                   string
 	// reachesRelay means that the gateway sends requests to the relay of routers, which is no endpoint of an InferencePool. It is
 	// true for a control plane, whose pools have the relay.
 	reachesRelay bool
@@ -72,6 +74,7 @@ func (p *pools) open(engines *enginetls.Client, log *slog.Logger, reg prometheus
 		return err
 	}
 	p.models = map[string]config.Found{}
+	p.client, p.home = client, selections[0].Namespace
 	p.source = kubernetes.New(kubernetes.Config{Client: client, Selections: selections, Log: log, Engines: engines, Metrics: reg})
 	return nil
 }

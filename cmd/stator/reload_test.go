@@ -39,7 +39,7 @@ func TestReloadReachesAllParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	bus := testkit.Bus(t)
-	u.planner, err = newPlanner(cfg, u.router.Fleet(), bus, log, reg)
+	u.planner, err = newPlanner(cfg, u.router.Fleet(), bus, nil, log, reg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -237,7 +237,7 @@ func (u *up) makeControl() (err error) {
 		return err
 	}
 
-	u.planner, err = newPlanner(u.cfg, u.control.fleet, u.bus, u.log, u.reg)
+	u.planner, err = newPlanner(u.cfg, u.control.fleet, u.bus, nil, u.log, u.reg)
 	if err != nil {
 		return err
 	}

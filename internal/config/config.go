@@ -488,6 +488,11 @@ type Launch struct {
 	// Role is the part of a request that these workers serve: "aggregated" is all of it. Of a model with "prefill" and "decode"
 	// workers, one computes the prompt and another one fetches its KV cache and decodes: see docs/disaggregation.md.
 	Role string `yaml:"role"`
+	// Target is the object of Kubernetes whose replicas these workers are, with planner.connector kubernetes: "deployment/NAME",
+	// "statefulset/NAME", "leaderworkerset/NAME", or "GROUP/VERSION/KIND/NAME" of any other kind with the subresource scale. It is in the
+	// namespace of the pods. No agent starts these workers; the planner takes their GPUs and their speed from engine, args and gpu. Count
+	// is their number before the first plan.
+	Target string `yaml:"target" default:"agents start them" reload:"the planner"`
 	// Node is the node agent that starts them.
 	Node string `yaml:"node" default:"agents without a name, and stator up"`
 	// Command is the command line for exec. {host}, {port}, {name} and {model} are filled in: the engine must
@@ -700,9 +705,11 @@ type Planner struct {
 	// the workers for it from a profile or an estimate. "reactive" is the rule of Kubernetes' horizontal pod autoscaler. See
 	// docs/planning.md.
 	Algorithm string `yaml:"algorithm"`
-	// Connector carries plans out: "local" has agents start and stop engines, "virtual" publishes the numbers on the bus for a
-	// program of yours, and "none" carries nothing out.
+	// Connector carries plans out: "local" has agents start and stop engines, "kubernetes" scales the objects of launch[].target,
+	// "virtual" publishes the numbers on the bus for a program of yours, and "none" carries nothing out.
 	Connector string `yaml:"connector" reload:"the planner"`
+	// UpOnly has connector kubernetes raise numbers of replicas and lower none, and drain no worker.
+	UpOnly bool `yaml:"upOnly"`
 	// Advisory makes plans and shows them, and carries nothing out: no worker is started, drained or weighted.
 	Advisory bool `yaml:"advisory"`
 	// Interval is the time between two plans, 1s to 10m.

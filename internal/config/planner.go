@@ -3,6 +3,9 @@ package config
 import (
 	"fmt"
 	"net/url"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/perfmodel"
@@ -15,6 +18,8 @@ const (
 	ConnectorNone    = "none"
 	ConnectorLocal   = "local"
 	ConnectorVirtual = "virtual"
+	// ConnectorKubernetes scales the targets of launches.
+	ConnectorKubernetes = "kubernetes"
 )
 
 // The bounds of a plan's settings.
@@ -34,7 +39,7 @@ func (p *Planner) ByAgents() bool { return p.Connector == ConnectorLocal }
 
 func (v *validator) planner(p *Planner) {
 	v.oneOf(p.Algorithm, plan.Algorithms(), "planner.algorithm")
-	v.oneOf(p.Connector, []string{ConnectorNone, ConnectorLocal, ConnectorVirtual}, "planner.connector")
+	v.oneOf(p.Connector, []string{ConnectorNone, ConnectorLocal, ConnectorVirtual, ConnectorKubernetes}, "planner.connector")
 	v.oneOf(p.Mode, []string{plan.ModeBoth, plan.ModeThroughput, plan.ModeLoad}, "planner.mode")
 	v.oneOf(p.Forecast, forecast.Names(), "planner.forecast")
 	v.is(p.Interval >= minInterval && p.Interval <= maxInterval, "planner.interval", "must lie between %s and %s", minInterval, maxInterval)
@@ -87,14 +92,86 @@ func (v *validator) scale(l *Launch, path string) {
 func (v *validator) checkScaled(c *Config) {
 	v.is(c.Planner.Warm == "" || len(c.Models) == 1, "planner.warm", "needs a single model: its rates are those of one")
 	scalable := false
+	connector := c.Planner.Connector
+	scales := connector == ConnectorLocal || connector == ConnectorKubernetes
 	for i := range c.Models {
 		for k := range c.Models[i].Launch {
 			l := &c.Models[i].Launch[k]
 			scalable = scalable || l.Min < l.Max
-			v.is(l.Max == l.Count || c.Planner.Connector == ConnectorLocal, fmt.Sprintf("models[%d].launch[%d].max", i, k),
-				"has no effect: set planner.connector to local")
+			v.is(l.Max == l.Count || scales, fmt.Sprintf("models[%d].launch[%d].max", i, k),
+				"has no effect: set planner.connector to local or kubernetes")
 		}
 	}
-	v.is(scalable || c.Planner.Connector != ConnectorLocal, "planner.connector",
-		"is local, and no launch has a max above its min: there is nothing to scale")
+	v.is(scalable || !scales, "planner.connector", "is %s, and no launch has a max above its min: there is nothing to scale", connector)
+	v.is(!c.Planner.UpOnly || connector == ConnectorKubernetes, "planner.upOnly", "has no effect: set planner.connector to kubernetes")
+	v.checkTargets(c)
+}
+
+// checkTargets refuses targets that no planner scales, and a planner of Kubernetes whose pools are not one target each.
+func (v *validator) checkTargets(c *Config) {
+	isOn := c.Planner.Connector == ConnectorKubernetes
+	v.is(!isOn || c.Planner.Algorithm != plan.AlgorithmConfigured, "planner.algorithm",
+		"must be sla or reactive with connector kubernetes: the number of the object is the configured one otherwise")
+	for i := range c.Models {
+		m := &c.Models[i]
+		roles := map[string]bool{}
+		for k := range m.Launch {
+			l := &m.Launch[k]
+			path := fmt.Sprintf("models[%d].launch[%d].target", i, k)
+			if l.Target == "" {
+				v.is(!isOn, path, "is required with planner.connector kubernetes, such as deployment/llama")
+				continue
+			}
+			_, err := ParseTarget(l.Target)
+			v.is(err == nil, path, "%v", err)
+			v.is(isOn || c.Planner.Connector == ConnectorNone, path, "has no effect: set planner.connector to kubernetes")
+			v.is(!roles[l.Role], path, "is a second one for role %s: a planner scales one object for each role of a model", l.Role)
+			roles[l.Role] = true
+		}
+		v.is(!isOn || len(m.Workers) == 0 || len(m.Launch) == 0, fmt.Sprintf("models[%d].workers", i),
+			"cannot be beside launches with planner.connector kubernetes: its workers are the pods of the targets")
+	}
+}
+
+// isLaunched reports whether agents start engines of the model.
+func (m *Model) isLaunched() bool {
+	return slices.ContainsFunc(m.Launch, func(l Launch) bool { return l.Target == "" })
+}
+
+// Target names an object of Kubernetes that a planner scales.
+type Target struct {
+	// APIVersion is group and version, such as apps/v1.
+	APIVersion, Kind, Name string
+}
+
+// targetKinds are the kinds that have a short form.
+var targetKinds = map[string]Target{
+	"deployment":      {APIVersion: "apps/v1", Kind: "Deployment"},
+	"statefulset":     {APIVersion: "apps/v1", Kind: "StatefulSet"},
+	"leaderworkerset": {APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet"},
+}
+
+// nameOfObject matches the names of objects, and groups.
+var nameOfObject = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
+
+// kindOfObject matches kinds, and versions.
+var kindOfObject = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]{0,62}$`)
+
+// ParseTarget reads the target of a launch: kind/name of a kind that has a short form, or group/version/kind/name.
+func ParseTarget(text string) (t Target, err error) {
+	parts := strings.Split(text, "/")
+	switch len(parts) {
+	case 2:
+		t = targetKinds[strings.ToLower(parts[0])]
+		t.Name = parts[1]
+	case 4:
+		if nameOfObject.MatchString(parts[0]) && kindOfObject.MatchString(parts[1]) && kindOfObject.MatchString(parts[2]) {
+			t = Target{APIVersion: parts[0] + "/" + parts[1], Kind: parts[2], Name: parts[3]}
+		}
+	}
+	if t.Kind == "" || !nameOfObject.MatchString(t.Name) {
+		return Target{}, fmt.Errorf("is %.80q: write deployment/NAME, statefulset/NAME, leaderworkerset/NAME, or GROUP/VERSION/KIND/NAME, "+
+			"such as nvidia.com/v1alpha1/DynamoGraphDeploymentScalingAdapter/NAME", text)
+	}
+	return t, nil
 }

@@ -229,7 +229,7 @@ var credentials = []string{"authorization", "proxy-authorization", "cookie", "ap
 func (v *validator) model(m *Model, path string, names, workers, addresses map[string]string) {
 	v.is(m.Name != "", path+".name", "is required: it is what clients put into \"model\"")
 	v.is(len(m.Name) <= maxModelName, path+".name", "must have at most %d characters", maxModelName)
-	v.is(m.Path != "" || len(m.Launch) == 0, path+".path",
+	v.is(m.Path != "" || !m.isLaunched(), path+".path",
 		"is required with launch: a folder with tokenizer.json, a .gguf file, hf:ORG/MODEL, or builtin:sim")
 	v.is(m.Canary == 0 || m.Canary >= minCanary, path+".canary", "must be 0s or at least %s", minCanary)
 	v.is(m.BlockSize >= AutoBlockSize && m.BlockSize <= maxBlockSize, path+".blockSize",
@@ -399,7 +399,9 @@ func (v *validator) launch(l *Launch, path string) {
 	v.engine(l.Engine, (*engines.Kind).IsLaunched, path)
 	v.is(l.Node == "" || fleet.ValidName(l.Node), path+".node", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", l.Node)
 	v.role(l.Role, path)
-	v.transfers(l, path)
+	if l.Target == "" { // otherwise the pods have the engine's arguments
+		v.transfers(l, path)
+	}
 	v.is(l.Count >= 1 && l.Count <= maxCount, path+".count", "must lie between 1 and %d", maxCount)
 	v.scale(l, path)
 	v.is(l.Engine != engines.Exec.Name || len(l.Command) > 0, path+".command", "is required for engine exec")

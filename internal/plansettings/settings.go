@@ -26,8 +26,11 @@ func Settings(cfg *config.Config) (*plan.Settings, error) {
 		if err != nil {
 			return nil, fmt.Errorf("models[%d]: %w", i, err)
 		}
+		if len(pools) == 0 {
+			continue // its workers were found, and the configuration has nothing to plan for them
+		}
 		s.Models = append(s.Models, plan.Model{
-			Name: m.Name, Algorithm: p.Algorithm, Every: p.Interval.Std(), Targets: targetsOf(m), Pools: pools,
+			Name: m.Name, Algorithm: p.Algorithm, Every: p.Interval.Std(), Targets: targetsOf(m), Pools: pools, UpOnly: p.UpOnly,
 			Tuning: plan.Tuning{Mode: p.Mode, Forecast: p.Forecast, Headroom: p.Headroom, DownAfter: p.DownAfter.Std()},
 		})
 	}

@@ -30,6 +30,9 @@ func Configured(cfg *config.Config, node string) ([]Launch, error) {
 		number := 0
 		for k := range m.Launch {
 			l := &m.Launch[k]
+			if l.Target != "" {
+				continue // Kubernetes starts them
+			}
 			launch, err := newLaunch(m, l, self)
 			if err != nil {
 				return nil, fmt.Errorf("models[%d]: %w", i, err)

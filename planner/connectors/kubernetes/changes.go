@@ -328,8 +328,8 @@ func lower(s *State, drained map[string]bool, wanted int) (to int, victims []str
 	return to, victims, why
 }
 
-// lowerOrdered returns how far the number of an ordered target can fall. A number n ends all pods with the ordinal n, or a higher one. So it
-// falls as long as the pod at the top may end, or is missing.
+// lowerOrdered returns how far the number of an ordered target can fall. A number n ends all pods with the ordinal n, or a higher one. So
+// it falls as long as the pod at the top may end, or is missing.
 func lowerOrdered(s *State, ready []*Pod, wanted int) (to int, victims []string) {
 	at := map[int]*Pod{}
 	for _, p := range s.workers() {

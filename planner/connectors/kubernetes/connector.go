@@ -130,7 +130,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	part := metric.For(reg, "planner")
 	m := &metrics{
 		writes: part.Counters("scale_writes_total",
-			"Numbers of replicas that were set in Kubernetes, by result: written, conflict (the object has changed meanwhile), refused or error.",
+			"Numbers of replicas that were set in Kubernetes, by result: written, conflict (the object has changed), refused or error.",
 			"result"),
 		errors: part.Counter("scale_errors_total", "Failed reads of Kubernetes objects that the planner scales. They are tried again."),
 		held: part.Gauge("held_targets",
@@ -634,8 +634,8 @@ func (c *Connector) Preview(p *plan.Plan) (set ChangeSet, complete bool) {
 	return Changes(p, states, *c.rules.Load(), time.Now()), complete
 }
 
-// Done returns whether a plan of a term has been carried out, as far as it can be, and the pools whose number is not set. It is false before
-// the first pass with such a plan.
+// Done returns whether a plan of a term has been carried out, as far as it can be, and the pools whose number is not set. It is false
+// before the first pass with such a plan.
 func (c *Connector) Done(term uint64) (done bool, refused []plan.Wait) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
