@@ -83,7 +83,12 @@ func TestBlockSizeOfEngines(t *testing.T) {
 	r.feed.Apply(&feed.Message{Worker: "w0", Batch: &kvevent.Batch{Seconds: 1000, Events: []kvevent.Event{e}}}, time.Now())
 	expect("before a report", 0, 0, 1)
 	report("w0", 528)
-	expect("after the first", 528, 0, 1)
+	expect("of one in three", 0, 0, 1)
+	r.fleet.Remove("w2")
+	expect("of one in two", 528, 0, 1)
+	if _, err := r.fleet.Put(fleet.Worker{Name: "w2", Model: "base", Address: "10.0.0.3:80", Ranks: 1, State: fleet.Ready}); err != nil {
+		t.Fatal(err)
+	}
 	report("w1", 16)
 	expect("of as many, the one before", 528, 1, 1)
 	report("w2", 16)

@@ -104,10 +104,15 @@ func (c *catalog) engineLengthsLocked(settings *config.Config, workers []*fleet.
 // engineBlockSizesLocked returns the block sizes of the engines by model, in tokens, of the models that have no configured one. Prompts are
 // hashed once, and the index has no sizes, so a model
 // has one size, which most workers have: of as many, the one that it has, or else the smallest. It keeps its size while none reports
-// one, so that the restart of an only engine does not empty the index twice.
+// one, so that the restart of an only engine does not empty the index twice. It gets its first size when no more workers are without a
+// report than have that size: the first of many engines to report must not decide, because another size later empties the index.
 func (c *catalog) engineBlockSizesLocked(settings *config.Config, workers []*fleet.Worker) map[string]int {
 	votes := map[string]map[int]int{} // workers by model and size
+	silent := map[string]int{}        // workers without a report by model
 	for _, w := range workers {
+		if w.TokensPerBlock() == 0 {
+			silent[w.Model]++
+		}
 		if size := w.TokensPerBlock(); size >= config.MinAutoBlockSize {
 			if votes[w.Model] == nil {
 				votes[w.Model] = map[int]int{}
@@ -128,7 +133,7 @@ func (c *catalog) engineBlockSizesLocked(settings *config.Config, workers []*fle
 				best = size
 			}
 		}
-		if best > 0 {
+		if best > 0 && (c.engines.blockSizes[m.Name] > 0 || votes[m.Name][best] >= silent[m.Name]) {
 			sizes[m.Name] = best
 		}
 	}
