@@ -102,6 +102,7 @@ func (c *demand) ended(e *messages.Entry, k *pick.Booking, f *fleet.Snapshot) {
 		return
 	}
 	m.Streams++
+	// Without a target no stream is late: the planner then has nothing to keep.
 	if target := c.targets[m.Model]; target > 0 && e.FirstToken > target {
 		m.Late++
 	}
@@ -122,7 +123,8 @@ func (c *demand) modelServed(e *messages.Entry, k *pick.Booking, f *fleet.Snapsh
 	return c.modelOf[e.Served]
 }
 
-// setTargets replaces the targets of the time to the first token.
+// setTargets replaces the targets of the time to the first token. Streams that have ended keep their count by the target of their time,
+// so that a new target does not turn requests of the past into misses.
 func (c *demand) setTargets(models []config.Model) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

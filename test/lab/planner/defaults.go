@@ -3,7 +3,6 @@ package planner
 import (
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/plan"
@@ -12,8 +11,8 @@ import (
 // printDefaults plays our algorithm with its defaults, and prints it beside the grids of rivals: the fewest misses of each at no more GPU
 // hours than ours, and its least GPU hours at no more misses.
 func (b *bench) printDefaults(w, progress io.Writer, list []workload, startUps []time.Duration) error {
-	fmt.Fprint(w, "| workload | start-up | rival | ours: GPU hours | misses | rival: misses at no more GPU hours | GPU hours at no more misses |\n"+
-		"|---|---|---|---|---|---|---|\n")
+	fmt.Fprint(w, "| workload | start-up | rival | ours: GPU hours | misses | rival: misses at no more GPU hours | "+
+		"GPU hours at no more misses |\n|---|---|---|---|---|---|---|\n")
 	fewer := map[string]int{}
 	rows := 0
 	for i := range list {
@@ -56,7 +55,7 @@ func (b *bench) printDefaults(w, progress io.Writer, list []workload, startUps [
 	fmt.Fprintln(progress)
 	for _, rival := range contenders {
 		if n, ok := fewer[rival.name]; ok {
-			fmt.Fprintf(w, "\nFewer misses than %s at no more GPU hours: %d of %d.\n", strings.ToLower(rival.name[:1])+rival.name[1:], n, rows)
+			fmt.Fprintf(w, "\nFewer misses than the rival at no more GPU hours, %s: %d of %d.\n", rival.name, n, rows)
 		}
 	}
 	return nil
