@@ -9,6 +9,12 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- /* The planner's pods are not the picker's: the Service must not send requests there. */ -}}
+{{- define "plannerLabels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-planner
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "readsPool" -}}
 {{- if or .Values.pool.create (not .Values.selector) }}true{{ end -}}
 {{- end -}}
@@ -75,6 +81,9 @@ readOnlyRootFilesystem: true
 {{- end }}
 {{- if and .relay.enabled (not .standalone.enabled) (not (and .networkPolicy.enabled .networkPolicy.from)) }}
 {{- fail "relay.enabled needs networkPolicy.enabled, and in networkPolicy.from the gateway alone: the relay asks no one for credentials" }}
+{{- end }}
+{{- if and .planner.enabled (not (and (dig "bus" "url" "" .config) (eq (dig "planner" "connector" "" .config) "kubernetes"))) }}
+{{- fail "planner.enabled needs config.bus.url and config.planner.connector: kubernetes" }}
 {{- end }}
 {{- if and (eq .provider.name "envoy-gateway") (not (and .provider.httpRoute .provider.gateway)) }}
 {{- fail "provider.name=envoy-gateway needs provider.httpRoute and provider.gateway" }}
