@@ -113,13 +113,16 @@ func (d *decoder) duration(n *yaml.Node, v reflect.Value, path string) {
 	v.SetInt(int64(t))
 }
 
-// blockSize decodes "auto" or a number.
+// blockSize decodes "auto" or a number. 0 stands for "auto" in a [Model], and is none in a file.
 func (d *decoder) blockSize(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind == yaml.ScalarNode && n.Value == "auto" {
 		v.SetInt(int64(AutoBlockSize))
 		return
 	}
 	d.scalar(n, v, path)
+	if n.Tag == "!!int" && v.Int() == int64(AutoBlockSize) {
+		d.failf(n, path, "must lie between 1 and %d, or be \"auto\"", maxBlockSize)
+	}
 }
 
 // scalar decodes a string, number, boolean, or mapping of these. A number is no string: people forget quotes.

@@ -414,4 +414,16 @@ func (c *cluster) resident() (sum int64) {
 	return sum
 }
 
+// live returns the memory of the routers in MiB that was in use after their last garbage collection. The next one comes at twice as much.
+func (c *cluster) live(ctx context.Context) (sum int64) {
+	for _, admin := range c.admins {
+		n, err := c.sample(ctx, admin, "go_memstats_next_gc_bytes")
+		if err != nil {
+			slog.Warn("memory in use is unknown", "error", err)
+		}
+		sum += int64(n) / 2 >> 20
+	}
+	return sum
+}
+
 func (c *cluster) random(n int) int { return c.rng.IntN(n) }

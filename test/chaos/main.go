@@ -138,8 +138,9 @@ type result struct {
 	// Probes is the number of prompts that were sent again, and Found the share of their tokens that engines had cached.
 	Probes int     `json:"probes"`
 	Found  float64 `json:"found"`
-	// Resident is the memory of both routers in MiB at the end.
+	// Resident is the memory of both routers in MiB at the end, and Live the part of it that was in use after their last garbage collection.
 	Resident int64 `json:"routers_mib"`
+	Live     int64 `json:"routers_live_mib"`
 	// Last is an error of a client.
 	Last string `json:"last_error,omitempty"`
 }
@@ -219,6 +220,7 @@ func (r *run) count(ctx context.Context, name string, since counts, at time.Time
 		return fmt.Errorf("after %s: %w", name, err)
 	}
 	res.Resident = r.cluster.resident()
+	res.Live = r.cluster.live(ctx)
 
 	r.results = append(r.results, res)
 	line, err := json.Marshal(res)
