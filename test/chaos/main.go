@@ -138,7 +138,8 @@ type result struct {
 	// Probes is the number of prompts that were sent again, and Found the share of their tokens that engines had cached.
 	Probes int     `json:"probes"`
 	Found  float64 `json:"found"`
-	// Resident is the memory of both routers in MiB at the end, and Live the part of it that was in use after their last garbage collection.
+	// Resident is the memory of both routers in MiB at the end, and Live the part that was in use after the last garbage
+	// collection.
 	Resident int64 `json:"routers_mib"`
 	Live     int64 `json:"routers_live_mib"`
 	// Last is an error of a client.
