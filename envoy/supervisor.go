@@ -47,6 +47,10 @@ type Supervisor struct {
 // from a port that is still in use, the third shows that the configuration or the binary is wrong.
 const maxFailures = 3
 
+// stable is the time of service after which an Envoy that ends is started again after the shortest pause: its start takes less than a
+// second, and while one of two is away the other carries all requests.
+const stable = 5 * time.Second
+
 // NewSupervisor returns a supervisor that has started nothing yet.
 func NewSupervisor(cfg SupervisorConfig) *Supervisor {
 	return &Supervisor{cfg: cfg, cancel: func() {}}
@@ -67,6 +71,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 
 	restarts := child.Supervisor{
 		MaxFailures: maxFailures,
+		Stable:      stable,
 		Restarting: func(err error, pause time.Duration) {
 			s.cfg.Log.Warn("envoy ended; starting it again", "err", err, "wait", pause)
 		},
