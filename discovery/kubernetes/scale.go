@@ -331,6 +331,9 @@ type ScaledPod struct {
 	Trouble string
 }
 
+// IsReplica reports whether the pod counts as a replica of its object: it has an engine's server, and is not being deleted.
+func (p *ScaledPod) IsReplica() bool { return !p.Follows && !p.Terminating }
+
 // scaledPod has the fields of a pod that a planner reads: more than a router does.
 type scaledPod struct {
 	Metadata struct {

@@ -164,7 +164,7 @@ func drainedBy(pool *plan.Pool) map[string]bool {
 func (s *State) workers() []*Pod {
 	var all []*Pod
 	for i := range s.Pods {
-		if p := &s.Pods[i]; !p.Follows && !p.Terminating {
+		if p := &s.Pods[i]; p.IsReplica() {
 			all = append(all, p)
 		}
 	}
@@ -225,7 +225,7 @@ func (s *State) held() int {
 	ending := map[string]bool{}
 	for i := range s.Pods {
 		p := &s.Pods[i]
-		leaderStays := slices.ContainsFunc(s.Pods, func(q Pod) bool { return !q.Follows && !q.Terminating && q.Group == p.Group })
+		leaderStays := slices.ContainsFunc(s.Pods, func(q Pod) bool { return q.IsReplica() && q.Group == p.Group })
 		switch {
 		case p.Group != "" && !leaderStays:
 			ending["group "+p.Group] = true // an engine on several nodes holds GPUs until its last pod is gone
@@ -304,8 +304,14 @@ func lower(s *State, drained map[string]bool, wanted int) (to int, victims []str
 		to, victims = lowerOrdered(s, ready, wanted)
 	} else {
 		// Replicas without a pod end first, then pods that are not ready, then those with the least cost.
-		slices.SortStableFunc(ready, func(a, b *Pod) int {
-			return cmp.Or(compareBool(a.Ready, b.Ready), strings.Compare(a.Name, b.Name))
+		slices.SortFunc(ready, func(a, b *Pod) int {
+			switch {
+			case a.Ready == b.Ready:
+				return strings.Compare(a.Name, b.Name)
+			case a.Ready:
+				return 1
+			}
+			return -1
 		})
 		// Pods that are too many already are the first of those, and about to be deleted.
 		ready = ready[min(len(ready), max(0, len(pods)-s.Replicas)):]
@@ -346,17 +352,6 @@ func lowerOrdered(s *State, ready []*Pod, wanted int) (to int, victims []string)
 		victims = append(victims, p.Name)
 	}
 	return to, victims
-}
-
-// compareBool orders false before true.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 // String prints the set as an aligned table, a line for each change and each wait.
