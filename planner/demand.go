@@ -18,7 +18,7 @@ import (
 //	event                                   what counts
 //	first report of a replica               nothing yet: its sums may be of a long time
 //	another report                          the differences to the one before
-//	a sum or the time is smaller than before nothing yet: the replica has started again
+//	a report with a smaller sum or time     nothing yet: the replica has started again
 //	a report comes late                     the differences over the time between the two, by the replica's own clock: while a planner,
 //	                                        the bus or a replica stands still, the rate stays
 //	no report for silentAfter               nothing; the replica's queue does not count either, and it is forgotten
@@ -80,13 +80,10 @@ func (d *demands) apply(r *bus.Demand, now time.Time) {
 	for i := range r.Models {
 		m := &r.Models[i]
 		next[m.Model] = *m
-		was, counted := known.last[m.Model]
 		if known.last == nil {
 			continue
 		}
-		if !counted {
-			was = bus.ModelDemand{} // the first request for this model
-		}
+		was := known.last[m.Model] // zero at the first request for this model
 		d.model(m.Model).addDifference(m, &was)
 		known.requests[m.Model] += m.Requests - was.Requests
 	}

@@ -68,11 +68,7 @@ func (p *pool) isSlow() bool {
 
 // strain returns the caution that the pool's misses ask for.
 func (p *pool) strain() float64 {
-	quantile := p.model.Targets.Quantile
-	if quantile == 0 {
-		quantile = 0.9
-	}
-	return p.memory.misses.strain(max(1-quantile, 0.01))
+	return p.memory.misses.strain(max(p.model.Targets.AllowedMisses(), 0.01))
 }
 
 // headroom returns the quantile of the forecast that must be served: a strain of 1 leaves 0.37 of the part above it.

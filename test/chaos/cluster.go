@@ -34,7 +34,7 @@ const (
 	envoys         = 2
 	// blockSize is the default of the configuration, in tokens.
 	blockSize = 16
-	// blocks is what an engine's cache holds: so few that it evicts after a minute.
+	// blocks bounds the cache of an engine: it evicts after a minute.
 	blocks = 8192
 	// promptMemory bounds a router's memory of prompts, in bytes: it is full after some minutes, so that growth after that shows.
 	promptMemory = 4 << 20

@@ -25,6 +25,9 @@ func (t Targets) Met(l Latency) bool {
 // quantile returns the share of requests that are to be within the bounds.
 func (t Targets) quantile() float64 { return cmp.Or(t.Quantile, defaultQuantile) }
 
+// AllowedMisses returns the share of requests that may miss the bounds.
+func (t Targets) AllowedMisses() float64 { return 1 - t.quantile() }
+
 // DefaultMaxSeqs is the number of requests that an engine runs at once if it is not configured.
 const DefaultMaxSeqs = 256
 

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -20,6 +21,10 @@ func (b *bench) printDefaults(w, progress io.Writer, list []workload, startUps [
 		for _, startUp := range startUps {
 			defaults := candidate{settings: []*plan.Settings{x.settings(plan.AlgorithmSLA, startUp)}}
 			our, err := b.playAll(x, []candidate{defaults}, startUp, x.source)
+			if errors.Is(err, errAbsent) {
+				printAbsent(w, x, err)
+				break
+			}
 			if err != nil {
 				return err
 			}

@@ -91,7 +91,7 @@ func (b *bench) printComparisons(w, progress io.Writer, o *options) error {
 			}
 			c, err := b.compare(&x, startUp)
 			if errors.Is(err, errAbsent) {
-				fmt.Fprintf(w, "%s is left out: %v. %s\n", x.name, err, tracefiles.Hint)
+				printAbsent(w, &x, err)
 				break
 			}
 			if err != nil {
@@ -104,4 +104,9 @@ func (b *bench) printComparisons(w, progress io.Writer, o *options) error {
 	fmt.Fprintln(progress)
 	printAll(w, all, o)
 	return nil
+}
+
+// printAbsent prints why a workload is left out.
+func printAbsent(w io.Writer, x *workload, err error) {
+	fmt.Fprintf(w, "%s is left out: %v. %s\n", x.name, err, tracefiles.Hint)
 }
