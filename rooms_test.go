@@ -34,7 +34,7 @@ var floors = [][]string{
 	// The planner's connectors read Kubernetes with the client of discovery.
 	{"workeragent", "extproc", "planner", "enginesim"},
 	{"doctor", "admin", "internal/plansettings"},
-	{"internal/advise"},
+	{"internal/advise", "internal/status"},
 	{"cmd"},
 }
 

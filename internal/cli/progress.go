@@ -33,6 +33,9 @@ func IsTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
 }
 
+// HasColour reports whether w is a terminal of someone who has not asked for plain text. See https://no-color.org.
+func HasColour(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && IsTerminal(w) }
+
 const (
 	// drawEvery is the time between two drawings.
 	drawEvery = 100 * time.Millisecond

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -99,6 +100,45 @@ func TestDoctorAsksAgents(t *testing.T) {
 		if !slices.Contains(found, want) {
 			t.Errorf("found %q, which has no %q", found, want)
 		}
+	}
+}
+
+// TestStatusOfAFleet looks at a fleet of real processes, and again when one of its engines cannot start.
+func TestStatusOfAFleet(t *testing.T) {
+	t.Parallel()
+	healthy := "{engine: sim, count: 2}"
+	for _, c := range []struct {
+		launch string
+		code   int
+		wrong  string
+	}{
+		{healthy, 0, "Nothing is wrong."},
+		{healthy + ", {engine: exec, command: [sh, -c, \"echo out of memory; exit 1\"]}", 1, "pool sim aggregated: 2 of the 3 workers"},
+	} {
+		g := up(t, "--config", configFile(t, "models: [{name: sim, path: \"builtin:sim\", launch: ["+c.launch+"]}]\n"))
+		g.chat([]message{{"user", strings.Repeat("Show me the state. ", 30)}}, 4)
+		want := []string{
+			`router, control plane, planner, agent +\S+ +(ready|degraded) +connected +in force +2 of `,
+			`(?m)^\S+ +1\.\d+\.\d+ +SYNCED +SYNCED +SYNCED +SYNCED +access_log$`,
+			`(?m)^sim-0 +sim +aggregated +ready +ready +connected +exact +0 `, `(?m)^sim-1 +sim +aggregated +ready +ready +connected +exact +0 `,
+			`(?m)^sim +aggregated +\d +2 `, regexp.QuoteMeta(c.wrong),
+		}
+		eventually(t, "stator status shows the fleet", func() error {
+			out, err := exec.Command(binary, "status", "--admin-address", g.admin).Output()
+			code := 0
+			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+				code = exit.ExitCode()
+			}
+			for _, row := range want {
+				if !regexp.MustCompile(row).Match(out) {
+					return fmt.Errorf("no line matches %s in\n%s", row, out)
+				}
+			}
+			if code != c.code {
+				return fmt.Errorf("the exit status is %d, want %d", code, c.code)
+			}
+			return nil
+		})
 	}
 }
 

@@ -1,0 +1,173 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/stator-project/stator/internal/metric"
+)
+
+const (
+	// maxPage bounds the bytes that are read of a page.
+	maxPage = 16 << 20
+	// maxAsked bounds how many ports are asked at the same time.
+	maxAsked = 32
+)
+
+// pages are the answers of one admin port. A page that it does not serve is nil.
+type pages struct {
+	address string
+	err     error // the port does not answer
+	ready   bool
+	reason  string // why it is not ready, or degraded
+	metrics metric.Samples
+
+	fleet  *fleetPage
+	feed   []feedRank
+	envoys *[]envoySeen
+	xds    *xdsPage
+	plan   *planPage
+	agent  *[]agentEngine
+	stores *[]storePage
+	config *configPage
+}
+
+// The pages as far as they are read here. Package admin describes them.
+type (
+	fleetPage struct {
+		Ranks []struct {
+			Worker, Model, Role, State, Health string
+
+			Rank    int
+			Booked  int64    `json:"booked_requests"`
+			Running *int     `json:"reported_running"`
+			Waiting *int     `json:"reported_waiting"`
+			KVUsage *float64 `json:"reported_kv_usage"`
+		}
+	}
+	feedRank struct {
+		Worker, State, Reason string
+
+		Rank, Blocks int
+		Seq          *uint64
+	}
+	envoySeen struct{ Envoy, Source string }
+	xdsPage   struct {
+		Failures []struct{ Part, Error string }
+		Envoys   []struct {
+			Envoy, Version string
+			Types          []xdsType
+		}
+	}
+	xdsType struct {
+		Type, Sent string
+		Accepted   *string
+		Refusal    *struct{ Version, Message string }
+	}
+	planPage struct {
+		Term  uint64
+		Pools []Pool
+	}
+	agentEngine struct {
+		Worker string
+		Ranks  []struct {
+			Rank   int
+			Next   uint64
+			Source *struct{ Connected bool }
+		}
+	}
+	storePage struct {
+		Model, State, Reason string
+
+		Slots struct{ Complete, Active, Inactive, Reset int } `json:"host_slots"`
+		Tiers []struct {
+			Tier, Health, Reason string
+
+			Blocks, Room int
+		}
+	}
+	configPage struct {
+		Error   string
+		Pending []string `json:"pending_restart"`
+	}
+)
+
+// Read asks the ports for everything that they show. It returns within a few times [Timeout].
+func Read(ctx context.Context, ports []Port) Status {
+	all := make([]pages, len(ports))
+	var running sync.WaitGroup
+	slots := make(chan struct{}, maxAsked)
+	for i, port := range ports {
+		running.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			all[i] = readPages(ctx, port)
+		})
+	}
+	running.Wait()
+	return join(all)
+}
+
+// readPages reads all pages of one port.
+func readPages(ctx context.Context, port Port) pages {
+	p := pages{address: port.Address}
+	text, status, err := get(ctx, port, "/readyz")
+	if err != nil {
+		p.err = err
+		return p
+	}
+	p.ready = status == http.StatusOK
+	p.reason = strings.TrimSpace(string(text))
+	if p.ready {
+		p.reason = strings.TrimPrefix(strings.TrimSpace(strings.TrimPrefix(p.reason, "ok")), "degraded: ")
+	}
+
+	text, status, err = get(ctx, port, "/metrics")
+	if err == nil && status == http.StatusOK {
+		p.metrics, err = metric.Read(strings.NewReader(string(text)))
+	}
+	p.err = errors.Join(
+		err, readPage(ctx, port, "/debug/fleet", &p.fleet), readPage(ctx, port, "/debug/feed", &p.feed),
+		readPage(ctx, port, "/debug/envoys", &p.envoys), readPage(ctx, port, "/debug/xds", &p.xds),
+		readPage(ctx, port, "/debug/plan", &p.plan), readPage(ctx, port, "/debug/agent", &p.agent),
+		readPage(ctx, port, "/debug/kv", &p.stores), readPage(ctx, port, "/debug/config", &p.config))
+	return p
+}
+
+// readPage reads the JSON form of a page into v, which stays as it is if the port does not serve the page.
+func readPage(ctx context.Context, port Port, path string, v any) error {
+	body, status, err := get(ctx, port, path+"?format=json")
+	switch {
+	case err != nil:
+		return err
+	case status == http.StatusNotFound:
+		return nil
+	case status != http.StatusOK:
+		return fmt.Errorf("%s answers with status %d: %.200q", path, status, body)
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// get returns the answer to a GET, and its status.
+func get(ctx context.Context, port Port, path string) (body []byte, status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, port.Admin.URL(path), http.NoBody)
+	if err != nil {
+		return nil, 0, err
+	}
+	resp, err := port.Admin.HTTP().Do(req)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxPage))
+	return body, resp.StatusCode, err
+}
