@@ -465,7 +465,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 .PHONY: clean
 clean: ## remove what was built and installed here
-	rm -rf bin bench dist $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-aiperf .venv-clients .node-clients .venv-nixl $(VENV_ENVOYS) .oracle
+	rm -rf bin bench dist $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-aiperf .venv-clients .node-clients .node-console .venv-nixl $(VENV_ENVOYS) .oracle
 
 ##@ Figures
 
@@ -737,6 +737,19 @@ $(NODE_CLIENTS)/.clients: test/clients/package-lock.json
 	cd $(NODE_CLIENTS) && npm install --no-audit --no-fund --ignore-scripts
 	cd $(NODE_CLIENTS)/node_modules && node @anthropic-ai/claude-code/install.cjs && node opencode-ai/postinstall.mjs
 	touch $@
+
+NODE_CONSOLE := .node-console
+
+$(NODE_CONSOLE)/.axe: test/console/package-lock.json
+	@mkdir -p $(NODE_CONSOLE)
+	cp test/console/package.json test/console/package-lock.json $(NODE_CONSOLE)
+	cd $(NODE_CONSOLE) && npm install --no-audit --no-fund --ignore-scripts
+	touch $@
+
+.PHONY: test-console
+test-console: build $(NODE_CONSOLE)/.axe ## open the console in Chromium before 1,000 workers: figures, keyboard, axe, screenshots; needs Node and chromium (4 minutes)
+	@command -v "$${CHROMIUM:-chromium}" >/dev/null || { echo 'install chromium, or name it: CHROMIUM=/path make test-console' >&2; exit 1; }
+	node test/console/look.mjs bin/stator $(NODE_CONSOLE)/node_modules/axe-core/axe.min.js bench/console $(ARGS)
 
 .PHONY: test-clients
 test-clients: build $(VENV_CLIENTS)/.clients $(NODE_CLIENTS)/.clients ## run docs/clients.md: Claude Code, Codex, OpenCode and libraries through the gateway; needs Node, installs 2 GB (3 minutes; ARGS="--only Codex")

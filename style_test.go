@@ -79,7 +79,7 @@ func TestParagraphs(t *testing.T) {
 // quarter as many lines of comments as of code. Every package with a mutex is one of them, or is behind.
 var stateful = []string{
 	"extproc/quota",
-	"bus", "discovery/kubernetes", "envoy", "extproc", "extproc/accesslog", "extproc/answers", "extproc/cachesync", "extproc/exchange", "extproc/prefill", "extproc/sockets",
+	"admin/history", "bus", "discovery/kubernetes", "envoy", "extproc", "extproc/accesslog", "extproc/answers", "extproc/cachesync", "extproc/exchange", "extproc/prefill", "extproc/sockets",
 	"extproc/stream", "internal/child", "internal/configfile", "internal/fleet", "internal/grpcserve", "internal/kv/drift", "internal/kv/feed", "internal/kv/kvindex",
 	"internal/kv/recency", "internal/kvsource", "internal/perfmodel", "internal/route", "internal/route/peers", "internal/route/pick", "internal/route/programs",
 	"internal/route/queue", "internal/route/learned", "internal/route/predict",

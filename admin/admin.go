@@ -14,10 +14,13 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/stator-project/stator/admin/console"
+	"github.com/stator-project/stator/admin/history"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/configfile"
@@ -71,6 +74,8 @@ type Sources struct {
 	Config func() configfile.Status
 	// EnvoyMetrics returns the metrics of an Envoy of this process, as text. They are numbered from 0 on.
 	EnvoyMetrics func(ctx context.Context, number int) (string, error)
+	// History is the last hour of this process; nil in a process without a router.
+	History *history.History
 	// KV are the stores of KV blocks of this node; empty if no model has one.
 	KV []KVStore
 }
@@ -104,6 +109,9 @@ const (
 	pathKV        = "/debug/kv"
 	pathConfig    = "/debug/config"
 	pathDrains    = "/debug/drains"
+	pathHistory   = "/debug/history"
+	pathQueue     = "/debug/queue"
+	pathConsole   = console.Path
 	pathProfiles  = "/debug/pprof/"
 
 	pathDryRun     = "/dry-run"
@@ -116,6 +124,7 @@ const (
 // Pages returns all pages. A process has the pages whose parts it runs.
 func Pages() []Page {
 	return []Page{
+		{pathConsole, "a page for browsers that shows all of this", false},
 		{pathMetrics, "metrics in the format of Prometheus; see metrics.md", false},
 		{pathEngines, "the metrics of the agent's engines, with the labels worker and model", false},
 		{pathEnvoy, "the metrics of the Envoy that this process runs; ?envoy=1 of the second one", false},
@@ -125,6 +134,8 @@ func Pages() []Page {
 		{pathFleet, "workers and their ranks, with leases, cache states, and booked and reported load; the room of the index", true},
 		{pathDecisions, "the newest decisions: 50, or ?n=NUMBER", true},
 		{pathDecision, "one decision with all candidates and their costs; the id latest is the newest", true},
+		{pathQueue, "the requests that wait in the router's queue, by class", true},
+		{pathHistory, "the last hour in steps of 15 s: rates of requests and tokens, times, requests in the fleet", true},
 		{pathSpeeds, "the learned speed of each kind of worker", true},
 		{pathPeers, "the other replicas of the router and their bookings", true},
 		{pathEnvoys, "the Envoys of the router, and by which source their bookings end", true},
@@ -159,6 +170,8 @@ func Handler(s Sources) http.Handler {
 			show(w, r, v.String, func() any { return v })
 		})
 	}
+	p.mux.Handle("GET "+pathConsole, console.Handler())
+	p.served[pathConsole] = true
 	s.addFleet(p)
 	s.addDrains(p)
 	s.addRouter(p)
@@ -200,11 +213,21 @@ func (s Sources) addRouter(p *pages) {
 	if s.Router != nil {
 		p.addPage(pathDecisions, s.decisions)
 		p.addPage(pathDecision, s.decision)
+		p.addPage(pathQueue, func(w http.ResponseWriter, r *http.Request) {
+			list := s.Router.Queues()
+			show(w, r, func() string { return queueTable(list) }, func() any { return viewQueues(list) })
+		})
 		p.addPage(pathSpeeds, func(w http.ResponseWriter, r *http.Request) {
 			show(w, r, func() string { return speedsText(s.Router) }, func() any { return viewSpeeds(s.Router) })
 		})
 	}
 
+	if s.History != nil {
+		p.addPage(pathHistory, func(w http.ResponseWriter, r *http.Request) {
+			points := s.History.Points()
+			show(w, r, func() string { return historyTable(points) }, func() any { return points })
+		})
+	}
 	if s.Peers != nil {
 		p.addPage(pathPeers, func(w http.ResponseWriter, r *http.Request) {
 			show(w, r, s.Peers.String, func() any { return viewPeers(s.Peers.Stats()) })
@@ -235,8 +258,15 @@ func (p *pages) addPage(path string, h http.HandlerFunc) {
 	p.served[path] = true
 }
 
-// index lists the pages of this process.
-func (p *pages) index(w http.ResponseWriter, _ *http.Request) {
+// wantsPage reports whether a browser shows the answer.
+func wantsPage(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
+
+// index lists the pages of this process, and sends browsers to the console.
+func (p *pages) index(w http.ResponseWriter, r *http.Request) {
+	if wantsPage(r) {
+		http.Redirect(w, r, pathConsole, http.StatusFound)
+		return
+	}
 	fmt.Fprint(w, table("PAGE\tSHOWS", func(row func(...any)) {
 		for _, page := range Pages() {
 			if p.served[page.Path] {

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/admin/history"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/configfile"
@@ -146,6 +147,7 @@ func newWorld(t *testing.T) *world {
 		Promises: func() []drift.WorkerStats {
 			return []drift.WorkerStats{{Worker: "a", Promised: 1200, Found: 1150, Windows: 1}}
 		},
+		History: exampleHistory(),
 		Plan: func() plan.Plan {
 			settings := &plan.Settings{Models: []plan.Model{
 				{Name: "sim", Pools: []plan.Configured{{Replicas: 2}, {Role: fleet.Decode, Replicas: 1}}},
@@ -155,6 +157,20 @@ func newWorld(t *testing.T) *world {
 		},
 	})
 	return w
+}
+
+// exampleHistory has one step of 15 s, in which 30 requests were picked.
+func exampleHistory() *history.History {
+	picked := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "stator_extproc_requests_total"}, []string{"outcome"})
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(picked)
+	h := history.New(reg)
+	for i := range 2 {
+		picked.WithLabelValues("picked").Add(float64(30 * i))
+		families, _ := reg.Gather() // a registry of one counter has no errors
+		h.Add(exampleTime.Add(time.Duration(i)*history.Step), families)
+	}
+	return h
 }
 
 func (w *world) act(t *testing.T, d *datadriven.TestData) string {
@@ -242,9 +258,10 @@ func (w *world) page(method string, words []string, value map[string]string) str
 func TestPartsWithoutPages(t *testing.T) {
 	h := admin.Handler(admin.Sources{})
 	for path, want := range map[string]int{
-		"/": 200, "/healthz": 200, "/readyz": 200, "/debug/pprof/": 200,
-		"/metrics": 404, "/debug/fleet": 404, "/debug/plan": 404, "/debug/decisions": 404, "/debug/decisions/latest": 404, "/debug/feed": 404,
-		"/debug/agent": 404, "/debug/xds": 404, "/debug/kv": 404, "/kv/flush": 404,
+		"/": 200, "/console/": 200, "/healthz": 200, "/readyz": 200, "/debug/pprof/": 200,
+		"/metrics": 404, "/debug/fleet": 404, "/debug/plan": 404, "/debug/decisions": 404, "/debug/decisions/latest": 404, "/debug/feed": 404, "/debug/queue": 404,
+		"/debug/history": 404,
+		"/debug/agent":   404, "/debug/xds": 404, "/debug/kv": 404, "/kv/flush": 404,
 	} {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest("GET", path, nil))
@@ -254,7 +271,7 @@ func TestPartsWithoutPages(t *testing.T) {
 	}
 	rec := httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
-	if want := []string{"/healthz", "/readyz", "/debug/pprof/"}; !slices.Equal(paths(rec.Body.String()), want) {
+	if want := []string{"/console/", "/healthz", "/readyz", "/debug/pprof/"}; !slices.Equal(paths(rec.Body.String()), want) {
 		t.Errorf("the index is %q", rec.Body)
 	}
 }
@@ -289,7 +306,7 @@ func TestAdminDocs(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Admin pages\n\nEvery process serves these pages on its admin port (`--admin-address`), as far as it runs the part that a page is\n" +
 		"about. A page is text for people, or JSON with `?format=json`. JSON keys are stable. Browsers may not use those with POST.\n" +
-		"With `--admin-token-file`, which is needed beyond loopback, all pages except `/healthz` and `/readyz` need `Authorization: Bearer TOKEN`.\n\n| Page | Shows |\n|---|---|\n")
+		"With `--admin-token-file`, which is needed beyond loopback, all pages except `/healthz`, `/readyz` and the files of the console need `Authorization: Bearer TOKEN`.\n\n| Page | Shows |\n|---|---|\n")
 	for _, p := range admin.Pages() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", p.Path, p.Shows)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/peers"
 )
@@ -58,6 +59,23 @@ func viewPlan(p plan.Plan) planView {
 		view.Pools = append(view.Pools, v)
 	}
 	return view
+}
+
+// queueView is one class of a queue of /debug/queue. Tokens are those of the prompts.
+type queueView struct {
+	Model        string `json:"model"`
+	Class        string `json:"class"`
+	Requests     int    `json:"requests"`
+	Tokens       int    `json:"tokens"`
+	CachedTokens int    `json:"cached_tokens"`
+}
+
+func viewQueues(list []route.QueueStats) []queueView {
+	out := []queueView{}
+	for _, q := range list {
+		out = append(out, queueView{q.Pool, q.Class, q.Requests, q.Tokens, q.CachedTokens})
+	}
+	return out
 }
 
 // cacheView is one rank of /debug/feed: the router's state of its cache, and counts since the rank's

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/admin/history"
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
@@ -191,6 +192,10 @@ func (p *process) runParts(ctx context.Context, s admin.Sources) error {
 		return err
 	}
 
+	if s.Router != nil {
+		s.History = history.New(p.reg)
+		p.part(s.History.Run)
+	}
 	p.part(func(inner context.Context) error {
 		select {
 		case <-ctx.Done():

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/admin/history"
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/envoy"
 	"github.com/stator-project/stator/extproc"
@@ -77,6 +78,7 @@ type up struct {
 	// dir has the sockets and the files of this run. It is removed at the end.
 	dir     string
 	reg     *prometheus.Registry
+	history *history.History
 	console *console
 
 	// The parts, in the order in which prepare makes them. One that prepare has not reached is nil.
@@ -287,6 +289,8 @@ func (u *up) runParts(ctx context.Context) error {
 		part(s.Run)
 	}
 	part(u.agent.Run)
+	u.history = history.New(u.reg)
+	part(u.history.Run)
 	u.admin.show(u.sources())
 	part(u.admin.wait)
 	if u.own != nil {
@@ -306,10 +310,10 @@ func (u *up) runParts(ctx context.Context) error {
 
 func (u *up) sources() admin.Sources {
 	return admin.Sources{
-		Metrics: u.reg, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(), Plan: u.planner.Current,
-		Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises, Envoys: u.router.Envoys,
-		DryRun: u.router.DryRun, Drains: u.router.Drains(), OnBus: true, Config: u.configStatus(), Engines: u.engines,
-		Agent: u.agent.Status, EnvoyMetrics: u.envoys.metrics, KV: kvSources(u.stores), XDS: u.control.server.Status,
+		Metrics: u.reg, History: u.history, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(),
+		Plan: u.planner.Current, Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises,
+		Envoys: u.router.Envoys, DryRun: u.router.DryRun, Drains: u.router.Drains(), OnBus: true, Config: u.configStatus(),
+		Engines: u.engines, Agent: u.agent.Status, EnvoyMetrics: u.envoys.metrics, KV: kvSources(u.stores), XDS: u.control.server.Status,
 		Degraded: func() error {
 			return errors.Join(u.bus.Err(), u.router.Degraded(), u.followed.Degraded(), u.envoys.missing())
 		},

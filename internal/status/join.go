@@ -155,7 +155,7 @@ func (s *Status) envoy(name string) *Envoy {
 	return &s.Envoys[i]
 }
 
-// addWorkers adds the ranks that a router knows. Of a rank that several routers know the load is that of the first one, and the state
+// addWorkers adds the ranks that a router knows. Of a rank that several routers know the load of the first one counts, and the state
 // of the cache the worst.
 func (s *Status) addWorkers(p *pages) {
 	if p.fleet == nil || p.envoys == nil {

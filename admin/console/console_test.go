@@ -1,0 +1,58 @@
+package console
+
+import (
+	"io/fs"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestFiles serves each file of the page with a policy that lets it load its own files alone.
+func TestFiles(t *testing.T) {
+	kinds := map[string]string{
+		"": "text/html; charset=utf-8", "console.js": "text/javascript; charset=utf-8", "console.css": "text/css; charset=utf-8",
+		"icon.svg": "image/svg+xml",
+	}
+	for name, kind := range kinds {
+		rec := httptest.NewRecorder()
+		Handler().ServeHTTP(rec, httptest.NewRequest("GET", Path+name, nil))
+		header := rec.Header()
+		if rec.Code != 200 || header.Get("Content-Type") != kind {
+			t.Errorf("%q: %d %s", name, rec.Code, header.Get("Content-Type"))
+		}
+		policy := header.Get("Content-Security-Policy")
+		if !strings.HasPrefix(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") || header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%q: the headers are %v", name, header)
+		}
+	}
+	for _, path := range []string{"console.go", "../admin.go", "absent"} {
+		rec := httptest.NewRecorder()
+		Handler().ServeHTTP(rec, httptest.NewRequest("GET", Path+path, nil))
+		if rec.Code == 200 {
+			t.Errorf("%s is served", path)
+		}
+	}
+}
+
+// TestNoMarkupFromTexts looks for ways to make elements, code or requests to other places of a text.
+func TestNoMarkupFromTexts(t *testing.T) {
+	forbidden := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|javascript:|https?://[^w]`)
+	inline := regexp.MustCompile(`(?i)\son[a-z]+=|<script>|\sstyle=|<style`)
+	names, err := fs.Glob(files, "*")
+	if err != nil || len(names) < 4 {
+		t.Fatalf("files %q, %v", names, err)
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := forbidden.Find(text); found != nil {
+			t.Errorf("%s has %q", name, found)
+		}
+		if found := inline.Find(text); strings.HasSuffix(name, ".html") && found != nil {
+			t.Errorf("%s has %q, which the policy blocks", name, found)
+		}
+	}
+}
