@@ -38,6 +38,10 @@ type Config struct {
 	// because engines that run their ranks as separate servers call each of them 0.
 	Rank int
 
+	// After is the last message that the consumer has already applied from an earlier source, if there was one. The source replays what
+	// follows it if the engine still has it, and otherwise reports Restarted. It needs Replay.
+	After *Position
+
 	// Limits bound one message's content; zero means kvevent.DefaultLimits.
 	Limits kvevent.Limits
 	// MaxMessage bounds one message in bytes; default Limits.Bytes.
@@ -62,6 +66,13 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Logger receives connections made and lost, and errors; nil discards them.
 	Logger *slog.Logger
+}
+
+// Position is one message of one engine process. Two processes never publish the same number at the same time.
+type Position struct {
+	Seq uint64
+	// Seconds is the engine's clock in the message; it is not 0.
+	Seconds float64
 }
 
 func (c Config) withDefaults() Config {
@@ -116,6 +127,9 @@ func (c Config) Validate() error {
 		if _, _, err := splitEndpoint(c.Replay); err != nil {
 			errs = append(errs, fmt.Errorf("replay endpoint: %w", err))
 		}
+	}
+	if c.After != nil && c.Replay == "" {
+		errs = append(errs, errors.New("a source begins after a message only if its engine has a replay socket"))
 	}
 	if c.Rank < 0 {
 		errs = append(errs, fmt.Errorf("rank is %d: it must not be negative", c.Rank))

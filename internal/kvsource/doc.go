@@ -16,6 +16,9 @@
 // Restarted and replays everything from 0. Comparing numbers alone would not suffice: a restarted
 // engine may have counted past the old number before the connection was back.
 //
+// A consumer that has kept its state over its own restart begins with Config.After, the last message in that state. The same comparison
+// then shows whether the engine is still the process that sent it.
+//
 // TensorRT-LLM has no event socket; a source polls it over HTTP instead, see [DialectOf].
 //
 // # Events of a source

@@ -105,7 +105,8 @@ type consumer struct {
 	mu       sync.Mutex
 	next     uint64
 	accepted []uint64
-	stored   int // blocks
+	seconds  []float64 // the engine's clock in each of them
+	stored   int       // blocks
 	restarts int
 	gaps     int
 	unknown  int
@@ -151,6 +152,7 @@ func (l *consumer) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool)
 	}
 	l.next = seq + 1
 	l.accepted = append(l.accepted, seq)
+	l.seconds = append(l.seconds, b.Seconds)
 	l.unknown += b.Unknown
 	l.ranks[b.Rank] = true
 	for _, e := range b.Events {

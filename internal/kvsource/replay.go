@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-zeromq/zmq4"
-	"github.com/zeebo/xxh3"
 )
 
 // errGapStays means that the consumer still misses messages after a replay.
@@ -47,7 +46,7 @@ func (s *Source) replayAfterLast(ctx context.Context) (same bool, err error) {
 	last := s.last
 	err = s.fetch(ctx, last.seq, func(seq uint64, payload []byte) error {
 		if !same {
-			same = seq == last.seq && xxh3.Hash(payload) == last.sum
+			same = s.isLast(seq, payload)
 			if !same {
 				return errOtherProcess
 			}

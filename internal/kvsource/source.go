@@ -53,6 +53,8 @@ type lastMessage struct {
 	known bool
 	seq   uint64
 	sum   uint64 // hash of the payload
+	// seconds is the message's time, by which a message of an earlier source is known; 0 if sum is set.
+	seconds float64
 }
 
 // progress holds the next number of the live messages and of the replayed ones; 0 before the first.
@@ -69,6 +71,9 @@ func New(cfg Config) (*Source, error) {
 	cfg = cfg.withDefaults()
 	s := &Source{cfg: cfg, live: make(chan liveMessage, cfg.Buffer), freed: make(chan struct{}, 1), retry: cfg.backoff()}
 	s.batch.BlockSize = cfg.BlockSize
+	if cfg.After != nil {
+		s.last = lastMessage{known: true, seq: cfg.After.Seq, seconds: cfg.After.Seconds}
+	}
 	if cfg.Dialect == kvevent.Dynamo { // one endpoint carries the messages of several ranks
 		s.batch.Only = func(_ uint64, rank int) bool { return rank == cfg.Rank }
 	}
@@ -201,6 +206,17 @@ func (s *Source) resync(ctx context.Context) error {
 	err := s.replay(ctx, 0)
 	s.identified = s.identified || err == nil
 	return err
+}
+
+// isLast reports whether a message is the last one accepted.
+func (s *Source) isLast(seq uint64, payload []byte) bool {
+	switch {
+	case seq != s.last.seq:
+		return false
+	case s.last.seconds == 0:
+		return xxh3.Hash(payload) == s.last.sum
+	}
+	return s.cfg.Dialect.Decode(payload, s.cfg.Limits, &s.batch) == nil && s.batch.Seconds == s.last.seconds
 }
 
 // reportCaughtUp reports that nothing is missing, unless the connection was lost since. The mutex is
