@@ -161,6 +161,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	if a.cfg.State != nil {
 		all.Go(a.stopObsolete)
+		all.Go(func() { a.saveCaches(ctx) })
 	}
 	if a.cfg.Scaled {
 		a.followPlan(ctx, &all)
@@ -226,6 +227,7 @@ type metrics struct {
 	// drainTimes has the durations of drains that ended an engine.
 	drainTimes prometheus.Histogram
 	native     nativeMetrics
+	cacheFiles *prometheus.CounterVec // by result
 	// sources are the running sources of the engines' events.
 	sources *sources.Set
 }
@@ -255,8 +257,15 @@ func newMetrics(reg prometheus.Registerer, m *cacheMirror) *metrics {
 		drains.WithLabelValues(string(r))
 	}
 
+	cacheFiles := part.Counters("cache_files_total", "Files with the cache state of a rank that survives the agent: saved, not_saved "+
+		"(the disk is full, or it is too large), restored (a new agent begins with it), or refused (it is of another process, or broken).",
+		"result")
+	for _, r := range []string{cacheSaved, cacheNotSaved, cacheRestored, cacheRefused} {
+		cacheFiles.WithLabelValues(r)
+	}
+
 	return &metrics{
-		drains: drains,
+		drains: drains, cacheFiles: cacheFiles,
 		drainTimes: part.Histogram("drain_seconds", "Time from the decision to stop an engine until it had no requests.",
 			[]float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}),
 		native: newNativeMetrics(part),

@@ -20,7 +20,8 @@
 //
 // An engine of a launch with Survive is started detached, see child.StartDetached, and recorded in the
 // agent's [State]. An agent that finds the record of a running process with the command line that it would
-// use itself adopts the process, in the same epoch.
+// use itself adopts the process, in the same epoch. Its mirror begins with the cache that the agent before has saved, because the
+// engine remembers the newest events only.
 //
 // # Engines that a plan starts and stops
 //

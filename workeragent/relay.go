@@ -44,6 +44,9 @@ type relay struct {
 	used   uint64 // guarded by mu
 	reused bool   // guarded by mu
 	past   past   // guarded by mu
+	// saved is the value that next had when the rank's cache was saved last; saveFailed means that this failed.
+	saved      uint64 // guarded by mu
+	saveFailed bool   // guarded by mu
 }
 
 // The bounds of the batches that a relay remembers: as many as vLLM's own replay buffer has, and their bytes.
@@ -71,7 +74,7 @@ func newRelay(w fleet.Worker, rank int, cfg Config, m *metrics, mirror *cacheMir
 
 // relayEvents relays until ctx ends.
 func (r *relay) relayEvents(ctx context.Context) {
-	src, err := r.source()
+	src, err := r.source(r.beginWithFile())
 	if err != nil {
 		r.cfg.Log.Error("events not relayed", "worker", r.worker.Name, "err", err)
 		return
@@ -93,14 +96,14 @@ func (r *relay) relayEvents(ctx context.Context) {
 	}
 }
 
-// source returns the source of the rank's events.
-func (r *relay) source() (*kvsource.Source, error) {
+// source returns the source of the rank's events. With after it begins with what follows that message.
+func (r *relay) source(after *kvsource.Position) (*kvsource.Source, error) {
 	at, err := kvsource.ConfiguredSocket(r.worker.KVEvents, r.worker.KVReplay, r.rank)
 	if err != nil {
 		return nil, err
 	}
 	return kvsource.New(kvsource.Config{
-		Endpoint: at.Endpoint, Replay: at.Replay, Rank: r.rank,
+		Endpoint: at.Endpoint, Replay: at.Replay, Rank: r.rank, After: after,
 		Dialect: kvsource.DialectOf(r.worker.Engine, at.Endpoint), BlockSize: r.worker.BlockSize,
 		Dial: r.cfg.Engines.Dial(dialTime), Logger: r.cfg.Log, Probe: probeEvery,
 	})

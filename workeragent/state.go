@@ -25,6 +25,7 @@ import (
 //	holder          the agent's name in the leases of its workers
 //	NAME.json       the process of a surviving engine, while it runs
 //	NAME.log        its output, see child.DetachedOutput
+//	caches/NAME/R   the cache of its rank R, as it was at one position in its events
 //	sockets/        the sockets of all engines' KV events
 //
 // It is not safe for concurrent use for the same worker.
@@ -153,8 +154,9 @@ func (s *State) Sockets() string { return filepath.Join(s.dir, "sockets") }
 // output returns the file with the output of a worker's engine.
 func (s *State) output(worker string) string { return filepath.Join(s.dir, worker+".log") }
 
-// save records a running engine. The file is complete or not there.
+// save records an engine that was started. The file is complete or not there. The caches of an earlier process are removed.
 func (s *State) save(worker string, r engineRecord) error {
+	s.forgetCaches(worker)
 	text, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("record engine %s: %w", worker, err)
@@ -170,7 +172,10 @@ func (s *State) save(worker string, r engineRecord) error {
 }
 
 // forget removes the record of an engine that has ended.
-func (s *State) forget(worker string) { _ = os.Remove(filepath.Join(s.dir, worker+recordSuffix)) }
+func (s *State) forget(worker string) {
+	_ = os.Remove(filepath.Join(s.dir, worker+recordSuffix))
+	s.forgetCaches(worker)
+}
 
 // find returns the running engine of a worker. ok is false if there is none.
 func (s *State) find(worker string) (_ engineRecord, engine *child.Detached, ok bool) {

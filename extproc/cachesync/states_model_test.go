@@ -259,6 +259,25 @@ type agentModel struct {
 	faults   bool            // guarded by mu; answers fail at random
 	flight   []*feed.Message // guarded by mu; published and not received
 	shared   *feed.Snapshot  // guarded by mu; the last snapshot made
+	saved    *feed.Snapshot  // guarded by mu; for the next agent
+}
+
+// save keeps the cache for the next agent if it is exact, as package workeragent does.
+func (a *agentModel) save() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if s, ok := a.feed.Snapshot(a.worker.Name, a.worker.Epoch, 0); ok && s.Complete && s.Next > 0 && a.state() == feed.Exact {
+		a.saved = &s
+	}
+}
+
+// begin fills the mirror with the cache that the agent before it has saved.
+func (a *agentModel) begin(s *feed.Snapshot) {
+	if err := a.feed.Restore(s, time.Now()); err != nil {
+		panic(err)
+	}
+	a.next, a.saved = s.Next, s
 }
 
 func newAgentModel(w fleet.Worker, rng *rand.Rand, remember int, indexBytes int64) *agentModel {

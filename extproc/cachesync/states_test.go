@@ -60,7 +60,7 @@ func TestExactMeansEqual(t *testing.T) {
 	}
 
 	t.Logf("%d histories from seed %d: %+v", n, first, all)
-	if n >= 400 && (all.ExactChecks < 100*n || all.Settled < n/4 || all.Cleared < n || all.Partial == 0) {
+	if n >= 400 && (all.ExactChecks < 100*n || all.Settled < n/4 || all.Cleared < n || all.Partial == 0 || all.Begun == 0) {
 		t.Errorf("the histories show too little: %+v", all)
 	}
 }
@@ -72,6 +72,8 @@ type tally struct {
 	ExactChecks, Settled, Cleared int
 	// Partial counts snapshots of agents that had evicted blocks.
 	Partial int
+	// Begun counts agents that began with the cache that the agent before had saved.
+	Begun int
 }
 
 func (a *tally) add(b *tally) {
@@ -79,6 +81,7 @@ func (a *tally) add(b *tally) {
 	a.Settled += b.Settled
 	a.Cleared += b.Cleared
 	a.Partial += b.Partial
+	a.Begun += b.Begun
 }
 
 // history is one router, an engine with an agent ("a") and one without ("d"). It is the syncer's transport.
@@ -255,6 +258,8 @@ func (h *history) act() {
 		h.reload()
 	case n < 76:
 		h.setBus(!h.up)
+	case n < 77:
+		h.agent.save()
 	case n < 79:
 		h.answers = !h.answers
 	case n < 90:
@@ -282,7 +287,14 @@ func (h *history) restartEngine(i int) {
 func (h *history) restartAgent() {
 	h.engines[0].wire = nil
 	h.engines[0].connection = 0
+	saved := h.agent.saved
 	h.startAgent()
+	if saved == nil || !h.engines[0].replay || h.rng.IntN(4) == 0 {
+		return
+	}
+	h.agent.begin(saved)
+	h.sources[0].process, h.sources[0].last = h.engines[0].process, int(saved.Next)-1
+	h.tally.Begun++
 }
 
 // reload changes the router's block size, as extproc does.
