@@ -36,6 +36,7 @@ func fillBatch(m *busv1.Batch, e *feed.Message) {
 	m.Seq = e.Seq
 	m.Mark = e.Mark
 	m.State = uint32(e.State)
+	m.CaughtUp = e.CaughtUp
 	if e.Mark {
 		return
 	}
@@ -129,7 +130,8 @@ func (d *batchDecoder) decode(node string, data []byte) (e feed.Message, unknown
 	}
 
 	e = feed.Message{
-		Worker: worker, Rank: int(m.Rank), Epoch: m.Epoch, Seq: m.Seq, Mark: m.Mark, State: feed.State(m.State), Batch: &d.batch,
+		Worker: worker, Rank: int(m.Rank), Epoch: m.Epoch, Seq: m.Seq, Mark: m.Mark, State: feed.State(m.State), CaughtUp: m.CaughtUp,
+		Batch: &d.batch,
 	}
 	if !m.Mark {
 		err = d.readEvents()

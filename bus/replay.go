@@ -55,7 +55,7 @@ func (b *Bus) ServeReplay(
 
 // encodeReplay returns the bytes of a ReplayReply.
 func encodeReplay(batches [][]byte, end feed.Position) []byte {
-	position := encode(&busv1.Position{Epoch: end.Epoch, Next: end.Next, State: uint32(end.State)})
+	position := encode(&busv1.Position{Epoch: end.Epoch, Next: end.Next, State: uint32(end.State), CaughtUp: end.CaughtUp})
 	reply := protowire.AppendTag(nil, positionField, protowire.BytesType)
 	reply = protowire.AppendBytes(reply, position)
 	for _, batch := range batches {
@@ -158,7 +158,7 @@ func readPosition(m *busv1.Position) (feed.Position, error) {
 	if m.State > uint32(feed.Stale) {
 		return feed.Position{}, fmt.Errorf("state is %d: it must be at most %d", m.State, feed.Stale)
 	}
-	return feed.Position{Epoch: m.Epoch, Next: m.Next, State: feed.State(m.State)}, nil
+	return feed.Position{Epoch: m.Epoch, Next: m.Next, State: feed.State(m.State), CaughtUp: m.CaughtUp}, nil
 }
 
 // receive returns the data of the next message. It waits for answerTime at most.

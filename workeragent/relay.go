@@ -140,7 +140,8 @@ func (r *relay) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	r.next = seq + 1
 	r.reused = r.reused || seq < r.used
 	data := bus.EncodeBatch(&feed.Message{
-		Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, State: r.stateLocked(), Batch: b,
+		Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, State: r.stateLocked(), CaughtUp: r.caughtUpLocked(),
+		Batch: b,
 	})
 	r.past.addBatch(seq, data)
 	if err := r.events.Add(data); err != nil {
@@ -179,11 +180,20 @@ func (r *relay) CaughtUp(next uint64) (resume uint64, gap bool) {
 func (r *relay) stateLocked() feed.State {
 	m, _ := r.mirror.fleet.Snapshot().Rank(r.worker.Name, r.rank)
 	state := r.mirror.feed.State(m)
-	if state == feed.Exact && (r.reused || r.next < r.used) {
+	if state == feed.Exact && r.ambiguousLocked() {
 		return feed.Stale
 	}
 	return state
 }
+
+// caughtUpLocked reports whether the relay has every batch since some number, although the mirror is not exact.
+func (r *relay) caughtUpLocked() bool {
+	m, _ := r.mirror.fleet.Snapshot().Rank(r.worker.Name, r.rank)
+	return r.mirror.feed.State(m) == feed.Stale && r.mirror.feed.CaughtUp(m) && !r.ambiguousLocked()
+}
+
+// ambiguousLocked reports whether numbers have been published of two processes in one epoch.
+func (r *relay) ambiguousLocked() bool { return r.reused || r.next < r.used }
 
 // startAgainLocked drops the remembered batches of an engine that counts from 0 again.
 func (r *relay) startAgainLocked() {
@@ -204,6 +214,7 @@ func (r *relay) publishMark() {
 func (r *relay) publishMarkLocked() {
 	m := feed.Message{
 		Worker: r.worker.Name, Rank: r.rank, Epoch: r.worker.Epoch, Seq: r.next, Mark: true, State: r.stateLocked(),
+		CaughtUp: r.caughtUpLocked(),
 	}
 	if err := r.events.Add(bus.EncodeBatch(&m)); err != nil {
 		r.cfg.Log.Debug("mark not published", "worker", r.worker.Name, "err", err)
@@ -215,7 +226,9 @@ func (r *relay) replay(from uint64, room int) (batches [][]byte, end feed.Positi
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	return r.past.from(from, room), feed.Position{Epoch: r.worker.Epoch, Next: r.next, State: r.stateLocked()}
+	return r.past.from(from, room), feed.Position{
+		Epoch: r.worker.Epoch, Next: r.next, State: r.stateLocked(), CaughtUp: r.caughtUpLocked(),
+	}
 }
 
 func (r *relay) snapshot(id uint64) *feed.Snapshot {

@@ -335,8 +335,9 @@ func (x *ReplayReply) GetPosition() *Position {
 type Position struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch" json:"epoch,omitempty"`
-	Next          uint64                 `protobuf:"varint,2,opt,name=next" json:"next,omitempty"`   // the number of the batch that comes next
-	State         uint32                 `protobuf:"varint,3,opt,name=state" json:"state,omitempty"` // feed.State of the rank at its agent
+	Next          uint64                 `protobuf:"varint,2,opt,name=next" json:"next,omitempty"`                         // the number of the batch that comes next
+	State         uint32                 `protobuf:"varint,3,opt,name=state" json:"state,omitempty"`                       // feed.State of the rank at its agent
+	CaughtUp      bool                   `protobuf:"varint,4,opt,name=caught_up,json=caughtUp" json:"caught_up,omitempty"` // see feed.Message
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -390,6 +391,13 @@ func (x *Position) GetState() uint32 {
 		return x.State
 	}
 	return 0
+}
+
+func (x *Position) GetCaughtUp() bool {
+	if x != nil {
+		return x.CaughtUp
+	}
+	return false
 }
 
 // SnapshotRequest asks for a snapshot of a rank (id 0), or for a page of one.
@@ -1785,11 +1793,12 @@ const file_bus_proto_rawDesc = "" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\"r\n" +
 	"\vReplayReply\x12.\n" +
 	"\abatches\x18\x01 \x03(\v2\x14.stator.bus.v1.BatchR\abatches\x123\n" +
-	"\bposition\x18\x02 \x01(\v2\x17.stator.bus.v1.PositionR\bposition\"J\n" +
+	"\bposition\x18\x02 \x01(\v2\x17.stator.bus.v1.PositionR\bposition\"g\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\rR\x05state\"M\n" +
+	"\x05state\x18\x03 \x01(\rR\x05state\x12\x1b\n" +
+	"\tcaught_up\x18\x04 \x01(\bR\bcaughtUp\"M\n" +
 	"\x0fSnapshotRequest\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x16\n" +

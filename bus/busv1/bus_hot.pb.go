@@ -300,7 +300,8 @@ type Batch struct {
 	Seconds       float64                `protobuf:"fixed64,6,opt,name=seconds,proto3" json:"seconds,omitempty"` // the engine's clock, since 1970
 	Unknown       uint32                 `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"`  // events that the sender could not read
 	Events        []*Event               `protobuf:"bytes,8,rep,name=events,proto3" json:"events,omitempty"`
-	State         uint32                 `protobuf:"varint,9,opt,name=state,proto3" json:"state,omitempty"` // feed.State of the rank at its agent; in a mark
+	State         uint32                 `protobuf:"varint,9,opt,name=state,proto3" json:"state,omitempty"`                        // feed.State of the rank at its agent; in a mark
+	CaughtUp      bool                   `protobuf:"varint,10,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"` // see feed.Message
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -396,6 +397,13 @@ func (x *Batch) GetState() uint32 {
 		return x.State
 	}
 	return 0
+}
+
+func (x *Batch) GetCaughtUp() bool {
+	if x != nil {
+		return x.CaughtUp
+	}
+	return false
 }
 
 // Event is one change of a rank's KV cache.
@@ -910,7 +918,7 @@ const file_bus_hot_proto_rawDesc = "" +
 	"\x10wait_nanoseconds\x18\x02 \x01(\x03R\x0fwaitNanoseconds\x12+\n" +
 	"\x11token_nanoseconds\x18\x03 \x01(\x03R\x10tokenNanoseconds\"8\n" +
 	"\x06Events\x12.\n" +
-	"\abatches\x18\x01 \x03(\v2\x14.stator.bus.v1.BatchR\abatches\"\xe7\x01\n" +
+	"\abatches\x18\x01 \x03(\v2\x14.stator.bus.v1.BatchR\abatches\"\x84\x02\n" +
 	"\x05Batch\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
@@ -920,7 +928,9 @@ const file_bus_hot_proto_rawDesc = "" +
 	"\aseconds\x18\x06 \x01(\x01R\aseconds\x12\x18\n" +
 	"\aunknown\x18\a \x01(\rR\aunknown\x12,\n" +
 	"\x06events\x18\b \x03(\v2\x14.stator.bus.v1.EventR\x06events\x12\x14\n" +
-	"\x05state\x18\t \x01(\rR\x05state\"\xe3\x01\n" +
+	"\x05state\x18\t \x01(\rR\x05state\x12\x1b\n" +
+	"\tcaught_up\x18\n" +
+	" \x01(\bR\bcaughtUp\"\xe3\x01\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x12\n" +
 	"\x04tier\x18\x02 \x01(\rR\x04tier\x12\x1d\n" +

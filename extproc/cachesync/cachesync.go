@@ -80,7 +80,7 @@ type rank struct {
 	lastMessage time.Time
 	epoch       uint64 // the worker's, when the rank was last checked
 	recovering  bool
-	agentState  feed.State // of the last message
+	agentKnows  bool // the agent was exact, or had caught up, at the last message
 	// settled means that the last recovery got all that the agent has, and that the rank is stale all the
 	// same. Another one would be in vain until the agent's state changes.
 	settled bool
@@ -192,8 +192,9 @@ func (s *Syncer) observeLocked(key rankKey, r *rank, m *feed.Message, now time.T
 	r.lastMessage = now
 
 	if m.Mark || m.State != feed.None {
-		back = back || m.State == feed.Exact && r.agentState != feed.Exact
-		r.agentState = m.State
+		knows := m.State == feed.Exact || m.CaughtUp
+		back = back || knows && !r.agentKnows
+		r.agentKnows = knows
 	}
 	if back {
 		r.retryAtOnce()

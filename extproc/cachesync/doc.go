@@ -28,8 +28,9 @@
 //	first message after half the silence    no pause any more        no pause any more
 //	the bus is back                         no pause any more        no pause any more
 //	recovery ended, exact                   –                        idle, short pause
-//	a message with the state exact, which   no pause any more        no pause any more
-//	  the agent did not have before
+//	a message with the state exact, or of   no pause any more        no pause any more
+//	  an agent that has caught up, which
+//	  it was not before
 //	recovery ended, not exact               –                        idle, pause doubled
 //	recovery ended, stale with all that     –                        idle and settled
 //	  the agent has
@@ -45,6 +46,8 @@
 //	-----------------  ---------------------------------  ----------------------------------------
 //	some batches       with all that is missing           exact
 //	some batches       without the oldest missing ones    snapshot
+//	some batches       with all, has missed earlier ones  exact
+//	                   itself, and has caught up
 //	some batches       not, or is not exact itself        failed
 //	some batches       with all, but the rank is stale    snapshot, unless the rank is settled
 //	no batch           –                                  snapshot

@@ -96,12 +96,13 @@ func (s *Syncer) replay(ctx context.Context, t Transport, key rankKey, m fleet.R
 
 	end := feed.Message{
 		Worker: key.worker, Epoch: position.Epoch, Rank: key.rank, Seq: position.Next, Mark: true, End: true, State: position.State,
+		CaughtUp: position.CaughtUp,
 	}
 	behind := s.missing(&end, time.Now())
 	switch {
 	case gap || behind:
 		return errMissing
-	case position.State != feed.Exact:
+	case position.State != feed.Exact && s.cfg.Feed.State(m) != feed.Exact:
 		return errNotExact
 	}
 	return nil

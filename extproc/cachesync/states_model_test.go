@@ -304,6 +304,11 @@ func (a *agentModel) state() feed.State {
 	return state
 }
 
+func (a *agentModel) caughtUp() bool {
+	m, _ := a.fleet.Snapshot().Rank(a.worker.Name, 0)
+	return a.feed.State(m) == feed.Stale && a.feed.CaughtUp(m) && !a.reused && a.next >= a.used
+}
+
 func (a *agentModel) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -317,7 +322,7 @@ func (a *agentModel) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap boo
 	}
 	a.next = seq + 1
 	a.reused = a.reused || seq < a.used
-	m := &feed.Message{Worker: a.worker.Name, Epoch: a.worker.Epoch, Seq: seq, State: a.state(), Batch: b}
+	m := &feed.Message{Worker: a.worker.Name, Epoch: a.worker.Epoch, Seq: seq, State: a.state(), CaughtUp: a.caughtUp(), Batch: b}
 	a.past = append(a.past, m)
 	a.past = a.past[max(0, len(a.past)-a.remember):]
 	a.flight = append(a.flight, m)
@@ -354,7 +359,9 @@ func (a *agentModel) mark() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.flight = append(a.flight, &feed.Message{Worker: a.worker.Name, Epoch: a.worker.Epoch, Seq: a.next, Mark: true, State: a.state()})
+	a.flight = append(a.flight, &feed.Message{
+		Worker: a.worker.Name, Epoch: a.worker.Epoch, Seq: a.next, Mark: true, State: a.state(), CaughtUp: a.caughtUp(),
+	})
 }
 
 var errModel = errors.New("the agent does not answer")
@@ -385,7 +392,7 @@ func (a *agentModel) answerReplay(ctx context.Context, from uint64, apply func(*
 
 	a.mu.Lock()
 	past := append([]*feed.Message(nil), a.past...)
-	position := feed.Position{Epoch: a.worker.Epoch, Next: a.next, State: a.state()}
+	position := feed.Position{Epoch: a.worker.Epoch, Next: a.next, State: a.state(), CaughtUp: a.caughtUp()}
 	breaks := len(past)
 	if a.faults && a.rng.IntN(6) == 0 {
 		breaks = a.rng.IntN(len(past) + 1)

@@ -2,6 +2,7 @@ package cachesync
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"os"
@@ -30,8 +31,12 @@ var falseClaims = []struct {
 		{"reset.go", "		r.gapEnd = 0\n		r.interrupt(Interrupted)", "		r.gapEnd = 0"},
 	}},
 	{"an agent that is not exact itself", []edit{
-		{"feed.go", "case m.State != Exact: //", "case false: //"},
+		{"feed.go", "case m.State != Exact && !m.CaughtUp, ", "case false, "},
+		{"feed.go", "case m.State != Exact && !(m.End && r.resumed):", "case false:"},
 		{"batch.go", "case Syncing, Stale:", "case 99:"},
+	}},
+	{"an agent that has missed batches, and has not caught up", []edit{
+		{"report.go", "return r.tail == tailProved && !r.away && r.gapSince.IsZero()", "return true"},
 	}},
 	{"blocks of another size", []edit{
 		{"batch.go", "		r.doubt = OtherBlockSize\n", ""},
@@ -79,7 +84,7 @@ func mutate(t *testing.T, edits []edit) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		source, err := os.ReadFile(path)
+		source, err := os.ReadFile(cmp.Or(overlay.Replace[path], path))
 		if err != nil {
 			t.Fatal(err)
 		}

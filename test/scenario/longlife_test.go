@@ -9,14 +9,24 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
 
 // TestAgentReturnsToALongLife kills the agent of an engine that has published more events than it can replay, and starts it again: the
-// engine publishes while the agent is away, and then no more. The router's cache state is exact again.
+// engine publishes while the agent is away, and then no more. The bus stands still for a while after the agent's start. The router's cache
+// state is exact again, and so is a new router's if the agent has saved the cache.
 func TestAgentReturnsToALongLife(t *testing.T) {
-	t.Parallel()
+	for name, saved := range map[string]bool{"saved": true, "not saved": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			returnToALongLife(t, saved)
+		})
+	}
+}
+
+func returnToALongLife(t *testing.T, saved bool) {
 	state := t.TempDir()
 	p := startPartsWith(t, 1, ", survive: true, args: {engineSpeedup: 1000}", "--state-dir", state)
 	t.Cleanup(func() {
@@ -38,6 +48,17 @@ func TestAgentReturnsToALongLife(t *testing.T) {
 	p.agent.kill()
 	before := p.feedSeq()
 	answerAtLength(t, engine, 500)
+	if !saved {
+		if err := os.RemoveAll(filepath.Join(state, "caches")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.signalBus(syscall.SIGSTOP)
+	resume := time.AfterFunc(3*time.Second, func() { p.signalBus(syscall.SIGCONT) })
+	defer func() {
+		resume.Stop()
+		p.signalBus(syscall.SIGCONT) // a stopped one would not end
+	}()
 
 	p.agent = start(t, "agent", "--config", p.file, "--admin-address", "127.0.0.1:0", "--state-dir", state)
 	eventually(t, "the events that were published without an agent arrive", func() error {
@@ -47,7 +68,22 @@ func TestAgentReturnsToALongLife(t *testing.T) {
 		return nil
 	})
 	eventually(t, "caches are known exactly again", p.knowledge("exact", 1))
+	if !saved {
+		return
+	}
+
+	p.extproc.kill()
+	p.startExtProc()
+	eventually(t, "a new router knows the cache exactly", func() error {
+		if _, err := get("http://" + p.extprocAdmin + "/readyz"); err != nil {
+			return err
+		}
+		return p.knowledge("exact", 1)()
+	})
 }
+
+// signalBus sends a signal to the bus.
+func (p *parts) signalBus(signal syscall.Signal) { _ = p.bus.cmd.Process.Signal(signal) }
 
 // survivor returns the address of the only surviving engine.
 func (p *parts) survivor(state string) string {

@@ -58,7 +58,9 @@ func (f *Feed) applyBatch(r *rank, w *fleet.Worker, m *Message, now time.Time) {
 	case Exact:
 		r.tail = tailProved
 	case Syncing, Stale:
-		r.interrupt(AgentNotExact)
+		if !m.CaughtUp {
+			r.interrupt(AgentNotExact)
+		}
 	}
 }
 

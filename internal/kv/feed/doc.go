@@ -27,7 +27,7 @@
 //	a source without a    the numbers of one connection               whether the next connection is to the
 //	replay socket                                                     same process
 //	a mark of an agent    the agent's number, and whether the agent   what the agent missed itself
-//	                      is exact
+//	                      is exact, or has caught up
 //	a snapshot            the cache at one number, if it is complete  what came after it
 //
 // So the feed keeps two facts of each rank. Its doubt is why the index may differ from the cache; a doubt
@@ -46,6 +46,7 @@
 //	next batch in order                   applied                         -          -
 //	  its agent is exact                                                  -          proved
 //	  its agent is not exact                                              -          interrupted
+//	  its agent has caught up only                                        -          -
 //	  with an event that was not readable                                 begins     -
 //	  with blocks of another size         those are skipped               begins     -
 //	  with a "cleared" event              emptied on all tiers            ends       proved
@@ -58,6 +59,9 @@
 //	batch of another epoch                Ignored                         -          -
 //	mark at the next number               -                               -          proved
 //	  its agent is not exact              -                               -          interrupted
+//	  its agent has caught up only        -                               -          -
+//	    it ends a replay that began with  -                               -          proved
+//	    the last batch applied
 //	  in a gap                            Ignored                         -          -
 //	mark above the next number            Missing: batches were lost      -          -
 //	mark below the next number            Ignored: the mark was           -          -
@@ -102,6 +106,13 @@
 // later batch is then below the next number. An agent's answer to a replay states the end of the rank's events, and corrects both: the
 // gap ends there, and a rank whose next number lies beyond it is emptied. A mark far below the next number makes the rank Stale, so
 // that its agent is asked.
+//
+// # Agents that missed batches
+//
+// An agent that was started again may have missed batches that its engine cannot replay any more. Its own rank then has
+// a doubt. But if it has caught up with its engine, it has each batch from some number on, and so has a router that knew
+// the cache at such a number. The router has to be sure that both count the batches of one process: the agent must have
+// replayed the last batch that the router has applied, with the same time.
 //
 // # Snapshots
 //

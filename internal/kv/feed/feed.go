@@ -86,6 +86,9 @@ type rank struct {
 	tail tail
 	// interruption is why tail is tailInterrupted.
 	interruption Reason
+	// resumed means that the agent has sent the last batch applied again since the tail was interrupted, with the same time: it counts the
+	// numbers of the same process.
+	resumed bool
 	// away means that the source has no connection: no batch can prove anything.
 	away   bool
 	counts Counts
@@ -144,6 +147,7 @@ func (r *rank) interrupt(why Reason) {
 	}
 	if r.tail == tailInterrupted {
 		r.interruption = why
+		r.resumed = false
 	}
 }
 
@@ -205,10 +209,12 @@ func (r *rank) applyMark(m *Message, now time.Time) Result {
 		r.openGap(m.Seq, now)
 		r.counts.Gaps++
 		return Result{Verdict: Missing, Resume: r.resume()}
-	case m.State != Exact, r.next-m.Seq > farBack: // even below the next number: the agent may have started again
+	case m.State != Exact && !m.CaughtUp, r.next-m.Seq > farBack: // even below the next number: the agent may have started again
 		r.interrupt(AgentNotExact)
 		return Result{Verdict: Ignored}
 	case m.Seq < r.next || !r.gapSince.IsZero():
+		return Result{Verdict: Ignored}
+	case m.State != Exact && !(m.End && r.resumed): // it has missed batches that this rank has, if they are of one process
 		return Result{Verdict: Ignored}
 	}
 

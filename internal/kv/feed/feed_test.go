@@ -38,12 +38,13 @@ func newWorld() *world {
 //
 //	worker NAME [epoch=E]           puts a worker with one rank and block size 16 into the fleet
 //	remove NAME                     removes it from the fleet
-//	batch NAME seq=N [epoch=E] [at=SECONDS] [size=TOKENS] [window=TOKENS] [state=S]
+//	batch NAME seq=N [epoch=E] [at=SECONDS] [size=TOKENS] [window=TOKENS] [state=S] [caughtup=1]
 //	                                applies a batch, one event per line: "store abc", "store bc after a",
 //	                                "remove c", "clear", "unknown"; at is the engine's clock. Prints the
 //	                                replay that Apply requires. S is the number of the rank's state at its
-//	                                agent: 0 none, 1 syncing, 2 exact, 3 stale. The default is none.
-//	mark NAME next=N [epoch=E] [state=S] [end=1]
+//	                                agent: 0 none, 1 syncing, 2 exact, 3 stale. The default is none. caughtup=1
+//	                                means that the agent has all batches since some number.
+//	mark NAME next=N [epoch=E] [state=S] [end=1] [caughtup=1]
 //	                                applies a mark: the rank's next batch is N, and it is exact at its
 //	                                agent unless S is given. With end=1 it is the agent's answer to a request.
 //	                                Prints the replay that Apply requires.
@@ -94,11 +95,12 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 	case "batch":
 		b := batch(t, d)
 		b.Seconds = float64(arg("at"))
-		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("seq")), State: feed.State(arg("state")), Batch: b})
+		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("seq")), State: feed.State(arg("state")),
+			CaughtUp: arg("caughtup") == 1, Batch: b})
 	case "mark":
 		state := feed.State(argOr("state", int(feed.Exact)))
 		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("next")), Mark: true, State: state,
-			End: argOr("end", 0) == 1})
+			End: argOr("end", 0) == 1, CaughtUp: arg("caughtup") == 1})
 	case "connected":
 		w.feed.Connected(subject, 0, arg("up") == 1)
 	case "restarted":

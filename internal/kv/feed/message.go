@@ -22,8 +22,11 @@ type Message struct {
 	// can be late, and one with a wrong number must not keep a rank from being exact.
 	End bool
 	// State is the rank's state at its agent after this message: a rank is exact at a router only if it is
-	// exact at its agent too. A batch of [None] states nothing; a mark of None is not exact.
+	// exact at its agent too, or if CaughtUp is true. A batch of [None] states nothing; a mark of None is not exact.
 	State State
+	// CaughtUp means that the agent has every batch that the engine has published since some number, although its own state is not
+	// [Exact]: it has missed earlier ones. A router that has those can be exact.
+	CaughtUp bool
 	// Batch holds content hashes and engine hashes, never token ids. It is empty in a mark. A
 	// receiver may use it during its callback only.
 	Batch *kvevent.Batch
@@ -35,9 +38,11 @@ type Position struct {
 	Epoch uint64
 	// Next is the number of the rank's next batch.
 	Next uint64
-	// State is the rank's state at its agent. Unless it is Exact, the engine may have published batches
-	// that Next does not count.
+	// State is the rank's state at its agent. Unless it is Exact, or CaughtUp is true, the engine may have published
+	// batches that Next does not count.
 	State State
+	// CaughtUp is that of [Message].
+	CaughtUp bool
 }
 
 // ErrNoSnapshot is returned by transports when a worker's agent has no snapshot of the rank.

@@ -30,6 +30,9 @@ type Result struct {
 // rank after a restart or a given-up gap. r.mu is held.
 func (f *Feed) judge(r *rank, m *Message, now time.Time) Verdict {
 	if m.Seq < r.next {
+		if m.State == None && m.Seq == r.next-1 && m.Batch.Seconds == r.seconds && r.seconds != 0 { // in a replay
+			r.resumed = true
+		}
 		if !r.isRestart(m) {
 			return Ignored
 		}

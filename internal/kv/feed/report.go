@@ -16,6 +16,19 @@ func (f *Feed) State(m fleet.Rank) State {
 	return None
 }
 
+// CaughtUp reports whether every batch that the engine of m has published since some number was applied or is on its way, whatever m's
+// state is: earlier ones may be missing.
+func (f *Feed) CaughtUp(m fleet.Rank) bool {
+	r := f.existing(m)
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.tail == tailProved && !r.away && r.gapSince.IsZero()
+}
+
 // Reason returns why m is stale; Sound if it is not.
 func (f *Feed) Reason(m fleet.Rank) Reason {
 	r := f.existing(m)
