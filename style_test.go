@@ -81,7 +81,7 @@ var stateful = []string{
 	"extproc/quota",
 	"admin/history", "bus", "discovery/kubernetes", "envoy", "extproc", "extproc/accesslog", "extproc/answers", "extproc/cachesync", "extproc/exchange", "extproc/prefill", "extproc/sockets",
 	"extproc/stream", "internal/child", "internal/configfile", "internal/fleet", "internal/grpcserve", "internal/kv/drift", "internal/kv/feed", "internal/kv/kvindex",
-	"internal/kv/recency", "internal/kvsource", "internal/perfmodel", "internal/route", "internal/route/peers", "internal/route/pick", "internal/route/programs",
+	"internal/kv/recency", "internal/kvsource", "internal/perfmodel", "internal/route", "internal/route/breaks", "internal/route/peers", "internal/route/pick", "internal/route/programs",
 	"internal/route/queue", "internal/route/learned", "internal/route/predict",
 	"internal/sim", "internal/sim/engine", "planner/connectors/kubernetes", "workeragent", "enginesim", "kvbm/peers",
 }

@@ -92,6 +92,48 @@ func checkHitRate(o *observation) []Finding {
 	}}
 }
 
+// leastBroken is the least share of prompt tokens that a finding about a text in prompts is worth.
+const leastBroken = 0.02
+
+// checkPrefixBreaker names the places at which prompts differ although they go on alike. What stands there is not known, only its kind.
+func checkPrefixBreaker(o *observation) (found []Finding) {
+	for _, s := range o.router.metricsNow {
+		if s.Name != "stator_route_prefix_breaker_share" || s.Value < leastBroken {
+			continue
+		}
+		l := s.Labels
+		perDay := o.router.metricsNow.Sum("stator_route_prefix_breaker_tokens_per_day", "model", l["model"], "message", l["message"],
+			"role", l["role"], "character", l["character"], "token", l["token"], "kind", l["kind"])
+		where := fmt.Sprintf("message %s (%s)", l["message"], l["role"])
+		remedy := "have the client leave the text out, or put it at the end of the prompt; Claude Code leaves out its billing header " +
+			"with CLAUDE_CODE_ATTRIBUTION_HEADER=0"
+		switch l["role"] {
+		case "prompt":
+			where = "the prompt"
+		case "template":
+			where = "what the chat template writes, or in a tool,"
+			remedy = "have the client leave the text out of its tools, or give the chat template a fixed date in chat_template_kwargs"
+		}
+		what, known := breakerKinds[l["kind"]]
+		if !known {
+			what = "a text"
+		}
+		found = append(found, Finding{
+			Subject: "model " + l["model"],
+			What: fmt.Sprintf("%s at character %s of %s differs from prompt to prompt, at about token %s, and the equal text behind it is "+
+				"computed again: %.0f tokens a day, %.0f %% of all prompt tokens", what, l["character"], where, l["token"], perDay, 100*s.Value),
+			Why:    "an engine finds in its cache only what comes before the first difference",
+			Remedy: remedy,
+		})
+	}
+	return found
+}
+
+// breakerKinds are the kinds of texts that the router can name.
+var breakerKinds = map[string]string{
+	"date": "a date", "time": "a time", "uuid": "a UUID", "hash": "an identifier", "number": "a number", "other": "a text",
+}
+
 // maxResyncs is the number of resyncs for drift that is normal.
 const maxResyncs = 1
 

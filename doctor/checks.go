@@ -64,6 +64,7 @@ var checks = []struct {
 	{"epoch", checkEpoch},
 	{"clock", checkClock},
 	{"hit-rate", checkHitRate},
+	{"prefix-breaker", checkPrefixBreaker},
 	{"drift", checkDrift},
 	{"engine-hashes", checkEngineHashes},
 }

@@ -295,6 +295,11 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"clock", func(o *observation) { o.workers[0].sockets[0].sentAt = time.Unix(1090, 0) }, []string{"30s ahead"}},
 		{"hit-rate", func(o *observation) { setSample(o, 90_000, "stator_route_cached_tokens_total") }, []string{"it predicted 90 % of prompt tokens as cached, and the engines found 40 %"}},
 		{"hit-rate", func(o *observation) { setSample(o, 100, "stator_route_cached_tokens_total") }, []string{"found by chance"}},
+		{"prefix-breaker", breaker("role", "system", "message", "0", "kind", "date"),
+			[]string{"model m: a date at character 31 of message 0 (system) differs from prompt to prompt, at about token 12", "1200000 tokens a day, 40 %"}},
+		{"prefix-breaker", breaker("role", "prompt", "message", "0", "kind", "hash"), []string{"an identifier at character 31 of the prompt differs"}},
+		{"prefix-breaker", breaker("role", "template", "message", "0", "kind", "new"), []string{"a text at character 31", "chat_template_kwargs"}},
+		{"", func(o *observation) { setSample(o, 0.01, "stator_route_prefix_breaker_share", "model", "m") }, nil},
 		{"drift", func(o *observation) { setSample(o, 0.5, "stator_feed_drift_ratio", "worker", "a") }, []string{"50 % of its prompt tokens were predicted as cached and were not"}},
 		{"drift", func(o *observation) { setSample(o, -0.3, "stator_feed_drift_ratio", "worker", "a") }, []string{"30 % of its prompt tokens were cached and not predicted"}},
 		{"drift", func(o *observation) { setSample(o, 2, "stator_feed_drift_resyncs_total", "worker", "b") }, []string{"worker b: its cache state was wrong and was rebuilt 2 times"}},
@@ -358,6 +363,15 @@ func unreachable(more func(w *workerSeen)) func(o *observation) {
 		o.workers[0].sockets[0] = socketSeen{endpoint: "tcp://a:5557", err: errors.New("refused")}
 		o.router.before[0].State, o.router.after[0].State = "none", "none"
 		more(&o.workers[0])
+	}
+}
+
+// breaker sets the metrics of a place in prompts that keeps caches from being hit.
+func breaker(labels ...string) func(o *observation) {
+	return func(o *observation) {
+		labels := append([]string{"model", "m", "character", "31", "token", "12"}, labels...)
+		setSample(o, 0.4, "stator_route_prefix_breaker_share", labels...)
+		setSample(o, 1.2e6, "stator_route_prefix_breaker_tokens_per_day", labels...)
 	}
 }
 

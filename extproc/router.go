@@ -134,7 +134,7 @@ func New(cfg Config) (*Router, error) {
 	// These collectors read the parts when they are scraped, so they are registered last.
 	cfg.Metrics.MustRegister(
 		&collector{r.routes, r.feed, r.index, r.memory, r.Coverage}, NewDriftCollector(r.drift), peersCollector{r.peers},
-		expectedCollector{r}, NewBudgetCollector(r.budgets),
+		NewBreaksCollector(r.routes.Breaks), expectedCollector{r}, NewBudgetCollector(r.budgets),
 		NewPartsCollector(r.parts.Names, func() map[bus.PartKind]int { return r.expected.Load().parts }),
 	)
 	return r, nil

@@ -27,6 +27,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/kvsource/sources"
+	"github.com/stator-project/stator/internal/route/breaks"
 	"github.com/stator-project/stator/kvbm/node"
 	"github.com/stator-project/stator/planner"
 	scale "github.com/stator-project/stator/planner/connectors/kubernetes"
@@ -91,6 +92,7 @@ func metricParts(t *testing.T) []metricPart {
 		t.Fatal(err)
 	}
 	router.MustRegister(extproc.NewDriftCollector(comparedWorker()))
+	router.MustRegister(extproc.NewBreaksCollector(func(time.Time) []breaks.Place { return []breaks.Place{{Kind: breaks.Date}} }))
 	expected := map[bus.PartKind]int{bus.PartRouter: 1, bus.PartControl: 1, bus.PartPlanner: 1, bus.PartStore: 1}
 	router.MustRegister(extproc.NewPartsCollector(
 		func(bus.PartKind, time.Time) ([]string, bool) { return nil, true },

@@ -21,8 +21,28 @@ func (m *Model) WithMemory(mem *Memory) *Model {
 
 // segmentEnd is the place in a prompt at which a segment ends.
 type segmentEnd struct {
-	chain  key // of all segments up to this end
-	tokens int // tokens of the prompt before this end
+	chain  key    // of all segments up to this end
+	tokens int    // tokens of the prompt before this end
+	bytes  uint32 // of the text before this end
+	own    uint32 // of the segment's own key
+}
+
+// Segment is a part of a prompt's text that is tokenized by itself: often a message.
+type Segment struct {
+	// Hash is equal for segments of one model with the same text. It differs between memories.
+	Hash uint32
+	// Bytes and Tokens are the ends of the segment in the text and in the tokens of the prompt.
+	Bytes, Tokens int
+}
+
+// AppendSegments appends the segments of the first prompt to dst, at most n. Without a memory the prompt has none, and a prompt that was
+// truncated has none either.
+func (p *Prompt) AppendSegments(dst []Segment, n int) []Segment {
+	for i := range p.segmentEnds[:min(n, len(p.segmentEnds))] {
+		end := &p.segmentEnds[i]
+		dst = append(dst, Segment{end.own, int(end.bytes), end.tokens})
+	}
+	return dst
 }
 
 // encode appends the ids of text to dst and sets ends to the ends of its segments. It copies the ids of
@@ -37,6 +57,7 @@ func (m *Model) encode(dst []uint32, text string, within tokenizer.Bounds, ends 
 
 	chain := key{Hi: m.id, Lo: uint64(len(dst))}
 	most := len(dst) + within.Tokens
+	size := len(text)
 	for len(text) > 0 {
 		if isClosed(within.Done) {
 			return dst, tokenizer.ErrStopped
@@ -55,8 +76,8 @@ func (m *Model) encode(dst []uint32, text string, within tokenizer.Bounds, ends 
 			m.memory.storeIDs(k, dst[from:])
 		}
 		chain = chain.extended(k)
-		*ends = append(*ends, segmentEnd{chain, len(dst)})
 		text = text[n:]
+		*ends = append(*ends, segmentEnd{chain: chain, tokens: len(dst), bytes: uint32(size - len(text)), own: uint32(k.Lo)})
 		if len(dst) > most {
 			return dst, tokenizer.ErrTooLong
 		}

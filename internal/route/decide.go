@@ -6,6 +6,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/route/breaks"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/eligible"
 	"github.com/stator-project/stator/internal/route/learned"
@@ -135,6 +136,7 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	d.NameBlocks(q.Chain)
 	r.index.Expire(d.At)
 	r.index.Lookup(q.Blocks, &w.overlap)
+	r.watchPrompt(w, q, d)
 	switch {
 	case refused != nil:
 		return refused
@@ -174,6 +176,26 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	r.speeds.Of(w.judged.Candidates[won].Rank.Worker).Reuse.Observe(d.PromptTokens, d.Cached)
 	r.judge.Touch(*w.judged.Candidates[won].Rank, q.Chain)
 	return nil
+}
+
+// watchPrompt looks for a place in the prompt that keeps caches from being hit: see package breaks. A dry run and the prefill part of a
+// request are not looked at, nor requests with several prompts.
+func (r *Router) watchPrompt(w *workspace, q *request.Prepared, d *decision.Decision) {
+	if q.Parsed == nil || q.Dry || q.Role == fleet.Prefill || q.Batch.Prompts > 1 {
+		return
+	}
+	cached := 0
+	for _, held := range w.overlap.Ranks() {
+		blocks := 0
+		for _, n := range held.Blocks {
+			blocks += n
+		}
+		cached = max(cached, blocks*q.Model.BlockSize)
+	}
+	r.breaks.Observe(&breaks.Request{
+		Model: q.Model.Name, Seed: q.Model.Seed(q.Parsed.CacheSalt, w.prompt.Media), Session: q.Session,
+		Prompt: &w.prompt, Messages: q.Parsed.Messages, Cached: cached, At: d.At,
+	})
 }
 
 // queueOccupied makes a request join the queue although a rank is free, because others wait already. It

@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route/breaks"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/eligible"
 	"github.com/stator-project/stator/internal/route/learned"
@@ -104,6 +105,7 @@ type Router struct {
 	speeds     *learned.Speeds
 	transfers  *learned.Transfers
 	places     learned.Places
+	breaks     *breaks.Watch
 	workspaces workspaces
 
 	queues   atomic.Pointer[[]*waiting] // the slice never changes once stored
@@ -118,7 +120,7 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	r := &Router{
 		cfg: cfg, fleet: f, index: x, recent: decision.NewRecent(cfg.Decisions),
 		finder: eligible.NewFinder(f, speeds), judge: score.NewJudge(x, speeds), predictor: predictor,
-		speeds: speeds, transfers: learned.NewTransfers(speeds),
+		speeds: speeds, transfers: learned.NewTransfers(speeds), breaks: breaks.New(cfg.Seed),
 	}
 	r.ids.init(cfg)
 	r.workspaces.init(cfg.Seed)
@@ -251,6 +253,9 @@ func (r *Router) RankGone(rank fleet.RankID) int {
 
 // Bookings returns the number of requests that are booked and have not ended.
 func (r *Router) Bookings() int { return r.bookings.Len() }
+
+// Breaks returns the places in prompts that keep caches from being hit, the most expensive first.
+func (r *Router) Breaks(now time.Time) []breaks.Place { return r.breaks.Found(now) }
 
 // Explain returns a recent decision by its id.
 func (r *Router) Explain(id string) (*decision.Decision, bool) { return r.recent.Find(id) }

@@ -73,6 +73,46 @@ func TestDoctorFindsNothing(t *testing.T) {
 	}
 }
 
+// TestDoctorFindsWhatBreaksPrefixes sends the turns of a conversation whose system prompt begins with the time. The doctor names the place
+// and its cost, which is what the engine computes more than in the same conversation without that line.
+func TestDoctorFindsWhatBreaksPrefixes(t *testing.T) {
+	t.Parallel()
+	file := configFile(t, "models: [{name: sim, path: \"builtin:sim\", launch: [{engine: sim}]}]\n")
+	system := strings.Repeat("The agent follows each of these many rules.\n", 60) + "And this long last line, which is the longest of all of its lines.\n"
+	computed := map[bool]int{}
+	for _, changing := range []bool{false, true} {
+		g := up(t, "--config", file)
+		for i := range 12 {
+			line := "Hello.\n"
+			if changing {
+				line = fmt.Sprintf("The time is 20:%02d.\n", i)
+			}
+			talk := []message{{"system", line + system}}
+			for turn := range i {
+				talk = append(talk, message{"user", fmt.Sprint("question ", turn)}, message{"assistant", "an answer"})
+			}
+			r := g.chat(append(talk, message{"user", "go on"}), 1)
+			computed[changing] += r.usage.PromptTokens - r.usage.Details.CachedTokens
+		}
+
+		code, found := doctor(t, "--config", file, "--admin-address", g.admin, "--wait", "500ms", "--json")
+		if !changing {
+			if code != 0 || len(found) != 0 {
+				t.Errorf("exit status %d, found %q, want nothing", code, found)
+			}
+			continue
+		}
+		if !slices.Equal(found, []string{"prefix-breaker model sim"}) {
+			t.Errorf("found %q", found)
+		}
+		place := []string{`model="sim"`, `message="0"`, `role="system"`, `character="12"`, `kind="time"`}
+		lost, more := g.metric("stator_route_prefix_breaker_tokens_total", place...), float64(computed[true]-computed[false])
+		if lost < 0.75*more || lost > more { // the first two requests count as none
+			t.Errorf("the router counts %v tokens, and the engine computed %v more", lost, more)
+		}
+	}
+}
+
 // TestDoctorAsksAgents runs an agent with an engine that never starts. The doctor finds it by the agent in the
 // router's process, and by the address of an agent that it is given; an address without an agent is a finding too.
 func TestDoctorAsksAgents(t *testing.T) {
