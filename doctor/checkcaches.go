@@ -121,7 +121,8 @@ func checkPrefixBreaker(o *observation) (found []Finding) {
 		found = append(found, Finding{
 			Subject: "model " + l["model"],
 			What: fmt.Sprintf("%s at character %s of %s differs from prompt to prompt, at about token %s, and the equal text behind it is "+
-				"computed again: %.0f tokens a day, %.0f %% of all prompt tokens", what, l["character"], where, l["token"], perDay, 100*s.Value),
+				"computed again: %.0f tokens a day, %.0f %% of all prompt tokens",
+				what, l["character"], where, l["token"], perDay, 100*s.Value),
 			Why:    "an engine finds in its cache only what comes before the first difference",
 			Remedy: remedy,
 		})

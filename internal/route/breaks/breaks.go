@@ -169,8 +169,8 @@ func (w *Watch) compare(r *Request, c *reading, key uint64, how relation) bool {
 	return true
 }
 
-// family returns a family, and whether it was known. In a full shard a new one takes the memory of the family that was not used for longest.
-// The shard must be locked.
+// family returns a family, and whether it was known. In a full shard a new one takes the memory of the family that was not used for
+// longest. The shard must be locked.
 func (s *shard) family(key uint64) (f *family, known bool) {
 	s.turn++
 	f, known = s.families[key]
