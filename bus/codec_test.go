@@ -52,7 +52,7 @@ var (
 	}}}
 	samplePlan = plan.Plan{Term: 7, Pools: []plan.Pool{{
 		Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because",
-		Workers: []plan.Planned{{Name: "n.a", Weight: 90}, {Name: "n.b", Weight: 1, Drain: true}}, Unknown: []string{"demand"},
+		Workers: []plan.Planned{{Name: "n.a", Weight: 90}, {Name: "n.b", Weight: 1, Drain: true}}, Unknown: []string{"demand"}, StartUp: 1500 * time.Millisecond,
 	}}}
 	sampleSlots = Slots{Node: "n", Slots: []Slot{{Name: "n.a", Model: "m", Role: fleet.Prefill, Running: true}, {Name: "n.b", Model: "m"}}}
 

@@ -23,6 +23,10 @@ const (
 // use in waiting longer for a server that is away.
 const publishTime = 5 * time.Second
 
+// maxStartUp bounds the time of a start in a plan, in milliseconds: a planner stops waiting for a worker after four times the hour that a
+// configuration may name, and routers add the time to that of a clock.
+const maxStartUp = 24 * 3600 * 1000
+
 // fencedPlan is the cluster's plan. One of an earlier release has no term, which is 0.
 var fencedPlan = fenced{planBucket, planKey, "plan", func(value []byte) uint64 {
 	var received busv1.Plan
@@ -86,7 +90,7 @@ func planMessage(p plan.Plan) *busv1.Plan {
 		pool := &p.Pools[i]
 		out := &busv1.Pool{
 			Model: pool.Model, Role: uint32(pool.Role), Replicas: uint32(pool.Replicas), Ready: uint32(pool.Ready), Reason: pool.Reason,
-			Unknown: pool.Unknown,
+			Unknown: pool.Unknown, StartUpMilliseconds: uint64(max(0, pool.StartUp.Milliseconds())),
 		}
 		for _, w := range pool.Workers {
 			out.Workers = append(out.Workers, &busv1.PlannedWorker{Name: w.Name, Weight: w.Weight, Drain: w.Drain})
@@ -111,13 +115,17 @@ func decodePlan(m *busv1.Plan, data []byte) (plan.Plan, error) {
 			return plan.Plan{}, fmt.Errorf("pool %d: %d replicas, %d ready: there must be at most %d", i, pool.Replicas, pool.Ready,
 				math.MaxInt32)
 		}
+		if pool.StartUpMilliseconds > maxStartUp {
+			return plan.Plan{}, fmt.Errorf("pool %d: a start takes %d ms: there must be at most %d", i, pool.StartUpMilliseconds,
+				maxStartUp)
+		}
 		workers, err := decodePlanned(pool.Workers)
 		if err != nil {
 			return plan.Plan{}, fmt.Errorf("pool %d: %w", i, err)
 		}
 		p.Pools = append(p.Pools, plan.Pool{
 			Model: pool.Model, Role: fleet.Role(pool.Role), Replicas: int(pool.Replicas), Ready: int(pool.Ready), Reason: pool.Reason,
-			Workers: workers, Unknown: pool.Unknown,
+			Workers: workers, Unknown: pool.Unknown, StartUp: time.Duration(pool.StartUpMilliseconds) * time.Millisecond,
 		})
 	}
 	return p, nil

@@ -57,6 +57,7 @@ func TestValuesOutOfRange(t *testing.T) {
 		"2147483648 running and 0 waiting requests: there must be at most 1073741824":   load(&busv1.Load{Running: 1 << 31}),
 
 		"pool 0: role is 9: it must be at most 3":                                plan(&busv1.Plan{Pools: []*busv1.Pool{{Role: 9}}}),
+		"pool 0: a start takes 86400001 ms: there must be at most 86400000":      plan(&busv1.Plan{Pools: []*busv1.Pool{{StartUpMilliseconds: 86_400_001}}}),
 		"pool 0: 0 replicas, 2147483648 ready: there must be at most 2147483647": plan(&busv1.Plan{Pools: []*busv1.Pool{{Ready: 1 << 31}}}),
 
 		"an access log was closed -1ns ago: it must be in the past": func() error {

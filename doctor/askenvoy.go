@@ -116,7 +116,7 @@ func wantedOf(cfg *config.Config) wanted {
 		hintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
 	}
 	for i := range cfg.Models {
-		w.queueWait = max(w.queueWait, cfg.Models[i].Router.Queue.MaxWait.Std())
+		w.queueWait = max(w.queueWait, cfg.Models[i].Router.Queue.MaxWait.Std(), cfg.Models[i].Holds().Std())
 	}
 	return w
 }

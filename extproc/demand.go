@@ -34,6 +34,7 @@ const demandEvery = time.Second
 // All methods are safe for concurrent use.
 type demand struct {
 	began  time.Time
+	urgent chan struct{} // has a token when requests have begun to wait for the start of a worker
 	mu     sync.Mutex
 	models map[string]*bus.ModelDemand // guarded by mu; models of the configuration, past ones included
 
@@ -47,7 +48,17 @@ type demand struct {
 // maxDemandModels bounds the models that are counted, for a configuration that is replaced again and again.
 const maxDemandModels = 512
 
-func newDemand() *demand { return &demand{began: time.Now(), models: map[string]*bus.ModelDemand{}} }
+func newDemand() *demand {
+	return &demand{began: time.Now(), urgent: make(chan struct{}, 1), models: map[string]*bus.ModelDemand{}}
+}
+
+// urge has the demand published at once. A token that is there covers this one.
+func (c *demand) urge() {
+	select {
+	case c.urgent <- struct{}{}:
+	default:
+	}
+}
 
 // countsOf returns the counts of a model; nil for none, and if there are too many models. mu is held.
 func (c *demand) countsOf(model string) *bus.ModelDemand {
@@ -167,19 +178,20 @@ func (c *demand) message(replica string, queues []route.QueueStats, speeds map[l
 	return out
 }
 
-// publishDemand publishes the demand of this replica until ctx ends. It does so also while nothing changes: a planner takes silence for
-// a router that is gone, and not for clients that ask nothing.
+// publishDemand publishes the demand of this replica until ctx ends: at intervals, and when requests begin to wait for a worker to start.
+// It does so also while nothing changes: a planner takes silence for a router that is gone, and not for clients that ask nothing.
 func (r *Router) publishDemand(ctx context.Context, b *bus.Bus) {
 	tick := time.NewTicker(demandEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			if err := b.PublishDemand(r.demand.message(r.replica, r.routes.Queues(), r.routes.Speeds())); err != nil {
-				r.log.Debug("demand not published", "err", err)
-			}
+		case <-r.demand.urgent:
 		case <-ctx.Done():
 			return
+		}
+		if err := b.PublishDemand(r.demand.message(r.replica, r.routes.Queues(), r.routes.Speeds())); err != nil {
+			r.log.Debug("demand not published", "err", err)
 		}
 	}
 }

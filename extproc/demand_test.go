@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/learned"
@@ -64,5 +65,25 @@ func TestDemand(t *testing.T) {
 	}
 	if again := c.message("r", nil, nil); again.Models[0].Waiting != 0 || again.Models[0].Requests != 2 {
 		t.Errorf("the next message: %+v", again.Models[0])
+	}
+}
+
+// TestStarts: a router takes from the plan whether a worker starts because requests wait, and when: all pools of the model must start.
+func TestStarts(t *testing.T) {
+	for _, c := range []struct {
+		pools []plan.Pool
+		want  route.Start
+	}{
+		{[]plan.Pool{{Model: "sim", StartUp: time.Minute}}, route.Start{After: time.Minute}},
+		{[]plan.Pool{{Model: "sim"}}, route.Start{Not: "the planner starts none"}},
+		{[]plan.Pool{{Model: "sim", Role: fleet.Prefill, StartUp: time.Minute}, {Model: "sim", Role: fleet.Decode, StartUp: time.Hour}},
+			route.Start{After: time.Hour, Decode: true}},
+		{[]plan.Pool{{Model: "sim", Role: fleet.Prefill, StartUp: time.Minute}, {Model: "sim", Role: fleet.Decode}},
+			route.Start{Not: "the planner starts none"}},
+		{[]plan.Pool{{Model: "other", StartUp: time.Minute}}, route.Start{Not: "no planner has made a plan for it"}},
+	} {
+		if got := startsBy(plan.Plan{Pools: c.pools}, "sim"); got != c.want {
+			t.Errorf("%+v: %+v, want %+v", c.pools, got, c.want)
+		}
 	}
 }

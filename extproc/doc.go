@@ -11,6 +11,7 @@
 //	bus: load                -                 route (bookings, speeds), drift
 //	engines' load            sockets           the same, for workers without an agent
 //	bus: bookings            route/peers       fleet (loads that other replicas have booked)
+//	bus: plan, planners      discovery         fleet (weights, drains), route (whether a worker starts for requests that wait)
 //	bus: used tokens         quota             exchange (budgets of tenants), and back to the bus
 //	bus: KV events           cachesync         feed, index
 //	engines' sockets         sockets           feed, index
@@ -24,6 +25,13 @@
 // Without a bus connection the last known fleet and the indexed blocks stay in use; cache states are
 // stale. A router that has just started does not listen until it has received the workers on the bus:
 // without any it would refuse requests that Envoy, without a router, would serve.
+//
+// # Models that are idle
+//
+// A model with idleAfter has no worker while no request comes. A router publishes its demand at once when requests begin to wait for
+// it, beside the reports of each second, and the planner starts a worker. The plan has the time of a start, and the presence of a
+// planner on the bus shows whether anything starts at all. A router is ready although such a model has no worker: its requests are to
+// come.
 //
 // # Reload
 //

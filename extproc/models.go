@@ -122,7 +122,7 @@ func (c *catalog) setLocked(settings *config.Config, engines engineFacts) error 
 			Prompt: preparer, Pool: m.Name, BlockSize: blockSize, ContextLength: length,
 			Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
 			Roles: decodeRole(&m.Router, cost), Prefill: serving.Prefill(m.Router.Prefill),
-			Busy: m.Router.Busy.Route(), Queue: queueConfig(&m.Router.Queue), MaxWait: m.Router.Queue.MaxWait.Std(),
+			Busy: m.Router.Busy.Route(), Queue: queueConfig(m), MaxWait: m.Router.Queue.MaxWait.Std(), Hold: m.Holds().Std(),
 			Programs: m.Router.Queue.Programs, Store: m.KV.HostBytes > 0,
 		}
 		for _, name := range m.Names() {
@@ -267,8 +267,9 @@ func (c *catalog) blockSize(w *fleet.Worker) int {
 
 // queueConfig returns the queue of a model; nil if its requests do not wait. Without configured classes there
 // is one class without a name.
-func queueConfig(q *config.Queue) *queue.Config {
-	if q.MaxWait == 0 {
+func queueConfig(m *config.Model) *queue.Config {
+	q := &m.Router.Queue
+	if q.MaxWait == 0 && m.Holds() == 0 {
 		return nil
 	}
 

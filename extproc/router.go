@@ -151,6 +151,7 @@ func (r *Router) newRoutes(settings *config.Config, relayed, shadow bool) (*rout
 	cfg := route.Config{
 		Seed: rand.Uint64(), Replica: r.replica, PredictFor: r.feed.Lifetime, Speeds: speeds,
 		Served: r.requestServed, Missing: r.loads.want, Relayed: relayed, Counted: r.decided,
+		Starts: r.starts, Waits: r.demand.urge,
 	}
 	if shadow {
 		// No adapter is loaded for copies, and the planner counts requests once. The decision log needs all candidates.
@@ -253,12 +254,15 @@ func (r *Router) Listening() error {
 
 var errStarts = errors.New("the router waits for the workers on the bus, or takes the cache states of other replicas")
 
-// ReadyModels returns an error unless every model has a ready worker. The error names the workers that are not ready, and
-// why.
+// ReadyModels returns an error unless every model has a ready worker, or one starts as soon as requests wait. The error names the workers
+// that are not ready, and why.
 func (r *Router) ReadyModels() error {
 	for _, m := range r.routes.Models() {
 		if m.Ready > 0 || m.Adapter != "" {
 			continue // adapters come and go, and need no worker
+		}
+		if r.starts(m.Pool).Not == "" {
+			continue // its requests wait here for a worker that starts for them
 		}
 		err := fmt.Errorf("model %s has no ready worker", m.Name)
 		if unready := r.fleet.Snapshot().Unready(m.Name); unready != "" {

@@ -57,15 +57,15 @@ func newDemands() *demands {
 	return &demands{replicas: map[string]*replicaDemand{}, models: map[string]*modelDemand{}}
 }
 
-// apply adds a report.
-func (d *demands) apply(r *bus.Demand, now time.Time) {
+// apply adds a report. It returns the models for which requests have begun to wait at the replica.
+func (d *demands) apply(r *bus.Demand, now time.Time) (waiting []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
 	known := d.replicas[r.Replica]
 	if known == nil {
 		if len(d.replicas) >= maxReplicas {
-			return
+			return nil
 		}
 		known = &replicaDemand{requests: map[string]uint64{}}
 		d.replicas[r.Replica] = known
@@ -80,6 +80,9 @@ func (d *demands) apply(r *bus.Demand, now time.Time) {
 	for i := range r.Models {
 		m := &r.Models[i]
 		next[m.Model] = *m
+		if m.Waiting > 0 && known.last[m.Model].Waiting == 0 {
+			waiting = append(waiting, m.Model)
+		}
 		if known.last == nil {
 			continue
 		}
@@ -90,6 +93,7 @@ func (d *demands) apply(r *bus.Demand, now time.Time) {
 	known.at = now
 	known.up = r.Up
 	known.last = next
+	return waiting
 }
 
 // startedAgain reports whether the replica has started again since the last report: its sums began at 0.
@@ -153,12 +157,9 @@ func (d *demands) take(now time.Time) []plan.Demand {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
+	d.forgetSilent(now)
 	over := time.Duration(0)
-	for name, r := range d.replicas {
-		if now.Sub(r.at) > silentAfter {
-			delete(d.replicas, name)
-			continue
-		}
+	for _, r := range d.replicas {
 		over = max(over, r.over)
 	}
 
@@ -169,9 +170,8 @@ func (d *demands) take(now time.Time) []plan.Demand {
 			x := d.model(name).demand(name)
 			x.Over = over
 			x.Requests = int(math.Round(d.rate(name) * over.Seconds()))
+			d.addWaiting(&x)
 			for _, r := range d.replicas {
-				x.Waiting += r.last[name].Waiting
-				x.WaitingTokens += r.last[name].WaitingTokens
 				x.Prefill = surer(x.Prefill, r.last[name])
 			}
 			out = append(out, x)
@@ -184,6 +184,38 @@ func (d *demands) take(now time.Time) []plan.Demand {
 		clear(r.requests)
 	}
 	return out
+}
+
+// waiting returns the requests that wait now, of the models that have some, and no other demand.
+func (d *demands) waiting(now time.Time) (out []plan.Demand) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forgetSilent(now)
+	for _, name := range d.names() {
+		x := plan.Demand{Model: name}
+		d.addWaiting(&x)
+		if x.Waiting > 0 {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// addWaiting adds the requests that wait at all replicas. mu is held.
+func (d *demands) addWaiting(x *plan.Demand) {
+	for _, r := range d.replicas {
+		x.Waiting += r.last[x.Model].Waiting
+		x.WaitingTokens += r.last[x.Model].WaitingTokens
+	}
+}
+
+// forgetSilent forgets the replicas that are gone. mu is held.
+func (d *demands) forgetSilent(now time.Time) {
+	for name, r := range d.replicas {
+		if now.Sub(r.at) > silentAfter {
+			delete(d.replicas, name)
+		}
+	}
 }
 
 // surer returns the line of prefills with more observations.

@@ -14,6 +14,7 @@ type metrics struct {
 	demandErrors, unrecorded prometheus.Counter
 	wanted, ready, unknown   *prometheus.GaugeVec
 	rate, expected, drained  *prometheus.GaugeVec
+	startUp                  *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -27,11 +28,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			"Plans made without demand because its source failed, where that is Prometheus."),
 		unrecorded: part.Counter("unrecorded_total", "Plans that could not be written to the plan log."),
 
-		wanted:   part.Gauges("replicas", "Workers that the plan asks for.", "model", "role"),
-		ready:    part.Gauges("ready", "Workers that were ready when the plan was made.", "model", "role"),
-		drained:  part.Gauges("draining", "Workers that the plan drains.", "model", "role"),
-		unknown:  part.Gauges("unknown", "Figures that were not known when the plan was made.", "model", "role"),
-		rate:     part.Gauges("requests_per_second", "Requests per second that are expected now.", "model", "role"),
+		wanted:  part.Gauges("replicas", "Workers that the plan asks for.", "model", "role"),
+		ready:   part.Gauges("ready", "Workers that were ready when the plan was made.", "model", "role"),
+		drained: part.Gauges("draining", "Workers that the plan drains.", "model", "role"),
+		unknown: part.Gauges("unknown", "Figures that were not known when the plan was made.", "model", "role"),
+		rate:    part.Gauges("requests_per_second", "Requests per second that are expected now.", "model", "role"),
+		startUp: part.Gauges("start_up_seconds",
+			"Time in which a worker is ready that starts because requests wait; 0 if none starts for that reason.", "model", "role"),
 		expected: part.Gauges("expected_requests_per_second", "Requests per second that the plan is made for.", "model", "role"),
 	}
 
@@ -46,7 +49,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 // observe sets the gauges of a plan. Pools of models that were removed go with the others.
 func (m *metrics) observe(p *plan.Plan) {
-	for _, g := range []*prometheus.GaugeVec{m.wanted, m.ready, m.drained, m.unknown, m.rate, m.expected} {
+	for _, g := range []*prometheus.GaugeVec{m.wanted, m.ready, m.drained, m.unknown, m.rate, m.expected, m.startUp} {
 		g.Reset()
 	}
 	for i := range p.Pools {
@@ -64,5 +67,6 @@ func (m *metrics) observe(p *plan.Plan) {
 		set(m.unknown, float64(len(pool.Unknown)))
 		set(m.rate, pool.Rate)
 		set(m.expected, pool.Expected)
+		set(m.startUp, pool.StartUp.Seconds())
 	}
 }

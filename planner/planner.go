@@ -2,8 +2,8 @@
 //
 // Package plan makes the decision. The planner collects the observations for it: demand, which every router reports, the load of
 // engines, which agents report, what routers have booked, and the workers. Plans are made at regular intervals, and between them
-// when workers come or go. Any number of planners may run. All of them observe, so that their forecasts are warm, and one leads:
-// it publishes, and its connector acts.
+// when workers come or go, and when requests begin to wait for a model without workers. Any number of planners may run. All of them
+// observe, so that their forecasts are warm, and one leads: it publishes, and its connector acts.
 //
 // # Failures
 //
@@ -25,6 +25,7 @@ import (
 	"errors"
 	"log/slog"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,6 +106,7 @@ type Planner struct {
 	advisory atomic.Bool
 	reload   chan struct{} // has a token when settings changed since the last plan
 	leads    chan struct{} // has a token when this process has begun to lead
+	waits    chan struct{} // has a token when requests have begun to wait for a pool without workers
 	demands  *demands
 	loads    *loads
 	bookings *peers.Receiver
@@ -125,7 +127,8 @@ func New(cfg Config) *Planner {
 		cfg.Interval = plan.DefaultEvery
 	}
 	p := &Planner{
-		cfg: cfg, reload: make(chan struct{}, 1), leads: make(chan struct{}, 1), metrics: newMetrics(cfg.Metrics),
+		cfg: cfg, reload: make(chan struct{}, 1), leads: make(chan struct{}, 1),
+		waits: make(chan struct{}, 1), metrics: newMetrics(cfg.Metrics),
 		demands: newDemands(), loads: newLoads(), bookings: peers.NewReceiver("planner", cfg.Fleet), state: cfg.State,
 	}
 	p.settings.Store(cfg.Settings)
@@ -234,7 +237,7 @@ func (p *Planner) run(ctx context.Context, do func(ctx context.Context) error) e
 		})
 	}
 	subscribe("demand", func() error {
-		return p.cfg.Bus.SubscribeDemand(ctx, func(d *bus.Demand) { p.demands.apply(d, time.Now()) })
+		return p.cfg.Bus.SubscribeDemand(ctx, p.applyDemand)
 	})
 	subscribe("load", func() error { return p.cfg.Bus.SubscribeLoad(ctx, p.applyLoad) })
 	subscribe("bookings", func() error {
@@ -244,6 +247,14 @@ func (p *Planner) run(ctx context.Context, do func(ctx context.Context) error) e
 		all.Go(func() { _ = c.Run(ctx) })
 	}
 	return do(ctx)
+}
+
+// applyDemand adds a router's report. Where requests have begun to wait for a model without workers, a plan is due.
+func (p *Planner) applyDemand(d *bus.Demand) {
+	waiting := p.demands.apply(d, time.Now())
+	if slices.ContainsFunc(p.Current().Pools, func(x plan.Pool) bool { return x.Replicas == 0 && slices.Contains(waiting, x.Model) }) {
+		wake(p.waits)
+	}
 }
 
 // applyLoad adds an engine's report. The tokens that decode engines generate are the answers of the model.
@@ -269,7 +280,7 @@ func (p *Planner) lead(ctx context.Context, term uint64) {
 // together is the time for which changes of the fleet are collected before a plan is made for them.
 const together = 100 * time.Millisecond
 
-// loop makes a plan at every interval, and between them after a change of the fleet or the settings.
+// loop makes a plan at every interval, and between them after a change of the fleet or the settings, and for requests that wait.
 func (p *Planner) loop(ctx context.Context) {
 	tick := time.NewTicker(p.cfg.Interval)
 	defer tick.Stop()
@@ -294,6 +305,8 @@ func (p *Planner) await(ctx context.Context, changed, back <-chan struct{}, tick
 		case <-due:
 			return true
 		case <-p.reload:
+			return true
+		case <-p.waits:
 			return true
 		case <-p.leads:
 			return true // with a new term, so the plan differs from the published one
@@ -320,9 +333,12 @@ func (p *Planner) once(ctx context.Context, between bool) {
 			p.cfg.Log.Warn("plan not written to its log", "err", err)
 		}
 	}
-	if p.advisory.Load() {
-		for i := range next.Pools {
+	for i := range next.Pools {
+		if p.advisory.Load() {
 			next.Pools[i].Workers = nil
+		}
+		if p.advisory.Load() || p.cfg.Connector == nil {
+			next.Pools[i].StartUp = 0 // nothing starts, so no request waits for it
 		}
 	}
 
@@ -390,6 +406,7 @@ func (p *Planner) observe(ctx context.Context, between bool) *plan.Observation {
 		if last := p.seen.Load(); last != nil {
 			keepLoads(o.Workers, last.Workers)
 		}
+		o.Demand = p.demands.waiting(now)
 		p.observeConnector(o)
 		return o
 	}

@@ -391,3 +391,46 @@ func TestMetricsAreWellNamed(t *testing.T) {
 		t.Error(problems, err)
 	}
 }
+
+// TestRequestsWaitForAnIdleModel: when requests begin to wait for a model without workers a plan is made at once, between two regular ones,
+// and once: reports of more requests wait for the next. Without hands that start workers the plan has no time of a start.
+func TestRequestsWaitForAnIdleModel(t *testing.T) {
+	settings := replicas(1)
+	settings.Models[0].IdleAfter = time.Minute
+	settings.Models[0].Pools[0].StartUp = time.Minute
+	report := func(o *office, up time.Duration, requests uint64, waiting int) {
+		o.demand(&bus.Demand{Replica: "r", Up: up, Models: []bus.ModelDemand{{Model: "sim", Requests: requests, Waiting: waiting}}})
+		synctest.Wait()
+	}
+	h := &hands{}
+	run(t, func(o *office) {
+		for i := range 61 {
+			report(o, time.Duration(i+1)*time.Second, 0, 0)
+			o.pass(time.Second)
+		}
+		o.pass(4 * time.Second)
+		o.want("sim 0 of 1; sim 0 of 0")
+		report(o, 70*time.Second, 0, 40)
+		o.want("sim 0 of 1; sim 0 of 0; sim 0 of 1")
+		if p := o.planner.Current().Pools[0]; p.StartUp != time.Minute {
+			t.Errorf("a start takes %v", p.StartUp)
+		}
+		before := len(h.got)
+		report(o, 71*time.Second, 0, 41)
+		if len(h.got) != before {
+			t.Error("another plan was made for one more request")
+		}
+	}, func(c *Config) { c.Settings, c.Connector = settings, h })
+
+	for name, change := range map[string]func(*Config){
+		"without a connector": func(c *Config) {},
+		"advisory":            func(c *Config) { c.Connector, c.Advisory = &hands{}, true },
+	} {
+		run(t, func(o *office) {
+			o.pass(time.Minute)
+			if p := o.planner.Current().Pools[0]; p.StartUp != 0 {
+				t.Errorf("%s a start takes %v", name, p.StartUp)
+			}
+		}, func(c *Config) { c.Settings = settings }, change)
+	}
+}

@@ -724,16 +724,17 @@ func (x *Plan) GetTerm() uint64 {
 
 // Pool is the plan of one model's workers in one role.
 type Pool struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Model         string                 `protobuf:"bytes,1,opt,name=model" json:"model,omitempty"`
-	Role          uint32                 `protobuf:"varint,2,opt,name=role" json:"role,omitempty"` // fleet.Role
-	Replicas      uint32                 `protobuf:"varint,3,opt,name=replicas" json:"replicas,omitempty"`
-	Ready         uint32                 `protobuf:"varint,4,opt,name=ready" json:"ready,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason" json:"reason,omitempty"`
-	Workers       []*PlannedWorker       `protobuf:"bytes,6,rep,name=workers" json:"workers,omitempty"`
-	Unknown       []string               `protobuf:"bytes,7,rep,name=unknown" json:"unknown,omitempty"` // figures that were not known
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Model               string                 `protobuf:"bytes,1,opt,name=model" json:"model,omitempty"`
+	Role                uint32                 `protobuf:"varint,2,opt,name=role" json:"role,omitempty"` // fleet.Role
+	Replicas            uint32                 `protobuf:"varint,3,opt,name=replicas" json:"replicas,omitempty"`
+	Ready               uint32                 `protobuf:"varint,4,opt,name=ready" json:"ready,omitempty"`
+	Reason              string                 `protobuf:"bytes,5,opt,name=reason" json:"reason,omitempty"`
+	Workers             []*PlannedWorker       `protobuf:"bytes,6,rep,name=workers" json:"workers,omitempty"`
+	Unknown             []string               `protobuf:"bytes,7,rep,name=unknown" json:"unknown,omitempty"`                                                       // figures that were not known
+	StartUpMilliseconds uint64                 `protobuf:"varint,8,opt,name=start_up_milliseconds,json=startUpMilliseconds" json:"start_up_milliseconds,omitempty"` // of a worker that starts because requests wait; 0 if none does
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Pool) Reset() {
@@ -813,6 +814,13 @@ func (x *Pool) GetUnknown() []string {
 		return x.Unknown
 	}
 	return nil
+}
+
+func (x *Pool) GetStartUpMilliseconds() uint64 {
+	if x != nil {
+		return x.StartUpMilliseconds
+	}
+	return 0
 }
 
 // PlannedWorker is what a plan sets for one worker.
@@ -1821,7 +1829,7 @@ const file_bus_proto_rawDesc = "" +
 	"\x0fago_nanoseconds\x18\x03 \x01(\x03R\x0eagoNanoseconds\"E\n" +
 	"\x04Plan\x12)\n" +
 	"\x05pools\x18\x01 \x03(\v2\x13.stator.bus.v1.PoolR\x05pools\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"\xcc\x01\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\x80\x02\n" +
 	"\x04Pool\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\rR\x04role\x12\x1a\n" +
@@ -1829,7 +1837,8 @@ const file_bus_proto_rawDesc = "" +
 	"\x05ready\x18\x04 \x01(\rR\x05ready\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x126\n" +
 	"\aworkers\x18\x06 \x03(\v2\x1c.stator.bus.v1.PlannedWorkerR\aworkers\x12\x18\n" +
-	"\aunknown\x18\a \x03(\tR\aunknown\"Q\n" +
+	"\aunknown\x18\a \x03(\tR\aunknown\x122\n" +
+	"\x15start_up_milliseconds\x18\b \x01(\x04R\x13startUpMilliseconds\"Q\n" +
 	"\rPlannedWorker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x12\x14\n" +

@@ -99,7 +99,8 @@ func (m *meshFlags) print(f *cli.Flags, s xds.SnippetSettings, cfg *config.Confi
 	case forEnvoyGateway:
 		wait := cfg.Gateway.DecisionTimeout.Std()
 		for i := range cfg.Models {
-			wait = max(wait, cfg.Gateway.DecisionTimeout.Std()+cfg.Models[i].Router.Queue.MaxWait.Std())
+			longest := max(cfg.Models[i].Router.Queue.MaxWait, cfg.Models[i].Holds())
+			wait = max(wait, (cfg.Gateway.DecisionTimeout + longest).Std())
 		}
 		m.MessageTimeout = int(math.Ceil(wait.Seconds()))
 		return xds.EnvoyGateway(s, m.Mesh)

@@ -330,6 +330,10 @@ type Model struct {
 	Migration Migration `yaml:"migration"`
 	// Targets are the latencies that the planner keeps for this model.
 	Targets Targets `yaml:"targets"`
+	// IdleAfter is the time without a request after which plans end all engines that agents or Kubernetes run for this model. The next
+	// requests wait for an engine that starts for them: see router.queue.hold and docs/planning.md. It needs a planner.connector. 0s
+	// keeps min engines.
+	IdleAfter Duration `yaml:"idleAfter"`
 	// Canary has each router ask an engine for a completion of one token when it has done nothing for so long, at least 5s, and when a
 	// request fails there or waits for longer than expected. It finds engines that answer at their health path and compute nothing, which
 	// else only a client finds. An engine that does not answer it within 5 s gets no requests until it does. 0s asks for none.
@@ -430,6 +434,10 @@ type Queue struct {
 	// ranks busy is refused. It must be at least 10s less than gateway.idleTimeout, because Envoy ends the
 	// request there.
 	MaxWait Duration `yaml:"maxWait"`
+	// Hold is the longest time that a request may wait for an engine that starts because of models[].idleAfter. It must be longer than a
+	// start, and at least 10s less than gateway.idleTimeout. 0s means that such a request is refused. It
+	// starts an engine all the same.
+	Hold Duration `yaml:"hold" default:"5m, or less if gateway.idleTimeout asks for it"`
 	// Requests bounds how many requests may wait, at least 1. The request that reaches a limit is accepted, and
 	// the next one is refused.
 	Requests int `yaml:"requests"`
@@ -477,7 +485,7 @@ type Launch struct {
 	// Count is the number of processes, 1 to 256. With a planner that scales, it is their number at the start.
 	Count int `yaml:"count" reload:"live"`
 	// Min and Max bound the number of processes that a plan may ask for here. Equal bounds mean a fixed number.
-	Min int `yaml:"min" default:"1, or count if max is not set" reload:"live"`
+	Min int `yaml:"min" default:"0 with idleAfter, else 1, or count if max is not set" reload:"live"`
 	// Max is at most 256.
 	Max int `yaml:"max" default:"count" reload:"live"`
 	// GPU is the kind of accelerator, such as "H200". Without a profile the planner estimates the engines' speed from its data sheet and

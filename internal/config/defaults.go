@@ -110,6 +110,7 @@ func (b *Busy) setDefaults() {
 
 func (q *Queue) setDefaults() {
 	q.Requests = queue.DefaultRequests
+	q.Hold = notSetDuration
 	q.Order = queue.FCFS.String()
 }
 
@@ -123,14 +124,17 @@ func (l *Launch) setDefaults() {
 }
 
 // inherit fills fields that depend on other values of the file, after decoding.
-func (l *Launch) inherit() {
+func (l *Launch) inherit(m *Model) {
 	fixed := l.Max == notSetCount
 	if fixed {
 		l.Max = l.Count
 	}
 	if l.Min == notSetCount {
 		l.Min = 1
-		if fixed {
+		switch {
+		case m.IdleAfter > 0:
+			l.Min = 0
+		case fixed:
 			l.Min = l.Count
 		}
 	}
@@ -212,13 +216,13 @@ func (g *Gateway) inherit() {
 }
 
 // inherit fills fields that depend on other values of the file, after decoding.
-func (m *Model) inherit() {
-	m.Router.inherit()
+func (m *Model) inherit(g *Gateway) {
+	m.Router.inherit(g)
 	for i := range m.Adapters {
 		m.Adapters[i].EngineName = cmp.Or(m.Adapters[i].EngineName, m.Adapters[i].Name)
 	}
 	for i := range m.Launch {
-		m.Launch[i].inherit()
+		m.Launch[i].inherit(m)
 	}
 	for i := range m.Workers {
 		m.Workers[i].inherit(m)
@@ -233,8 +237,14 @@ func (w *Worker) inherit(m *Model) {
 	}
 }
 
+// defaultHold covers the start of most engines, and is shorter than the patience of most clients.
+const defaultHold = Duration(5 * time.Minute)
+
 // inherit fills fields that depend on other values of the file, after decoding.
-func (r *Router) inherit() {
+func (r *Router) inherit(g *Gateway) {
+	if r.Queue.Hold == notSetDuration {
+		r.Queue.Hold = max(minWait, min(defaultHold, g.IdleTimeout-waitMargin))
+	}
 	for i := range r.Queue.Classes {
 		if r.Queue.Classes[i].Order == "" {
 			r.Queue.Classes[i].Order = r.Queue.Order

@@ -84,7 +84,7 @@ func (c *Config) modelOf(f *Found) *Model {
 			m.Aliases = append(m.Aliases, alias)
 		}
 	}
-	m.inherit()
+	m.inherit(&c.Gateway)
 	m.Targets.inherit(&c.Planner)
 	c.Models = append(c.Models, m)
 	return &c.Models[len(c.Models)-1]

@@ -43,7 +43,7 @@ func parse(data []byte, mayLackModels bool) (*Config, error) {
 	}
 	c.Gateway.inherit()
 	for i := range c.Models {
-		c.Models[i].inherit()
+		c.Models[i].inherit(&c.Gateway)
 		c.Models[i].Targets.inherit(&c.Planner)
 	}
 

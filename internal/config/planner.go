@@ -88,6 +88,30 @@ func (v *validator) scale(l *Launch, path string) {
 	v.is(l.Count >= l.Min && l.Count <= l.Max, path+".count", "must lie between min and max, which are %d and %d", l.Min, l.Max)
 }
 
+// Holds returns the longest time that a request may wait for an engine of the model that starts; 0 for a model without idleAfter.
+func (m *Model) Holds() Duration {
+	if m.IdleAfter == 0 {
+		return 0
+	}
+	return m.Router.Queue.Hold
+}
+
+// checkIdle refuses an idleAfter that no planner carries out.
+func (v *validator) checkIdle(c *Config) {
+	for i := range c.Models {
+		m, path := &c.Models[i], fmt.Sprintf("models[%d].idleAfter", i)
+		if m.IdleAfter == 0 {
+			continue
+		}
+		v.is(m.IdleAfter >= minInterval && m.IdleAfter <= maxHold, path, "must be 0s, or lie between %s and %s", minInterval, maxHold)
+		v.is(c.Planner.Connector != ConnectorNone, path, "has no effect: set planner.connector to local, kubernetes or virtual")
+		v.is(len(m.Launch) > 0 && len(m.Workers) == 0, path, "needs launches alone: no plan ends the workers that the file lists")
+		for k := range m.Launch {
+			v.is(m.Launch[k].Min == 0, path, "has no effect with a min of %d in launch[%d]: remove that", m.Launch[k].Min, k)
+		}
+	}
+}
+
 // checkScaled refuses bounds that no planner uses, and a planner that could scale nothing.
 func (v *validator) checkScaled(c *Config) {
 	v.is(c.Planner.Warm == "" || len(c.Models) == 1, "planner.warm", "needs a single model: its rates are those of one")
@@ -104,6 +128,7 @@ func (v *validator) checkScaled(c *Config) {
 	}
 	v.is(scalable || !scales, "planner.connector", "is %s, and no launch has a max above its min: there is nothing to scale", connector)
 	v.is(!c.Planner.UpOnly || connector == ConnectorKubernetes, "planner.upOnly", "has no effect: set planner.connector to kubernetes")
+	v.checkIdle(c)
 	v.checkTargets(c)
 }
 

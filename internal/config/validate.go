@@ -102,9 +102,11 @@ func (c *Config) Validate() error {
 	addresses := map[string]string{}
 	for i := range c.Models {
 		v.model(&c.Models[i], fmt.Sprintf("models[%d]", i), names, workers, addresses)
-		wait := c.Models[i].Router.Queue.MaxWait
+		wait, hold := c.Models[i].Router.Queue.MaxWait, c.Models[i].Holds()
+		v.is(hold == 0 || hold+waitMargin <= c.Gateway.IdleTimeout, fmt.Sprintf("models[%d].router.queue.hold", i),
+			"is %s: it must be at least %s less than gateway.idleTimeout, which is %s", hold, waitMargin, c.Gateway.IdleTimeout)
 		if c.Models[i].isSplit() {
-			longest := wait + Duration(route.PrefillTimeout)
+			longest := max(wait, hold) + Duration(route.PrefillTimeout)
 			v.is(longest+waitMargin <= c.Gateway.IdleTimeout, "gateway.idleTimeout",
 				"is %s: models[%d] has prefill workers, so it must be at least %s", c.Gateway.IdleTimeout, i, longest+waitMargin)
 			continue
@@ -323,6 +325,7 @@ func (v *validator) queue(r *Router, path string) {
 	isBounded := r.Busy.PrefillTokens > 0 || r.Busy.PrefillShare > 0 || r.Busy.KVUsage > 0
 	v.is(q.MaxWait == 0 || q.MaxWait >= minWait, path+".maxWait", "must be 0s, or at least %s", minWait)
 	v.is(q.MaxWait == 0 || isBounded || q.Programs, path+".maxWait", "has no effect until router.busy sets when a rank is busy")
+	v.is(q.Hold == 0 || q.Hold >= minWait, path+".hold", "must be 0s, or at least %s", minWait)
 	v.is(q.MaxWait > 0 || !q.Programs, path+".programs", "has no effect until router.queue.maxWait is set")
 	v.order(q.Order, path)
 	v.is(q.Requests >= 1, path+".requests", "must be at least 1")

@@ -30,6 +30,7 @@ type memory struct {
 	// demandAt is when demand was observed last; zero for never.
 	demandAt time.Time
 	pools    []poolMemory // by role
+	idle     idleness
 	// algorithm is the one that planned last. rule is the state of the model's Rule.
 	algorithm string
 	rule      any

@@ -14,9 +14,11 @@ import (
 type Observation struct {
 	At       time.Time
 	Settings *Settings
-	// Between means that it was made because something changed, between two regular ones: no demand is due.
+	// Between means that it was made because something changed, between two regular ones: no demand is due, and Demand has only the
+	// requests that wait.
 	Between bool
-	// Demand has at most one entry for each model. A model without one has no known demand.
+	// Demand has at most one entry for each model. A model without one has no known demand, or between two regular observations no
+	// request that waits.
 	Demand []Demand
 	// Workers are all workers of the fleet, those included that are starting or draining.
 	Workers []Worker
@@ -72,6 +74,9 @@ type Model struct {
 	Every time.Duration
 	// UpOnly adds workers and ends none.
 	UpOnly bool `json:",omitempty"`
+	// IdleAfter is the time without a request after which pools whose Min is 0 have no worker, until requests wait. 0 keeps the number
+	// of the algorithm.
+	IdleAfter time.Duration `json:",omitempty"`
 	// Reactive configures the algorithm of that name. nil is its defaults with the bounds of the pools.
 	Reactive *reactive.Config
 	// Rule decides in place of a named algorithm, and Algorithm is only its name; nil is none. Logs of plans leave it out.

@@ -34,6 +34,9 @@ type Pool struct {
 	// Rate is the requests per second that are expected now, and Expected the rate that the plan is made for: the rate expected
 	// when a new worker is ready, and the requests that wait until then. Both are 0 if no forecast counts.
 	Rate, Expected float64
+	// StartUp is the time in which a worker is ready that starts because requests wait, as far as is known, in whole milliseconds; 0 if
+	// none starts for that reason. Pools of models without IdleAfter have 0.
+	StartUp time.Duration `json:",omitempty"`
 	// Workers are those whose weight or drain the plan sets, sorted by name. Others keep their configured weight.
 	Workers []Planned
 	// Reason is one sentence about why.
@@ -116,6 +119,7 @@ func (m *memory) plan(o *Observation, model *Model) []*pool {
 			p.reason = "the configuration names that many"
 		}
 	}
+	m.rest(o, model, d, pools)
 	for _, p := range pools {
 		p.keep(o.Held)
 	}
@@ -131,7 +135,7 @@ func (m *Model) isConfigured() bool {
 func (p *pool) result(now time.Time) Pool {
 	out := Pool{
 		Model: p.model.Name, Role: p.configured.Role, Replicas: p.replicas, Ready: p.count(fleet.Ready),
-		Reason: p.reason, Unknown: p.unknown, Rate: p.rate, Expected: p.expected,
+		Reason: p.reason, Unknown: p.unknown, Rate: p.rate, Expected: p.expected, StartUp: p.wakesIn(),
 	}
 	p.memory.replicas = p.replicas
 	if p.model.isConfigured() {

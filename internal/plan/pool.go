@@ -24,6 +24,8 @@ type pool struct {
 	replicas       int
 	reason         string
 	held           bool // a person or an autoscaler has set the number
+	rests          bool // it has no worker while its model is idle
+	asleep         bool // its model is idle
 	unknown        []string
 	rate, expected float64 // requests per second
 }

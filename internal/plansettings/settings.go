@@ -31,7 +31,8 @@ func Settings(cfg *config.Config) (*plan.Settings, error) {
 		}
 		s.Models = append(s.Models, plan.Model{
 			Name: m.Name, Algorithm: p.Algorithm, Every: p.Interval.Std(), Targets: targetsOf(m), Pools: pools, UpOnly: p.UpOnly,
-			Tuning: plan.Tuning{Mode: p.Mode, Forecast: p.Forecast, Headroom: p.Headroom, DownAfter: p.DownAfter.Std()},
+			IdleAfter: m.IdleAfter.Std(),
+			Tuning:    plan.Tuning{Mode: p.Mode, Forecast: p.Forecast, Headroom: p.Headroom, DownAfter: p.DownAfter.Std()},
 		})
 	}
 	return s, nil

@@ -159,3 +159,18 @@ func TestPlanSettingsRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestIdlePlanSettings: engines of a model with idleAfter may all end, unless the file keeps some.
+func TestIdlePlanSettings(t *testing.T) {
+	s, err := settingsOf(t, `
+- {name: m, path: "builtin:sim", idleAfter: 10m, launch: [{engine: sim, count: 2}]}
+planner: {connector: local}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := s.Models[0]
+	if p := m.Pools[0]; m.IdleAfter != 10*time.Minute || p.Min != 0 || p.Replicas != 2 || p.Max != 2 {
+		t.Errorf("%v, %+v", m.IdleAfter, p)
+	}
+}

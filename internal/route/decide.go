@@ -82,12 +82,16 @@ func (r *Router) decide(w *workspace, req *request.Request, d *decision.Decision
 		if refused == nil {
 			return d
 		}
-		if q.MayWait && (refused.IsBusy() || refused == queueOccupied) {
-			var final *decision.Decision
+		var final *decision.Decision
+		switch {
+		case !q.MayWait:
+		case refused == queueOccupied, refused.IsBusy() && q.Model.MaxWait > 0:
 			final, refused = r.enqueue(w, q, req, d, refused == queueOccupied)
-			if refused == nil {
-				return final
-			}
+		case refused.Reason == decision.ReasonNoReadyWorker && q.Model.Hold > 0:
+			final, refused = r.hold(q, req, d, refused)
+		}
+		if refused == nil {
+			return final
 		}
 	}
 

@@ -14,7 +14,7 @@
 //	pick       which one takes it, and the bookings
 //	predict    the blocks that the index of caches should expect then
 //	learned    figures about workers, from the ends of requests
-//	queue      who goes first while all ranks are busy
+//	queue      who goes first while all ranks are busy, or none is ready
 //	decision   the result
 //
 // The package does not talk to Envoy or engines. It does not log; [Router.Stats] has counters. It never
@@ -24,6 +24,17 @@
 //
 // A request is Picked, Refused with a [decision.Reason], or Queued. A queued request gets its final decision when
 // a booking ends, or when its wait does: see [request.Ticket].
+//
+// # Models without a worker
+//
+// Pools of models with Hold can be at no worker, and [Config.Starts] returns whether one starts because requests wait. A request that
+// finds no ready worker then waits in the queue:
+//
+//	event                                       the requests that wait
+//	a worker of their role is ready             are decided in the queue's order
+//	their time is over, or the queue is full    503; retry-after is the rest of the time of a start
+//	none starts: no planner, no room            requests that come are refused at once; those that wait go on
+//	their client leaves                         leave the queue
 //
 // # Races between decisions
 //

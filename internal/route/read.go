@@ -53,7 +53,7 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 
 	q.Hints = request.ReadHints(req, q.Parsed)
 	q.Batch = request.BatchOf(q.Parsed)
-	if q.Role == fleet.Aggregated && len(r.fleet.Snapshot().Pool(q.Model.Pool, fleet.Decode)) > 0 {
+	if q.Role == fleet.Aggregated && r.hasDecode(q.Model) {
 		q.Role = fleet.Decode
 	}
 	d.Role = q.Role

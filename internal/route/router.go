@@ -54,6 +54,12 @@ type Config struct {
 	// Missing receives each loadable adapter of which a request was refused because no ready worker has it. It must be
 	// quick and must not call the router. May be nil.
 	Missing func(adapter string)
+	// Starts returns whether a worker of a pool starts because requests wait for it. It is called for requests that find no ready worker,
+	// must be quick and must not call the router. Nil: none does.
+	Starts func(pool string) Start
+	// Waits is called when a request has begun to wait for the start of a worker, and no other one waits for that pool. It must be quick
+	// and must not call the router. May be nil.
+	Waits func()
 	// Served receives each request that has ended regularly: the rank that served it, when it was decided, and its
 	// prompt's tokens, of which none count as cached if the decision picked another rank. It must be quick and must not
 	// call the router. May be nil.

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ type waiting struct {
 	mu    sync.Mutex
 	queue *queue.Queue       // guarded by mu
 	open  eligible.OpenRanks // guarded by mu; memory of drain
+	empty time.Time          // guarded by mu; since when requests wait for the start of a worker, or did; zero once one was served
 }
 
 // ticket is a Ticket with the request as it will be decided when its turn comes.
@@ -105,23 +107,12 @@ func (r *Router) enqueue(
 	f := &w.field
 	j := r.judge.Field(&w.judged, &w.overlap, q, f, d.At)
 	best, first := j.Soonest()
-	wt := r.queueOf(q.Model)
-	t := &ticket{
-		waiting: wt, ready: req.Ready, batch: q.Batch, policy: q.Policy, deciding: true,
-		legs: q.ChoosesLegs, splits: q.Splits, stored: q.Stored, session: q.Session,
-		held:   r.isHeldBack(q.Model, q.Role, q.Session, q.Tokens, d.At),
-		hints:  q.Hints.ForQueue(eligible.RanksFor(q.Model, r.fleet.Snapshot(), q.Role)),
-		blocks: slices.Clone(q.Blocks),
-		wait:   decision.Wait{Since: d.At, Busy: f.Usable(), Free: free},
-	}
-	t.wait.Tenant, t.wait.Held = t.hints.Tenant, t.held
-	turn := queue.Request{
-		Class: t.hints.Class, Tenant: t.hints.Tenant, Lane: t.hints.LaneFor(q.Model),
-		Restricted: t.hints.IsRestricted() || q.Model.Adapter != "",
-		Strict:     t.hints.Strict, HeadStart: t.hints.HeadStart,
-		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: j.Expect(best).Prefill,
-		At: d.At, Until: d.At.Add(q.Model.MaxWait), Value: t,
-	}
+	t := r.newTicket(q, req, d, decision.Wait{Busy: f.Usable(), Free: free})
+	wt := t.waiting
+	t.held = r.isHeldBack(q.Model, q.Role, q.Session, q.Tokens, d.At)
+	t.wait.Held = t.held
+	turn := t.turn(q, cmp.Or(q.Model.MaxWait, q.Model.Hold))
+	turn.Cached, turn.Work = d.PromptTokens-best.Uncached, j.Expect(best).Prefill
 
 	if t.held {
 		turn.Lane += "\nheld" // steps of programs that are there do not wait for it
@@ -138,11 +129,47 @@ func (r *Router) enqueue(
 			turn.Until = deadline
 		}
 	}
-	t.wait.Ahead = wt.queue.Len()
 	// The checks above and Push are under one lock, so no other request can come between them.
+	final, full := r.push(t, turn, req, d)
+	if full != nil {
+		return nil, decision.Refuse(decision.ReasonQueueFull, q.Model.Busy.RefusalStatus(), decision.WholeSeconds(best.Facts.Wait),
+			"All ranks are busy", full)
+	}
+	return final, nil
+}
+
+// newTicket returns the ticket of a request that waits from now on.
+func (r *Router) newTicket(q *request.Prepared, req *request.Request, d *decision.Decision, wait decision.Wait) *ticket {
+	t := &ticket{
+		waiting: r.queueOf(q.Model), ready: req.Ready, batch: q.Batch, policy: q.Policy, deciding: true,
+		legs: q.ChoosesLegs, splits: q.Splits, stored: q.Stored, session: q.Session,
+		hints:  q.Hints.ForQueue(eligible.RanksFor(q.Model, r.fleet.Snapshot(), q.Role)),
+		blocks: slices.Clone(q.Blocks), wait: wait,
+	}
+	t.wait.Since, t.wait.Tenant = d.At, t.hints.Tenant
+	return t
+}
+
+// turn returns the request as the queue has it, for a longest wait.
+func (t *ticket) turn(q *request.Prepared, longest time.Duration) queue.Request {
+	return queue.Request{
+		Class: t.hints.Class, Tenant: t.hints.Tenant, Lane: t.hints.LaneFor(q.Model),
+		Restricted: t.hints.IsRestricted() || q.Model.Adapter != "",
+		Strict:     t.hints.Strict, HeadStart: t.hints.HeadStart,
+		Tokens: q.Tokens, At: t.wait.Since, Until: t.wait.Since.Add(longest), Value: t,
+	}
+}
+
+// push puts a request into its queue, and makes the decisions that can be made. It returns d, which is then Queued, or the final decision
+// if the request's turn came at once, or the limit that is reached. waiting.mu is held.
+func (r *Router) push(
+	t *ticket, turn queue.Request, req *request.Request, d *decision.Decision,
+) (*decision.Decision, *queue.Full) {
+	wt := t.waiting
+	t.wait.Ahead = wt.queue.Len()
 	item, full := wt.queue.Push(turn)
 	if full != nil {
-		return nil, decision.Refuse(decision.ReasonQueueFull, q.Model.Busy.RefusalStatus(), decision.WholeSeconds(best.Facts.Wait), full)
+		return nil, full
 	}
 	t.item = item
 	t.wait.Class = item.ClassName()
@@ -153,7 +180,7 @@ func (r *Router) enqueue(
 	d.Outcome, req.Ticket = decision.Queued, t
 	d.Wait = &t.wait
 	t.decision = *d
-	t.decision.Split = q.Splits
+	t.decision.Split = t.splits
 	t.decision.Candidates, t.decision.Others = nil, nil // the caller may use the memory of d again
 	r.drain(wt, d.At)                                   // a rank may have become free since attempt
 	t.deciding = false
@@ -203,6 +230,9 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 			r.isHeldBack(m, t.hints.Role, t.session, t.decision.PromptTokens, now) {
 			return false
 		}
+		if m != nil && t.wait.Starting && !eligible.HasReady(m, open.Snapshot(), t.hints.Role) {
+			return false
+		}
 		return m == nil || open.CanGo(m, &t.lane, &t.hints)
 	}
 	var closed map[string]bool // lanes whose head could go and then found no free rank
@@ -220,7 +250,10 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 			closed[it.Lane] = true
 			continue
 		}
-		open.Booked(d.Worker, d.Rank)
+		if d.Outcome == decision.Picked {
+			open.Booked(d.Worker, d.Rank)
+			wt.empty = time.Time{}
+		}
 		wt.queue.Take(it)
 		r.countGone(wt)
 		r.deliver(t, d)
@@ -284,8 +317,9 @@ func (r *Router) resume(w *workspace, t *ticket, now time.Time) *decision.Decisi
 	case refused == nil:
 	case refused.IsBusy(): // a request that did not wait came first
 		return nil
-	case refused.Reason == decision.ReasonNoReadyWorker && eligible.HasRanks(m, r.fleet.Snapshot(), t.hints.Role):
-		return nil // its workers may become ready again
+	case refused.Reason == decision.ReasonNoReadyWorker &&
+		(eligible.HasRanks(m, r.fleet.Snapshot(), t.hints.Role) || r.lacksWorker(m, t.hints.Role) && r.starts(m).ok()):
+		return nil // its workers may become ready again, or others start
 	default:
 		r.refuse(d, m, refused)
 	}
@@ -357,6 +391,10 @@ func (r *Router) refuseWaited(t *ticket, now time.Time) *decision.Decision {
 	busy := serving.DefaultBusyStatus
 	if m := (*r.models.Load())[d.Model]; m != nil {
 		busy = m.Busy.RefusalStatus()
+		if t.wait.Starting && r.lacksWorker(m, t.hints.Role) {
+			d.Refuse(t.waiting.refuseStart(m, r.starts(m), d))
+			return d
+		}
 	}
 	d.Refuse(decision.Refuse(decision.ReasonWaitedTooLong, busy, decision.WholeSeconds(d.Wait.Took), d.Wait.Took.Seconds()))
 	return d

@@ -46,7 +46,7 @@ func New(t testing.TB, profile fs.FS, rules map[string]plan.Rule) *World {
 
 // Run runs the files of a folder in worlds of their own: observations, and the plans that follow. Verbs:
 //
-//	model NAME [ALGORITHM] [ttft=D] [itl=D] [e2e=D] [quantile=Q] [mode=M] [down=D]
+//	model NAME [ALGORITHM] [ttft=D] [itl=D] [e2e=D] [quantile=Q] [mode=M] [down=D] [idle=D]
 //	pool MODEL REPLICAS [role=R] [min=N] [max=N] [gpus=N] [watts=N] [startup=D]
 //	budget [gpus=N] [least=N] [watts=N]
 //	worker NAME [model=M] [role=R] [state=S] [running=N] [waiting=N] [queued=N] [kv=SHARE] [itl=D] [found=N] [order=N] [trouble=T]: silent
@@ -57,7 +57,7 @@ func New(t testing.TB, profile fs.FS, rules map[string]plan.Rule) *World {
 //	timing MODEL: the pools' engines have the polynomial timing instead of the profile
 //	demand MODEL [rate=N] [isl=N] [osl=N] [cached=SHARE] [waiting=N] [late=SHARE]: for all steps from now on; none without figures
 //	steps N: so many plans, 5 s apart; prints the last
-//	between: a plan because something changed; prints it
+//	between [MODEL waiting=N]: a plan because something changed, while so many requests wait; prints it
 func Run(t *testing.T, folder string, world func(t testing.TB) *World) {
 	datadriven.Walk(t, folder, func(t *testing.T, file string) {
 		o := world(t)
@@ -149,8 +149,12 @@ func (o *World) act(t *testing.T, d *datadriven.TestData) string {
 		}
 		return describe(o.steps(n))
 	case "between":
+		now := plan.Observation{At: o.At, Settings: &o.settings, Workers: o.workers, Held: o.held, Between: true}
+		if f.has("waiting") {
+			now.Demand = []plan.Demand{{Model: d.CmdArgs[0].Key, Waiting: int(f.number("waiting"))}}
+		}
 		var p plan.Plan
-		p, o.state = plan.Next(o.state, plan.Observation{At: o.At, Settings: &o.settings, Workers: o.workers, Held: o.held, Between: true})
+		p, o.state = plan.Next(o.state, now)
 		return describe(p)
 	default:
 		d.Fatalf(t, "unknown verb %s", d.Cmd)
@@ -161,7 +165,7 @@ func (o *World) act(t *testing.T, d *datadriven.TestData) string {
 func (o *World) model(name string, d *datadriven.TestData, f figures) {
 	m := plan.Model{Name: name, Targets: capacity.Targets{
 		TTFT: f.duration("ttft"), ITL: f.duration("itl"), E2E: f.duration("e2e"), Quantile: f.number("quantile"),
-	}, Tuning: plan.Tuning{Mode: f.values["mode"], DownAfter: f.duration("down")}}
+	}, Tuning: plan.Tuning{Mode: f.values["mode"], DownAfter: f.duration("down")}, IdleAfter: f.duration("idle")}
 	for _, a := range d.CmdArgs {
 		if rule := o.rules[a.Key]; rule != nil || slices.Contains(plan.Algorithms(), a.Key) {
 			m.Algorithm, m.Rule = a.Key, rule
@@ -249,6 +253,9 @@ func describe(p plan.Plan) string {
 	var b strings.Builder
 	for _, pool := range p.Pools {
 		fmt.Fprintf(&b, "%s %s: %d (%d ready): %s\n", pool.Model, pool.Role, pool.Replicas, pool.Ready, pool.Reason)
+		if pool.StartUp > 0 {
+			fmt.Fprintf(&b, "  starts one in %v if requests wait\n", pool.StartUp)
+		}
 		for _, w := range pool.Workers {
 			if w.Drain {
 				fmt.Fprintf(&b, "  drains %s\n", w.Name)

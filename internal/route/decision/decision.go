@@ -154,6 +154,8 @@ type Wait struct {
 	Free bool
 	// Held means that the caches had no room for the context of the request's program.
 	Held bool `json:",omitempty"`
+	// Starting means that no worker was ready, and that one starts because requests wait.
+	Starting bool `json:",omitempty"`
 }
 
 // Pull is a worker from whose cache the picked one should fetch the beginning of the prompt, because that is faster than to

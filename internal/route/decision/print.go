@@ -289,6 +289,8 @@ func (d *Decision) describeWait() string {
 
 	why := fmt.Sprintf("all %d ranks that may take it were busy", w.Busy)
 	switch {
+	case w.Starting:
+		why = "no worker was ready, and one started"
 	case w.Held:
 		why = "the caches had no room for another program"
 	case w.Free:

@@ -91,7 +91,7 @@ var answers = map[Reason]struct {
 	ReasonPinnedBusy: {busyStatus, openai.Overloaded, "nvext.router.worker",
 		"The worker `%s` that this request must go to is busy. Try again in %s, or name no worker."},
 	ReasonQueueFull: {busyStatus, openai.Overloaded, "",
-		"All ranks are busy, and %s. Try again in %s."},
+		"%s, and %s. Try again in %s."},
 	ReasonDeadline: {busyStatus, openai.Overloaded, "",
 		"The first token is expected after %d ms, and this request allows %d ms. Allow more, or try again in %s."},
 	ReasonWaitedTooLong: {busyStatus, openai.Overloaded, "",
@@ -139,8 +139,11 @@ func (d *Decision) Refuse(why *Refusal) {
 
 // WholeSeconds rounds a wait up to advise it: at least a second, and at most a minute, so that a client
 // that follows the advice is not lost.
-func WholeSeconds(d time.Duration) time.Duration {
-	return min(max((d+time.Second-1).Truncate(time.Second), time.Second), time.Minute)
+func WholeSeconds(d time.Duration) time.Duration { return min(RoundUp(d), time.Minute) }
+
+// RoundUp rounds a wait up to whole seconds, at least one.
+func RoundUp(d time.Duration) time.Duration {
+	return max((d + time.Second - 1).Truncate(time.Second), time.Second)
 }
 
 // inSeconds prints a wait of whole seconds: "1 second", "10 seconds".

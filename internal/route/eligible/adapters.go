@@ -45,3 +45,14 @@ func HasRanks(m *serving.Model, snap *fleet.Snapshot, role fleet.Role) bool {
 	}
 	return false
 }
+
+// HasReady reports whether a rank of a model is ready in a role, whatever adapters it has.
+func HasReady(m *serving.Model, snap *fleet.Snapshot, role fleet.Role) bool {
+	ranks := RanksFor(m, snap, role)
+	for i := range ranks {
+		if ranks[i].Worker.State == fleet.Ready {
+			return true
+		}
+	}
+	return false
+}

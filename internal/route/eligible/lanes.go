@@ -126,6 +126,9 @@ func (o *OpenRanks) update(rank *fleet.Rank) {
 	}
 }
 
+// Snapshot returns the fleet in which the ranks were found.
+func (o *OpenRanks) Snapshot() *fleet.Snapshot { return o.snapshot }
+
 // Booked updates the rank of a worker on which a request was just booked.
 func (o *OpenRanks) Booked(worker string, number int) {
 	if rank, ok := o.snapshot.Rank(worker, number); ok && o.pool != nil {

@@ -61,11 +61,14 @@ type Config struct {
 	Prefill Prefill
 	// Busy sets when a rank takes no more requests. All models of a pool must have the same Busy.
 	Busy Busy
-	// Queue sets how requests wait while all ranks that may take them are busy. Nil: they are refused.
+	// Queue sets how requests wait while all ranks that may take them are busy, or none is ready. Nil: they are refused.
 	// Models of one pool share one queue, and must have the same Queue.
 	Queue *queue.Config
-	// MaxWait bounds the wait of a request; with a Queue it must be more than 0.
+	// MaxWait bounds the wait of a request for a rank that is not busy. 0: no request waits for that.
 	MaxWait time.Duration
+	// Hold bounds the wait of a request for the start of a worker: see route.Config.Starts. 0: no request waits for that. A Queue needs
+	// MaxWait or Hold.
+	Hold time.Duration
 	// Store is true if the engines share a store of KV blocks, which can pin a prompt's blocks.
 	Store bool
 	// Programs holds back programs of agents whose contexts have no room in the caches: see package programs. It needs a Queue.
@@ -175,8 +178,8 @@ func New(name string, cfg Config) (*Model, error) {
 	if m.BlockSize < 0 || m.BlockSize > maxBlockSize {
 		errs = append(errs, fmt.Errorf("blockSize is %d: it must lie between 1 and %d", m.BlockSize, maxBlockSize))
 	}
-	if m.Queue != nil && m.MaxWait <= 0 {
-		errs = append(errs, errors.New("the queue needs a MaxWait of more than 0"))
+	if m.Queue != nil && m.MaxWait <= 0 && m.Hold <= 0 {
+		errs = append(errs, errors.New("the queue needs a MaxWait or a Hold of more than 0"))
 	}
 	if m.Queue != nil {
 		errs = append(errs, m.Queue.Validate())

@@ -1,0 +1,111 @@
+package route
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/eligible"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/serving"
+)
+
+// Start is whether a worker of a pool starts because requests wait for it, and how soon it is ready.
+type Start struct {
+	// Not is why none starts, as a sentence has it after "and"; empty if one does.
+	Not string
+	// After is the time of a start, as far as is known.
+	After time.Duration
+	// Decode means that requests go to decode workers, which are not there yet.
+	Decode bool
+}
+
+func (s Start) ok() bool { return s.Not == "" }
+
+// starts returns whether a worker starts for requests for a model that wait.
+func (r *Router) starts(m *serving.Model) Start {
+	if m.Hold == 0 || r.cfg.Starts == nil {
+		return Start{Not: "none starts"}
+	}
+	return r.cfg.Starts(m.Pool)
+}
+
+// hasDecode reports whether requests for a model go to decode workers: those that it has, or those that start, if it has none at all.
+func (r *Router) hasDecode(m *serving.Model) bool {
+	snap := r.fleet.Snapshot()
+	if len(snap.Pool(m.Pool, fleet.Decode)) > 0 {
+		return true
+	}
+	return m.Hold > 0 && len(snap.Pool(m.Pool, fleet.Aggregated)) == 0 && r.starts(m).Decode
+}
+
+// lacksWorker reports whether a request in a role cannot be served for want of a ready worker: of its role, or for decode workers of one
+// that computes prompts.
+func (r *Router) lacksWorker(m *serving.Model, role fleet.Role) bool {
+	snap := r.fleet.Snapshot()
+	return !eligible.HasReady(m, snap, role) || role == fleet.Decode && !eligible.HasReady(m, snap, fleet.Prefill)
+}
+
+// hold puts a request into the queue of a model that lacks a worker, if one starts because requests wait. refused is the refusal without
+// that. It returns as enqueue does.
+func (r *Router) hold(
+	q *request.Prepared, req *request.Request, d *decision.Decision, refused *decision.Refusal,
+) (*decision.Decision, *decision.Refusal) {
+	if len(req.Only) > 0 || !r.lacksWorker(q.Model, q.Role) {
+		return nil, refused // only workers may take it that are there
+	}
+	start := r.starts(q.Model)
+	if !start.ok() {
+		if eligible.HasRanks(q.Model, r.fleet.Snapshot(), q.Role) {
+			return nil, refused
+		}
+		return nil, decision.Refuse(decision.ReasonNoReadyWorker, 0, unknownStart, q.Model.Name, "it has none, and "+start.Not)
+	}
+
+	q.Cut()
+	d.NameBlocks(q.Chain)
+	t := r.newTicket(q, req, d, decision.Wait{Starting: true})
+	wt := t.waiting
+	wt.mu.Lock()
+	defer wt.mu.Unlock()
+	// Requests that wait no more may have been the last ones, and the start that they have seen may have failed.
+	if wt.empty.IsZero() || wt.queue.Len() == 0 && d.At.Sub(wt.empty) > start.After {
+		wt.empty = d.At
+	}
+	turn := t.turn(q, q.Model.Hold)
+	if q.Deadline > 0 {
+		if expected := wt.startIn(start, d.At); expected > q.Deadline {
+			return nil, request.RefuseLate(q, expected)
+		}
+		turn.Until = t.wait.Since.Add(min(q.Deadline, q.Model.Hold))
+	}
+	first := wt.queue.Len() == 0
+	final, full := r.push(t, turn, req, d)
+	if full != nil {
+		after := decision.RoundUp(wt.startIn(start, d.At))
+		return nil, decision.Refuse(decision.ReasonQueueFull, serving.DefaultBusyStatus, after, "No worker is ready", full)
+	}
+	if first && r.cfg.Waits != nil {
+		r.cfg.Waits()
+	}
+	return final, nil
+}
+
+// unknownStart is the time to retry after where it is not known when a worker will be ready.
+const unknownStart = 10 * time.Second
+
+// startIn returns the time until a worker is expected to be ready. waiting.mu is held.
+func (wt *waiting) startIn(s Start, now time.Time) time.Duration {
+	rest := s.After - now.Sub(wt.empty)
+	if rest <= 0 || !s.ok() {
+		return unknownStart // it takes longer than starts do
+	}
+	return rest
+}
+
+// refuseStart is the refusal of a request that has waited for a start for too long. waiting.mu is held.
+func (wt *waiting) refuseStart(m *serving.Model, s Start, d *decision.Decision) *decision.Refusal {
+	return decision.Refuse(decision.ReasonNoReadyWorker, 0, decision.RoundUp(wt.startIn(s, d.At)), m.Name,
+		fmt.Sprintf("none has become ready in %.1f s, while this request waited", d.Wait.Took.Seconds()))
+}
