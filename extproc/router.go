@@ -261,7 +261,7 @@ func (r *Router) ReadyModels() error {
 		if m.Ready > 0 || m.Adapter != "" {
 			continue // adapters come and go, and need no worker
 		}
-		if r.starts(m.Pool).Not == "" {
+		if r.Idle(m.Pool) {
 			continue // its requests wait here for a worker that starts for them
 		}
 		err := fmt.Errorf("model %s has no ready worker", m.Name)

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"slices"
 	"time"
 
 	"github.com/stator-project/stator/bus"
@@ -17,6 +18,14 @@ func (r *Router) starts(model string) route.Start {
 		return route.Start{Not: "no planner is there that would start one"}
 	}
 	return startsBy(r.members.Plan(), model)
+}
+
+// Idle reports whether a model has no ready worker, and one starts as soon as requests wait.
+func (r *Router) Idle(model string) bool {
+	ready := slices.ContainsFunc(r.fleet.Snapshot().Workers, func(w *fleet.Worker) bool {
+		return w.Model == model && w.State == fleet.Ready
+	})
+	return !ready && r.starts(model).Not == ""
 }
 
 // startsBy returns whether workers of a model start by a plan. Without one of its pools no request could be served.

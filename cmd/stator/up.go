@@ -321,7 +321,7 @@ func (u *up) sources() admin.Sources {
 			if err := u.router.ReadyModels(); err != nil {
 				return err
 			}
-			n, _, err := u.envoys.ready(u.cfg.Models)
+			n, _, err := u.envoys.ready(u.busyModels())
 			if n > 0 {
 				return nil
 			}

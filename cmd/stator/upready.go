@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -53,10 +54,20 @@ func (u *up) await(ctx context.Context, part string, done func() (string, error)
 	}
 }
 
-// envoyReady returns an error until all Envoys serve and have a healthy worker of every model.
+// envoyReady returns an error until all Envoys serve and have a healthy worker of every model that is not idle.
 func (u *up) envoyReady() (string, error) {
-	_, text, err := u.envoys.ready(u.cfg.Models)
+	_, text, err := u.envoys.ready(u.busyModels())
 	return text, err
+}
+
+// busyModels returns the models that should have a worker.
+func (u *up) busyModels() (list []config.Model) {
+	for i := range u.cfg.Models {
+		if m := &u.cfg.Models[i]; !u.router.Idle(m.Name) {
+			list = append(list, *m)
+		}
+	}
+	return list
 }
 
 // loading describes the first engine that is not ready: how far it has loaded, or why it has failed. It is empty if

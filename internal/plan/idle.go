@@ -10,8 +10,10 @@ import (
 // A model with IdleAfter has no worker while it is idle. All its pools end together, and start together: a request needs one of each.
 //
 //	event                                         the model
-//	requests arrive or wait, or engines have any  is awake: its pools have one worker at least
-//	demand or the load of a worker is not known   stays awake if it is; an idle one stays idle
+//	requests arrive or wait                       is awake: its pools have one worker at least
+//	a worker has some, by its report or routers'  stays awake
+//	workers start                                 stays awake if it is: they end when their requests have had the time to come
+//	demand is not known                           the same
 //	none of these for IdleAfter                   is idle: its pools have no worker, whatever is forecast
 //	the first plan                                is awake
 //
@@ -68,10 +70,9 @@ func (m *memory) isAsked(o *Observation, d *Demand, pools []*pool) bool {
 	}
 	for _, p := range pools {
 		for _, w := range p.workers {
-			if w.State == fleet.Down || w.State == fleet.Starting {
-				continue
-			}
-			if w.Load == nil || w.Load.Running+w.Load.Waiting > 0 {
+			switch {
+			case w.State == fleet.Down, p.isLate(w):
+			case w.State == fleet.Starting, w.Booked > 0, w.Load != nil && w.Load.Running+w.Load.Waiting > 0:
 				return true
 			}
 		}

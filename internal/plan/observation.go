@@ -185,6 +185,8 @@ type Worker struct {
 	Order int `json:",omitempty"`
 	// Trouble is why it does not start, if that is known.
 	Trouble string `json:",omitempty"`
+	// Booked is the number of requests that routers have booked there.
+	Booked int `json:",omitempty"`
 	// Load is nil if the worker has not reported lately.
 	Load *Load
 }
@@ -210,8 +212,14 @@ type Load struct {
 func WorkersOf(s *fleet.Snapshot) []Worker {
 	out := make([]Worker, 0, len(s.Workers))
 	for _, w := range s.Workers {
+		booked := 0
+		for number := range w.Ranks {
+			if rank, ok := s.Rank(w.Name, number); ok {
+				booked += int(max(0, rank.Load.Booked().Requests))
+			}
+		}
 		out = append(out, Worker{
-			Name: w.Name, Model: w.Model, Role: w.Role, State: w.StateWithoutPlan(), Weight: w.ConfiguredWeight(),
+			Name: w.Name, Model: w.Model, Role: w.Role, State: w.StateWithoutPlan(), Weight: w.ConfiguredWeight(), Booked: booked,
 		})
 	}
 	return out

@@ -49,8 +49,8 @@ func New(t testing.TB, profile fs.FS, rules map[string]plan.Rule) *World {
 //	model NAME [ALGORITHM] [ttft=D] [itl=D] [e2e=D] [quantile=Q] [mode=M] [down=D] [idle=D]
 //	pool MODEL REPLICAS [role=R] [min=N] [max=N] [gpus=N] [watts=N] [startup=D]
 //	budget [gpus=N] [least=N] [watts=N]
-//	worker NAME [model=M] [role=R] [state=S] [running=N] [waiting=N] [queued=N] [kv=SHARE] [itl=D] [found=N] [order=N] [trouble=T]: silent
-//	  without figures
+//	worker NAME [model=M] [role=R] [state=S] [running=N] [waiting=N] [queued=N] [kv=SHARE] [itl=D] [found=N] [order=N] [trouble=T]
+//	  [booked=N]: silent without figures
 //	gone NAME
 //	held MODEL [replicas=N] [why=TEXT] [role=R] [always=yes]: who has set the number beside the planner; none without replicas
 //	up-only MODEL
@@ -197,7 +197,7 @@ func (o *World) remove(name string) {
 
 func (o *World) worker(name string, role fleet.Role, f figures) {
 	w := plan.Worker{Name: name, Model: "sim", Role: role, Since: o.At, State: fleet.Ready, Order: int(f.number("order")),
-		Trouble: f.values["trouble"]}
+		Trouble: f.values["trouble"], Booked: int(f.number("booked"))}
 	if f.has("model") {
 		w.Model = f.values["model"]
 	}

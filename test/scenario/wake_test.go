@@ -134,6 +134,9 @@ models:
 `))
 	for range 2 {
 		g.awaitEngines(0)
+		if _, err := g.read("/readyz"); err != nil {
+			t.Errorf("a gateway whose model has no engine is not ready: %v", err)
+		}
 		var all sync.WaitGroup
 		for i := range 10 {
 			all.Go(func() {
