@@ -480,6 +480,7 @@ bench-smoke: build $(WEED_STAMP) ## run every benchmark once, so that none rots
 	go run ./test/benchscale --smoke >/dev/null
 	go run ./test/benchload --quick >/dev/null 2>&1
 	go run ./test/benchmigration --only kills --streams 40 --tokens 20 >/dev/null
+	go run ./test/benchwake --trials 1 --requests 20 --startup 500ms >/dev/null 2>&1
 	go run ./test/benchblocks --quick >/dev/null
 	go run ./test/lab noise --quick >/dev/null
 	go run ./test/lab headline --requests 200 --seeds 2 >/dev/null
@@ -514,6 +515,10 @@ bench-load: build ## policies in closed loops of 256 and 1,024 requests, through
 .PHONY: bench-migration
 bench-migration: build ## streams that survive their workers: CPU for a token through the relay, and 2,000 streams while a worker is killed every 2 s (3 min; ARGS="--only kills")
 	go run ./test/benchmigration $(ARGS)
+
+.PHONY: bench-wake
+bench-wake: build ## requests for a model without engines: time of the first token beside the start of an engine, memory of 1,000 that wait (5 min; ARGS="--trials 3")
+	go run ./test/benchwake $(ARGS)
 
 .PHONY: bench-scale
 bench-scale: ## what a fleet of 1,000 workers costs a router: memory, CPU, lag of events, recovery (some minutes, 8 GiB; ARGS="--workers 100 --joins 3")

@@ -20,8 +20,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -161,7 +159,7 @@ func (o *options) costOf(ctx context.Context, way string, streams, tokens int) (
 // measure plays streams and returns the CPU time for a token, in µs: Envoy's, and the sum of other processes.
 func measure(ctx context.Context, g *process.Gateway, streams, tokens int, others ...int) (envoy, inGo float64, err error) {
 	var proxies []int
-	for pid, line := range children(g.PID()) {
+	for pid, line := range process.Children(g.PID()) {
 		if strings.Contains(line, "envoy") {
 			proxies = append(proxies, pid)
 		}
@@ -330,30 +328,10 @@ func read(ctx context.Context, g *process.Gateway, prompt, tokens int) (string, 
 	return "", errors.Join(lines.Err(), errors.New("the stream has no end"))
 }
 
-// children returns the command lines of the processes under one.
-func children(parent int) map[int]string {
-	lines := map[int]string{}
-	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range paths {
-		stat, err := os.ReadFile(path)
-		if err != nil {
-			continue // a process that has just ended
-		}
-		var pid, above int
-		var state string
-		_, _ = fmt.Sscan(string(stat), &pid)
-		_, _ = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &above)
-		if line, err := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline")); err == nil && above == parent {
-			lines[pid] = string(bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
-		}
-	}
-	return lines
-}
-
 // kill ends an engine, each time another one. It returns false if there is none.
 func kill(parent, turn int) bool {
 	var engines []int
-	for pid, line := range children(parent) {
+	for pid, line := range process.Children(parent) {
 		if strings.Contains(line, " sim ") {
 			engines = append(engines, pid)
 		}

@@ -166,6 +166,26 @@ func Resident(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
+// Children returns the command lines of the processes under one.
+func Children(parent int) map[int]string {
+	lines := map[int]string{}
+	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range paths {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // a process that has just ended
+		}
+		var pid, above int
+		var state string
+		_, _ = fmt.Sscan(string(stat), &pid)
+		_, _ = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &above)
+		if line, err := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline")); err == nil && above == parent {
+			lines[pid] = string(bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
+		}
+	}
+	return lines
+}
+
 // LoadAverage returns the machine's load averages of 1, 5 and 15 minutes, or "unknown".
 func LoadAverage() string {
 	text, err := os.ReadFile("/proc/loadavg")
