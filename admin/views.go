@@ -61,7 +61,7 @@ func viewPlan(p plan.Plan) planView {
 	return view
 }
 
-// queueView is one class of a queue of /debug/queue. Tokens are those of the prompts.
+// queueView is one class of a queue of /debug/queue. Tokens are in their prompts.
 type queueView struct {
 	Model        string `json:"model"`
 	Class        string `json:"class"`

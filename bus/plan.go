@@ -24,7 +24,7 @@ const (
 const publishTime = 5 * time.Second
 
 // maxStartUp bounds the time of a start in a plan, in milliseconds: a planner stops waiting for a worker after four times the hour that a
-// configuration may name, and routers add the time to that of a clock.
+// configuration may name, and routers add the time to their clock.
 const maxStartUp = 24 * 3600 * 1000
 
 // fencedPlan is the cluster's plan. One of an earlier release has no term, which is 0.

@@ -111,7 +111,7 @@ func checkPrefixBreaker(o *observation) (found []Finding) {
 		case "prompt":
 			where = "the prompt"
 		case "template":
-			where = "what the chat template writes, or in a tool,"
+			where = "the text of the chat template, or in a tool,"
 			remedy = "have the client leave the text out of its tools, or give the chat template a fixed date in chat_template_kwargs"
 		}
 		what, known := breakerKinds[l["kind"]]

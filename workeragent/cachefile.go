@@ -93,7 +93,7 @@ func writeParts(path string, parts ...[]byte) error {
 	return file.Close()
 }
 
-// readCache returns what the file of a rank has; nil without a file. An error means that the file cannot be used for this process.
+// readCache returns the content of the file of a rank; nil without a file. An error means that the file cannot be used for this process.
 func (s *State) readCache(worker string, epoch uint64, rank int) (*feed.Snapshot, error) {
 	raw, err := readBounded(s.cacheFile(worker, rank))
 	if errors.Is(err, os.ErrNotExist) {

@@ -32,7 +32,7 @@ type Point struct {
 	Refused float64 `json:"refused_per_second"`
 	Failed  float64 `json:"failed_per_second"`
 	Retried float64 `json:"retried_per_second"`
-	// Tokens of the prompts of picked requests, those of them that the picked worker had cached, and tokens of answers.
+	// Tokens of the prompts of picked requests, the tokens that the picked worker had cached, and tokens of answers.
 	Prompt float64 `json:"prompt_tokens_per_second"`
 	Cached float64 `json:"cached_tokens_per_second"`
 	Answer float64 `json:"answer_tokens_per_second"`
@@ -210,7 +210,7 @@ func label(m *dto.Metric, name string) string {
 // value returns the value of a counter or a gauge; the other of the two is 0.
 func value(m *dto.Metric) float64 { return m.GetCounter().GetValue() + m.GetGauge().GetValue() }
 
-// add adds the buckets of one histogram, such as that of a worker. All histograms of a metric have the same bounds.
+// add adds the buckets of one histogram, such as the one of a worker. All histograms of a metric have the same bounds.
 func (b buckets) add(m *dto.Metric) {
 	for _, bucket := range m.GetHistogram().GetBucket() {
 		b[bucket.GetUpperBound()] += float64(bucket.GetCumulativeCount())

@@ -20,7 +20,7 @@ import (
 // Routers let requests wait for an idle model, and report that. They also report the requests that reach a worker at the moment at which
 // it is to end, so the model is awake in the next plan, and the worker comes back.
 
-// idleness is the memory of a model's requests. The zero value is that of a model that is awake, and has had no plan.
+// idleness is the memory of a model's requests. The zero value is for a model that is awake, and has had no plan.
 type idleness struct {
 	asked  time.Time // when there was a request last, or may have been one
 	asleep bool
@@ -64,7 +64,7 @@ func (m *memory) isAsked(o *Observation, d *Demand, pools []*pool) bool {
 	case d != nil && (d.Requests > 0 || d.Waiting > 0):
 		return true
 	case m.idle.asleep:
-		return false // its last workers may still report what they ended
+		return false // its last workers may still report the requests that they ended
 	case d == nil && !o.Between:
 		return true
 	}

@@ -108,7 +108,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestColour checks that only what is wrong is red, and that columns stay aligned.
+// TestColour checks that only wrong states are red, and that columns stay aligned.
 func TestColour(t *testing.T) {
 	s := Status{Envoys: []Envoy{{Name: "a", Listeners: Stale, Routes: Synced}, {Name: "b", Listeners: Synced, Routes: NotSent}}}
 	var plain, red strings.Builder

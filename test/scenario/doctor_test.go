@@ -74,7 +74,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 }
 
 // TestDoctorFindsWhatBreaksPrefixes sends the turns of a conversation whose system prompt begins with the time. The doctor names the place
-// and its cost, which is what the engine computes more than in the same conversation without that line.
+// and its cost: the tokens that the engine computes more than in the same conversation without that line.
 func TestDoctorFindsWhatBreaksPrefixes(t *testing.T) {
 	t.Parallel()
 	file := configFile(t, "models: [{name: sim, path: \"builtin:sim\", launch: [{engine: sim}]}]\n")

@@ -41,7 +41,7 @@ type Position struct {
 	// State is the rank's state at its agent. Unless it is Exact, or CaughtUp is true, the engine may have published
 	// batches that Next does not count.
 	State State
-	// CaughtUp is that of [Message].
+	// CaughtUp is as in [Message].
 	CaughtUp bool
 }
 

@@ -160,7 +160,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestNothingIsLost: what a rank has in its cache costs nothing, and a session that was compacted or edited in the middle has no place.
+// TestNothingIsLost: a text in the cache of a rank costs nothing, and a session that was compacted or edited in the middle has no place.
 func TestNothingIsLost(t *testing.T) {
 	a, w := newAgent(t, 8<<20), New(1)
 	for i := range 8 {

@@ -14,7 +14,7 @@
 // difference counts. Between sessions only those count that are a date, a time, an identifier or a number: two users may have
 // different names in one system prompt.
 //
-// # What is kept
+// # Kept state
 //
 // Of the last prompt of a family a sketch is kept, until a newer one or another family takes its memory:
 //
