@@ -24,7 +24,7 @@ var floors = [][]string{
 	{"internal/fleet", "internal/backoff", "internal/envoynames", "internal/grpcserve", "internal/listen", "internal/metric", "internal/models",
 		"internal/prefetch", "internal/jsonscan"},
 	{"internal/perfmodel", "internal/kv", "internal/child", "internal/enginetls", "internal/engines", "internal/adminclient", "internal/hub"},
-	{"internal/prompt", "internal/kvsource", "internal/engineprobe", "internal/plan", "nixl"},
+	{"internal/bundle", "internal/prompt", "internal/kvsource", "internal/engineprobe", "internal/plan", "nixl"},
 	{"internal/route", "internal/modelfile", "internal/promptlines"},
 	{"internal/config", "internal/decisionlog"},
 	{"internal/trace", "internal/configfile", "internal/cli"},

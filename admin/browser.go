@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/stator-project/stator/admin/console"
 )
 
 // otherSite is the answer to a request that a page of another site may have made.
@@ -25,6 +27,15 @@ func OwnPages(h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// WithConsole serves pages that were saved earlier, with the console in front of them, as [OwnPages] does.
+func WithConsole(pages http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", pages)
+	mux.Handle("GET "+pathConsole, console.Handler())
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, pathConsole, http.StatusFound) })
+	return OwnPages(mux)
 }
 
 // isLocal reports whether a host, with or without a port, is an address or a name that no DNS server resolves.

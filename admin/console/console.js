@@ -168,13 +168,14 @@ function drawHour() {
 function runs(values, top) {
   const all = [];
   let run = [];
-  const start = 240 - values.length;
+  const apart = 240 / Math.max(values.length - 1, 39); // ten minutes fill the width
+  const start = 240 - apart * (values.length - 1);
   values.forEach((v, i) => {
     if (v === null) {
       if (run.length) all.push(run);
       run = [];
     } else {
-      run.push(`${start + i},${(98 - 96 * v / top).toFixed(1)}`);
+      run.push(`${(start + apart * i).toFixed(1)},${(98 - 96 * v / top).toFixed(1)}`);
     }
   });
   if (run.length) all.push(run);

@@ -56,6 +56,7 @@ func commands() []command {
 		{"validate", "check a configuration file", runValidate},
 		{"drain", "take a worker or a node out of service, and wait for its requests", runDrain},
 		{"doctor", "find what is wrong with a running fleet, and what to do", runDoctor},
+		{"collect", "gather the state of a fleet into one file for a bug report, or serve such a file", runCollect},
 		{"kv", "show and change a node's store of KV blocks", runKV},
 		{"envoy", "print the bootstrap of an Envoy that you run, or what to add to one that you have", runEnvoy},
 		{"version", "print the version", runVersion},

@@ -75,7 +75,7 @@ function load(gateway) {
   let n = 0;
   const send = async () => {
     const i = n++;
-    const body = { model: i % 97 ? 'sim' : hostile, max_tokens: 4, messages: [{ role: 'user', content: `client ${i % 40} asks again and again. `.repeat(8) + i }] };
+    const body = { model: i % 97 ? 'sim' : hostile, max_tokens: 4, stream: i % 2 === 0, messages: [{ role: 'user', content: `client ${i % 40} asks again and again. `.repeat(8) + i }] };
     const headers = { 'content-type': 'application/json', 'x-session-id': hostile + (i % 40) };
     try {
       const r = await fetch(gateway + '/v1/chat/completions', { method: 'POST', headers, body: JSON.stringify(body) });

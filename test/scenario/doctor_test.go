@@ -179,7 +179,33 @@ func TestStatusOfAFleet(t *testing.T) {
 			}
 			return nil
 		})
+		collectAndServe(t, g)
 	}
+}
+
+// collectAndServe gathers a fleet into a file and serves the file, at which the newest decision is explained as at the fleet.
+func collectAndServe(t *testing.T, g *gateway) {
+	t.Helper()
+	file, at := filepath.Join(t.TempDir(), "bundle.tar.gz"), freeAddress(t)
+	out, err := exec.Command(binary, "collect", "--admin-address", g.admin, "--out", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "/debug/fleet.json\n") || !strings.Contains(string(out), "written to ") {
+		t.Fatalf("stator collect: %v\n%s", err, out)
+	}
+	start(t, "collect", "--serve", file, "--admin-address", at)
+	want, err := exec.Command(binary, "explain", "--admin-address", g.admin).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the file explains the newest decision", func() error {
+		got, err := exec.Command(binary, "explain", "--admin-address", at).Output()
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(string(want), strings.SplitAfterN(string(got), "\n", 2)[0]) {
+			return fmt.Errorf("it has\n%s, want\n%s", got, want)
+		}
+		return nil
+	})
 }
 
 // doctor runs `stator doctor` and returns its exit status and its findings: check and subject, sorted.
