@@ -21,6 +21,8 @@
 //
 // # Attempts
 //
+// An answer with an error, of an engine or of the relay, has the header by which Envoy does not send the request to any other worker.
+//
 // There are at most three attempts; the last one has one worker, which computes the prompt and decodes. Package exchange chooses
 // the workers and makes the bodies. The bodies of requests count in a budget of the relay, [exchange.Service.RelayBudget], as they
 // arrive and until the answer begins: then no other attempt can follow. A leg to a prefill worker that is still open keeps its body

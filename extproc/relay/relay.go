@@ -169,6 +169,18 @@ type call struct {
 	stall   *stall // of the last worker; nil if its stream may not be continued
 }
 
+// headerNotRetried is Envoy's header of a failure that it does not retry, whatever the status is. It would send the client's body to any
+// worker: also one of SGLang that decodes, which refuses a body without a room, and one more after a body that has broken two workers.
+const headerNotRetried = "x-envoy-ratelimited"
+
+// answer writes the answer of a request that the relay has decided about.
+func (c *call) answer(a *exchange.Answer) {
+	if a.Status >= http.StatusInternalServerError {
+		c.w.Header().Set(headerNotRetried, "true")
+	}
+	write(c.w, c.r, a)
+}
+
 // attempt makes the next attempt, and reports whether the client has its answer, or has left. Both legs end with it.
 func (c *call) attempt() (done bool) {
 	ctx, cancel := context.WithCancel(c.r.Context())
@@ -176,7 +188,7 @@ func (c *call) attempt() (done bool) {
 	attempt, answer := c.relayed.Next(ctx, time.Now())
 	if answer != nil {
 		c.h.count(noAttempt)
-		write(c.w, c.r, answer)
+		c.answer(answer)
 		return true
 	}
 	return c.sendAttempt(ctx, cancel, attempt)
@@ -206,7 +218,7 @@ func (c *call) sendAttempt(ctx context.Context, cancel context.CancelFunc, a *ex
 		cancel()
 		h.count(workerFailed)
 		a.Failed(err, time.Now())
-		write(c.w, c.r, exchange.NoAnswer())
+		c.answer(exchange.NoAnswer())
 		return true
 	case err != nil, a.MayRetry(response.StatusCode):
 		cancel()
@@ -228,11 +240,11 @@ func (c *call) sendAttempt(ctx context.Context, cancel context.CancelFunc, a *ex
 // request with a fault of the client.
 func (c *call) isOver(a *exchange.Attempt) bool {
 	if refusal := a.Leg.Refusal(); refusal != nil {
-		write(c.w, c.r, &exchange.Answer{Status: refusal.Status, Body: refusal.Body})
+		c.answer(&exchange.Answer{Status: refusal.Status, Body: refusal.Body})
 		return true
 	}
 	if a.Last() {
-		write(c.w, c.r, exchange.NoAnswer())
+		c.answer(exchange.NoAnswer())
 	}
 	return a.Last()
 }
@@ -352,6 +364,9 @@ func (c *call) begin(response *http.Response) {
 	maps.Copy(header, response.Header)
 	for _, name := range slices.Concat(hopByHop, notFromEngines) {
 		header.Del(name)
+	}
+	if response.StatusCode >= http.StatusInternalServerError {
+		header.Set(headerNotRetried, "true")
 	}
 	c.w.WriteHeader(response.StatusCode)
 }

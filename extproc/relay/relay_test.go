@@ -102,6 +102,9 @@ func (w *world) post(body string, headers ...string) (status int, answer string)
 		return 0, err.Error()
 	}
 	defer func() { _ = response.Body.Close() }()
+	if isFailure, final := response.StatusCode >= 500, response.Header.Get(headerNotRetried) != ""; isFailure != final {
+		w.t.Errorf("an answer with status %d: that Envoy does not retry it is %v", response.StatusCode, final)
+	}
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return response.StatusCode, err.Error()
