@@ -38,6 +38,7 @@ type rankView struct {
 	// Health is the worker's known health, Why the evidence for it, and HealthSince when that began: null for the health at
 	// first.
 	Health      string     `json:"health"`
+	Asleep      bool       `json:"asleep,omitempty"` // its engine has reported so
 	Why         string     `json:"why,omitempty"`
 	HealthSince *time.Time `json:"health_since"`
 	// Probed is when the engine answered last or was found silent; null for workers whose agents ask them.
@@ -134,6 +135,7 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 		}
 		health := r.Load.Health().View()
 		v.Health, v.Why = health.State.String(), health.Why
+		v.Asleep = health.Asleep
 		if !health.Since.IsZero() {
 			v.HealthSince = &health.Since
 		}
@@ -209,6 +211,9 @@ func adaptersText(names []string) any {
 func healthText(r *rankView) string {
 	if r.Probed == nil && r.State != fleet.Ready.String() {
 		return "-"
+	}
+	if r.Asleep {
+		return "asleep"
 	}
 	if r.HealthSince == nil {
 		return r.Health

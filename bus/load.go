@@ -34,6 +34,8 @@ type Load struct {
 	// Store is the store of KV blocks that the engine uses, as its agent has measured it. It is empty for engines without one,
 	// and for engines that an agent only watches.
 	Store fleet.Store
+	// Asleep means that the engine sleeps: it serves no request, and its cache is empty.
+	Asleep bool
 }
 
 // loadSubject returns the subject of a worker's load. ">" stands for any worker.
@@ -72,7 +74,7 @@ func loadMessage(l *Load) *busv1.Load {
 		Running: uint32(l.Running), Waiting: uint32(l.Waiting), KvUsage: l.KVUsage,
 		PrefixQueries: l.PrefixQueries, PrefixHits: l.PrefixHits,
 		Gaps: l.Gaps, GapNanoseconds: int64(l.GapTime), StepTokens: l.StepTokens,
-		UsesStore: l.Store.Used, ServesStore: l.Store.Served,
+		UsesStore: l.Store.Used, ServesStore: l.Store.Served, Asleep: l.Asleep,
 	}
 	// Tiers of which nothing is known are left out, so that most messages stay small.
 	for t, x := range l.Store.Tiers {
@@ -159,5 +161,6 @@ func decodeLoad(m *busv1.Load, data []byte) (Load, error) {
 		Running: int(m.Running), Waiting: int(m.Waiting), KVUsage: m.KvUsage,
 		PrefixQueries: m.PrefixQueries, PrefixHits: m.PrefixHits,
 		Gaps: m.Gaps, GapTime: time.Duration(m.GapNanoseconds), StepTokens: m.StepTokens, Store: store,
+		Asleep: m.Asleep,
 	}, nil
 }

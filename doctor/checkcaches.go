@@ -92,6 +92,20 @@ func checkHitRate(o *observation) []Finding {
 	}}
 }
 
+// checkAsleep names engines that report to sleep. They answer at their health pages.
+func checkAsleep(o *observation) (found []Finding) {
+	for _, r := range o.router.fleet.Ranks {
+		if r.Asleep && r.Rank == 0 {
+			found = append(found, Finding{
+				Subject: "worker " + r.Worker, What: "its engine sleeps", Note: true,
+				Why:    "it gets requests only if no other worker can take them, and these wait until it wakes; its cache is empty",
+				Remedy: "wake it with POST /wake_up, or drain the worker with stator drain until then",
+			})
+		}
+	}
+	return found
+}
+
 // leastBroken is the least share of prompt tokens that a finding about a text in prompts is worth.
 const leastBroken = 0.02
 
@@ -111,7 +125,7 @@ func checkPrefixBreaker(o *observation) (found []Finding) {
 		case "prompt":
 			where = "the prompt"
 		case "template":
-			where = "the text of the chat template, or in a tool,"
+			where = "the chat template or a tool"
 			remedy = "have the client leave the text out of its tools, or give the chat template a fixed date in chat_template_kwargs"
 		}
 		what, known := breakerKinds[l["kind"]]

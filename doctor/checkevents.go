@@ -159,6 +159,10 @@ func checkCacheState(o *observation) (found []Finding) {
 		case now.State == "stale" && now.Reason == "agent":
 			f.What = fmt.Sprintf("the cache state of rank %d is stale: its agent does not have the cache exactly", now.Rank)
 			f.Remedy = "name the agent's admin port with --agent to find the cause"
+		case now.State == "stale" && now.Reason == "promise":
+			f.What = fmt.Sprintf("the cache state of rank %d is stale: its engine found none of the blocks that it had reported",
+				now.Rank)
+			f.Remedy = "call /reset_prefix_cache once more, or restart the engine: it must report that its cache is empty"
 		case now.State == "stale":
 			f.What = fmt.Sprintf("the cache state of rank %d is stale: its events have stopped", now.Rank)
 			f.Remedy = "check the engine, its socket, its agent and the bus; a finding above may name the cause"

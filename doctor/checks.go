@@ -34,6 +34,7 @@ var checks = []struct {
 	{"engine-restarts", checkEngineRestarts},
 	{"lease", checkLease},
 	{"engine", checkEngine},
+	{"asleep", checkAsleep},
 	{"same-address", checkSameAddress},
 	{"role", checkRole},
 	{"halves", checkHalves},

@@ -76,6 +76,7 @@ type fleetRank struct {
 	TransferAt string `json:"transfer_at"`
 
 	State   string `json:"state"`
+	Asleep  bool   `json:"asleep"` // by the engine's last report
 	Address string `json:"address"`
 	Engine  string `json:"engine"`
 	Rank    int    `json:"rank"`

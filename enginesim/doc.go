@@ -33,6 +33,11 @@
 // Each pass first publishes the events of its cache and then its tokens. So a client that has an answer finds
 // the blocks of its prompt in every index that has read the events.
 //
+// # Resets and sleep
+//
+// The cache can be reset, and the engine can sleep: see sleep.go. As in vLLM, the event of a reset comes with the next pass, so an
+// idle engine reports nothing.
+//
 // # Transfers of KV caches
 //
 // With Config.KVTransfer the engine transfers KV caches, by one of the handshakes of vLLM, SGLang and TensorRT-LLM. One engine

@@ -31,7 +31,7 @@ func (s *Sim) handler() http.Handler {
 	mux.HandleFunc("GET /version", s.version)
 	mux.HandleFunc("GET /load", s.serverLoad)
 	mux.HandleFunc("GET /kv_event_sources", s.eventSources)
-	mux.HandleFunc("POST /reset_prefix_cache", func(http.ResponseWriter, *http.Request) { s.resetCache() })
+	s.addSleep(mux)
 	mux.Handle("GET /metrics", s.metrics.handler())
 	if s.cfg.LoadAdapters {
 		mux.HandleFunc("POST /v1/load_lora_adapter", s.loadAdapter)

@@ -63,6 +63,17 @@ func newMetrics(s *Sim) *metrics {
 	for _, r := range []engine.Reason{engine.Length, engine.Stop} {
 		m.success[r] = success.WithLabelValues(finishReasons[r])
 	}
+	for state, asleep := range map[string]bool{"awake": false, "weights_offloaded": true} {
+		gauge := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "vllm:engine_sleep_state", Help: "1 for the state of the engine, 0 for others.", ConstLabels: labels,
+		}, func() float64 {
+			if s.sleeping.Load() == asleep {
+				return 1
+			}
+			return 0
+		})
+		prometheus.WrapRegistererWith(prometheus.Labels{"sleep_state": state}, m.registry).MustRegister(gauge)
+	}
 	m.registry.MustRegister(success, newStatsCollector(s, labels))
 	return m
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
@@ -44,8 +43,11 @@ type Sim struct {
 	active atomic.Int64  // HTTP requests with a handler, for /load
 	wake   chan struct{} // has a token when there may be work
 
-	mu     sync.Mutex
-	engine *engine.Engine // guarded by mu
+	sleeping atomic.Bool // no pass begins
+
+	mu      sync.Mutex
+	engine  *engine.Engine // guarded by mu
+	cleared bool           // guarded by mu; the cache was reset since the last pass
 }
 
 // New returns an engine that is not running yet.
@@ -280,9 +282,13 @@ func (s *Sim) passes(ctx context.Context) {
 
 	now := time.Now()
 	for {
-		s.mu.Lock()
-		end, busy := s.engine.Begin(now) // end may be in the past after a late timer
-		s.mu.Unlock()
+		var end time.Time
+		busy := false
+		if !s.sleeping.Load() {
+			s.mu.Lock()
+			end, busy = s.engine.Begin(now) // end may be in the past after a late timer
+			s.mu.Unlock()
+		}
 
 		if !busy {
 			select {
@@ -331,9 +337,7 @@ func (s *Sim) endPass(end time.Time) {
 
 	// The result is valid until the next pass begins, which needs the lock.
 	result := s.engine.End()
-	if s.pub != nil && len(result.Events) > 0 {
-		s.pub.publish(time.Now(), s.cfg.Rank, result.Events...)
-	}
+	s.publish(result.Events)
 	if s.kv != nil {
 		s.kv.computed(result.Events)
 	}
@@ -360,12 +364,16 @@ func (s *Sim) submit(requests []*engine.Request) error {
 		}
 	}
 
-	// A token that is there already wakes the goroutine of passes for these requests, too.
+	s.wakePasses()
+	return nil
+}
+
+// wakePasses has the goroutine of passes look for work. A token that is there already wakes it for this work, too.
+func (s *Sim) wakePasses() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // cancel removes the sequences of a request that have not ended.
@@ -396,12 +404,3 @@ func (s *Sim) engineStats() engine.Stats {
 
 // CachedBlocks returns the number of blocks in the prefix cache.
 func (s *Sim) CachedBlocks() int { return s.engineStats().Cached }
-
-// resetCache empties the prefix cache unless requests run, and publishes that.
-func (s *Sim) resetCache() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.engine.Reset() && s.pub != nil {
-		s.pub.publish(time.Now(), s.cfg.Rank, kvevent.Raw{Kind: kvevent.Cleared})
-	}
-}

@@ -53,6 +53,10 @@
 // router then empties the worker's part of the index, and cachesync rebuilds it from the worker's agent. That is cheap compared
 // with decisions on a wrong index.
 //
+// Two signs empty a worker's part of the index without a rebuild, because its agent and its replay would bring the same blocks again.
+// An engine that reports to sleep has dropped its cache. An engine that found none of the promised tokens was reset while it was idle, and
+// has not reported that: the rank is stale until an event shows that its cache was empty once.
+//
 // # Concurrency
 //
 // [Router.Run] owns every goroutine. [New] and [Router.Reload] must not be called at the same time. All

@@ -217,7 +217,7 @@ func (r *Router) applyListedLoad(w *fleet.Worker, l engineprobe.Load) {
 	r.applyLoad(bus.Load{
 		Worker: w.Name, Epoch: w.Epoch, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage,
 		PrefixQueries: l.PrefixQueries, PrefixHits: l.PrefixHits, Gaps: l.Gaps, GapTime: l.GapTime,
-		StepTokens: l.StepTokens,
+		StepTokens: l.StepTokens, Asleep: l.Asleep,
 	})
 }
 
@@ -233,16 +233,40 @@ func (r *Router) applyLoad(l bus.Load) {
 	// A worker that this router reads itself has no store.
 	report := fleet.Report{
 		At: now, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage, Gaps: l.Gaps, GapTime: l.GapTime, StepTokens: l.StepTokens,
-		Store: l.Store,
+		Store: l.Store, Asleep: l.Asleep,
 	}
 	if n := r.routes.ObserveReport(rank, report); n > 0 {
 		r.log.Warn("bookings ended: their engine is empty", "worker", l.Worker, "bookings", n)
 	}
 
-	// An engine reports one counter for all its ranks, so drift is found per worker and not per rank.
+	// An engine reports one counter for all its ranks, so drift is found per worker and not per rank. Engines without these counters, and
+	// those that have computed nothing yet, have nothing to compare.
 	counters := drift.Counters{Worker: l.Worker, Epoch: l.Epoch, Queries: l.PrefixQueries, Hits: l.PrefixHits}
-	if l.PrefixQueries > 0 && r.drift.Counted(counters, now) {
+	var v drift.Verdict
+	if l.PrefixQueries > 0 {
+		v = r.drift.Counted(counters, now)
+	}
+	switch {
+	case l.Asleep:
+		// It may report only with its next step that it has dropped its blocks.
+		for number := range rank.Worker.Ranks {
+			r.feed.Emptied(rank.Worker.Name, number)
+		}
+	case v.Rebuild:
 		r.rebuild(rank.Worker)
+	case !v.Missed.IsZero():
+		r.promisesMissed(rank.Worker, v.Missed)
+	}
+}
+
+// promisesMissed empties the ranks of a worker whose engine has found none of the promised tokens: its cache was reset, and it has not
+// reported that.
+func (r *Router) promisesMissed(w *fleet.Worker, decided time.Time) {
+	for number := range w.Ranks {
+		if r.feed.Missed(w.Name, number, decided) {
+			r.log.Warn("the engine found none of the promised tokens, and has reported no empty cache; its blocks are forgotten",
+				"worker", w.Name, "rank", number)
+		}
 	}
 }
 

@@ -183,6 +183,9 @@ func (s *supervisor) publishLoad(ctx context.Context, probe *engineprobe.Probe, 
 		return
 	}
 
+	if load.Asleep {
+		s.agent.mirror.emptied(s.current())
+	}
 	native.count(s.agent.metrics.native, s.launch.Name, load.Tiers)
 	var store fleet.Store
 	if s.launch.KVStore {
@@ -191,7 +194,7 @@ func (s *supervisor) publishLoad(ctx context.Context, probe *engineprobe.Probe, 
 	err = s.agent.cfg.Bus.PublishLoad(bus.Load{
 		Worker: s.launch.Name, Epoch: epoch, Running: load.Running, Waiting: load.Waiting, KVUsage: load.KVUsage,
 		PrefixQueries: load.PrefixQueries, PrefixHits: load.PrefixHits, Gaps: load.Gaps, GapTime: load.GapTime,
-		StepTokens: load.StepTokens, Store: store,
+		StepTokens: load.StepTokens, Store: store, Asleep: load.Asleep,
 	})
 	if err != nil {
 		s.agent.cfg.Log.Debug("load not published", "worker", s.launch.Name, "err", err)

@@ -32,6 +32,15 @@ func newCacheMirror(bytes int64) *cacheMirror {
 	return m
 }
 
+// emptied empties a worker that sleeps. Its engine may report only with its next step that it has dropped its blocks, and until then no
+// router may get them.
+func (m *cacheMirror) emptied(w fleet.Worker) {
+	for rank := range w.Ranks {
+		m.feed.Emptied(w.Name, rank)
+	}
+	m.snapshots.Forget(w.Name)
+}
+
 // forget drops a worker's blocks and snapshots.
 func (m *cacheMirror) forget(worker string) {
 	m.fleet.Remove(worker)

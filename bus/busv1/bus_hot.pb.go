@@ -42,6 +42,7 @@ type Load struct {
 	UsesStore      bool                   `protobuf:"varint,13,opt,name=uses_store,json=usesStore,proto3" json:"uses_store,omitempty"`                // the store of KV blocks of its node
 	ServesStore    bool                   `protobuf:"varint,14,opt,name=serves_store,json=servesStore,proto3" json:"serves_store,omitempty"`          // other nodes can load from the host memory of that store
 	Peers          *TierLoad              `protobuf:"bytes,15,opt,name=peers,proto3" json:"peers,omitempty"`                                          // from the host memory of other nodes, without a tier; missing where none is used
+	Asleep         bool                   `protobuf:"varint,16,opt,name=asleep,proto3" json:"asleep,omitempty"`                                       // it serves no request, and its cache is empty
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -179,6 +180,13 @@ func (x *Load) GetPeers() *TierLoad {
 		return x.Peers
 	}
 	return nil
+}
+
+func (x *Load) GetAsleep() bool {
+	if x != nil {
+		return x.Asleep
+	}
+	return false
 }
 
 // TierLoad is how long KV blocks take from a tier to an engine.
@@ -892,7 +900,7 @@ var File_bus_hot_proto protoreflect.FileDescriptor
 
 const file_bus_hot_proto_rawDesc = "" +
 	"\n" +
-	"\rbus_hot.proto\x12\rstator.bus.v1\"\xdd\x03\n" +
+	"\rbus_hot.proto\x12\rstator.bus.v1\"\xf5\x03\n" +
 	"\x04Load\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
@@ -912,7 +920,8 @@ const file_bus_hot_proto_rawDesc = "" +
 	"\n" +
 	"uses_store\x18\r \x01(\bR\tusesStore\x12!\n" +
 	"\fserves_store\x18\x0e \x01(\bR\vservesStore\x12-\n" +
-	"\x05peers\x18\x0f \x01(\v2\x17.stator.bus.v1.TierLoadR\x05peers\"v\n" +
+	"\x05peers\x18\x0f \x01(\v2\x17.stator.bus.v1.TierLoadR\x05peers\x12\x16\n" +
+	"\x06asleep\x18\x10 \x01(\bR\x06asleep\"v\n" +
 	"\bTierLoad\x12\x12\n" +
 	"\x04tier\x18\x01 \x01(\rR\x04tier\x12)\n" +
 	"\x10wait_nanoseconds\x18\x02 \x01(\x03R\x0fwaitNanoseconds\x12+\n" +

@@ -68,7 +68,7 @@ func (s *Syncer) reconcile(ctx context.Context, t Transport, now time.Time) {
 		}
 
 		switch state := s.cfg.Feed.State(m); {
-		case state == feed.Stale && r.settled:
+		case state == feed.Stale && (r.settled || s.cfg.Feed.Reason(m) == feed.PromiseMissed): // its agent knows no more
 		case state != feed.Exact:
 			s.startLocked(ctx, t, key, r, now)
 		case now.Sub(r.lastMessage) > silenceLimit && !r.recovering:

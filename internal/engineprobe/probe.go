@@ -40,6 +40,9 @@ type Load struct {
 	// this agent.
 	Tiers []Tier
 
+	// Asleep means that the engine sleeps: it serves no request, and its cache is empty.
+	Asleep bool
+
 	drafts, accepted float64 // vLLM's counters: drafts of a step, and the tokens of them that were accepted
 }
 
@@ -190,6 +193,8 @@ func (l *Load) addSample(n *engines.Metrics, s metric.Sample) {
 		l.accepted += s.Value
 	case n.StepTokens:
 		l.StepTokens = max(l.StepTokens, min(s.Value, fleet.MaxStepTokens))
+	case n.SleepState:
+		l.Asleep = l.Asleep || s.Labels["sleep_state"] == "awake" && s.Value == 0
 	case n.Config:
 		l.addCapacity(configuredTokens(s.Labels))
 	case n.Capacity:

@@ -98,6 +98,21 @@ func TestStepTokens(t *testing.T) {
 	}
 }
 
+// TestAsleep reads the state of sleep of all ranks.
+func TestAsleep(t *testing.T) {
+	for page, want := range map[string]bool{
+		"": false,
+		`vllm:engine_sleep_state{sleep_state="awake"} 1` + "\n" + `vllm:engine_sleep_state{sleep_state="discard_all"} 0`:                 false,
+		`vllm:engine_sleep_state{sleep_state="weights_offloaded"} 1` + "\n" + `vllm:engine_sleep_state{sleep_state="awake"} 0`:           true,
+		`vllm:engine_sleep_state{engine="0",sleep_state="awake"} 1` + "\n" + `vllm:engine_sleep_state{engine="1",sleep_state="awake"} 0`: true,
+	} {
+		l, err := parse(&engines.VLLM.Metrics, strings.NewReader("vllm:num_requests_running 1\n"+page+"\n"))
+		if err != nil || l.Asleep != want {
+			t.Errorf("%s\nasleep %v, %v", page, l.Asleep, err)
+		}
+	}
+}
+
 func TestLoadOfEachEngineKind(t *testing.T) {
 	want := map[string]Load{
 		"vllm":     {Running: 5, Waiting: 7, KVUsage: 0.75, PrefixQueries: 5_000_001_000, PrefixHits: 3_000_000_016, Gaps: 8, GapTime: 250 * time.Millisecond},

@@ -95,6 +95,8 @@ type Metrics struct {
 	// StepTokens is the mean number of tokens of a step with speculative decoding. Drafts and Accepted are two counters from
 	// which it follows.
 	StepTokens, Drafts, Accepted string
+	// SleepState has a sample with the label sleep_state="awake", which is 0 while the engine sleeps: its cache is empty then.
+	SleepState string
 	// Path is the path of the page; empty is /metrics.
 	Path string
 	// Marker is a metric that /metrics has from the start of the engine unless its metrics are off; empty if none is known.

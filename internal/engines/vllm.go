@@ -62,7 +62,7 @@ var vllmMetrics = Metrics{
 	Gaps: "vllm:inter_token_latency_seconds_count", GapTime: "vllm:inter_token_latency_seconds_sum",
 	Config: "vllm:cache_config_info",
 	Drafts: "vllm:spec_decode_num_drafts_total", Accepted: "vllm:spec_decode_num_accepted_tokens_total",
-	Marker: "vllm:num_requests_running",
+	SleepState: "vllm:engine_sleep_state", Marker: "vllm:num_requests_running",
 }
 
 // vllmRemedies are the remedies for vLLM, and for kinds whose options are vLLM's or not known.

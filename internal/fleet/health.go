@@ -78,6 +78,7 @@ type Health struct {
 	notBefore  time.Time // of another request than the one that tries a half-open worker
 	kept       bool      // silent, and stays because too few of its pool are ready
 	counted    bool      // in restricted
+	asleep     bool      // the engine has reported so
 	gone       bool      // its worker has left, or has a new epoch
 }
 
@@ -113,6 +114,18 @@ func (h *Health) ObserveProgress(now time.Time) { h.progress.Store(now.UnixNano(
 
 // Progress returns the time at which the worker was last seen to work; 1970 if it never was.
 func (h *Health) Progress() time.Time { return time.Unix(0, h.progress.Load()) }
+
+// ObserveAsleep records whether the engine sleeps, by its last report. While it does, the worker gets requests only if no other can take
+// them.
+func (h *Health) ObserveAsleep(asleep bool) {
+	if !asleep && h.plain.Load() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asleep = asleep
+	h.settle()
+}
 
 // ObserveServed records that the worker has served a request.
 func (h *Health) ObserveServed(now time.Time) {
@@ -301,9 +314,9 @@ func (h *Health) setState(to HealthState, why string, now time.Time) {
 
 // settle updates the fields that are read without mu, after each change. mu is held, or nothing else has the Health yet.
 func (h *Health) settle() {
-	h.plain.Store(h.state == HealthReady && h.failures == 0)
+	h.plain.Store(h.state == HealthReady && h.failures == 0 && !h.asleep)
 
-	restricted := !h.gone && (h.state == HealthHalfOpen || h.state == HealthSuspect && h.unanswered)
+	restricted := !h.gone && (h.asleep || h.state == HealthHalfOpen || h.state == HealthSuspect && h.unanswered)
 	switch {
 	case restricted && !h.counted:
 		h.restricted.Add(1)
@@ -349,6 +362,8 @@ func (h *Health) Admits(booked int64, now time.Time) bool {
 	defer h.mu.Unlock()
 
 	switch {
+	case h.asleep:
+		return false
 	case h.state == HealthSuspect:
 		return !h.unanswered
 	case h.state != HealthHalfOpen:
@@ -397,6 +412,8 @@ type HealthView struct {
 	// Since is the time at which the state began, and Probed the time at which the engine answered last or was found silent. Both are
 	// zero if that has not happened.
 	Since, Probed time.Time
+	// Asleep means that the engine has reported to sleep.
+	Asleep bool
 	// Kept means that the engine is silent, and that the worker stays because it is the last of its pool.
 	Kept bool
 }
@@ -405,7 +422,7 @@ type HealthView struct {
 func (h *Health) View() HealthView {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return HealthView{State: h.state, Why: h.why, Since: h.since, Probed: h.probed, Kept: h.kept}
+	return HealthView{State: h.state, Why: h.why, Since: h.since, Probed: h.probed, Asleep: h.asleep, Kept: h.kept}
 }
 
 // String describes the health in a few words, such as "down: connection refused".

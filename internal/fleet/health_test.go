@@ -272,6 +272,32 @@ func TestFleetHealth(t *testing.T) {
 	}
 }
 
+// TestSleepingEngine: a worker whose engine sleeps admits no request, whatever its health page answers, until it is awake or gone.
+func TestSleepingEngine(t *testing.T) {
+	f, now := New(Hooks{}), time.Unix(1000, 0)
+	if _, err := f.Put(Worker{Name: "a", Model: "m", Address: "10.0.0.1:80", Ranks: 1, State: Ready}); err != nil {
+		t.Fatal(err)
+	}
+	h := f.Snapshot().Ranks[0].Load.Health()
+	check := func(asleep bool) {
+		t.Helper()
+		if h.Admits(0, now) == asleep || f.AnyRestricted() != asleep || h.View().Asleep != asleep || h.View().State != HealthReady {
+			t.Errorf("asleep %v: %+v, admits %v", asleep, h.View(), h.Admits(0, now))
+		}
+	}
+	check(false)
+	h.ObserveAsleep(true)
+	h.ObserveServed(now) // a request that was on its way
+	check(true)
+	h.ObserveAsleep(false)
+	check(false)
+	h.ObserveAsleep(true)
+	f.Remove("a")
+	if f.AnyRestricted() {
+		t.Error("a worker that left is restricted")
+	}
+}
+
 // TestUpdate changes one field of a worker, and keeps the others.
 func TestUpdate(t *testing.T) {
 	f := New(Hooks{})

@@ -77,6 +77,8 @@ type Report struct {
 	StepTokens float64
 	// Store is the store of KV blocks that the engine uses.
 	Store Store
+	// Asleep means that the engine sleeps: it serves no request, and its cache is empty.
+	Asleep bool
 }
 
 // Store describes for routers the store of KV blocks that an engine uses, which all engines of its model on its node share. The zero value

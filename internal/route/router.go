@@ -219,6 +219,7 @@ func (r *Router) EndBefore(source string, t time.Time) int {
 // the number of ended bookings.
 func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int) {
 	interval := rank.Load.SetReport(report, rank.Worker.Blocks)
+	rank.Load.Health().ObserveAsleep(report.Asleep)
 	if interval.Gaps > 0 {
 		rank.Load.Health().ObserveProgress(report.At)
 	}

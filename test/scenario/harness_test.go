@@ -392,6 +392,7 @@ func (g *gateway) page(path string, v any) {
 
 type rank struct {
 	Worker, State, Address string
+	Asleep                 bool
 	Booked                 int `json:"booked_requests"`
 	Prefill                int `json:"booked_prefill_tokens"`
 	Blocks                 int `json:"booked_decode_blocks"`

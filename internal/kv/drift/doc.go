@@ -27,5 +27,21 @@
 //	a report of another epoch, or with smaller   the window is discarded, and a new one begins
 //	  counters
 //
+// # Missed promises
+//
+// An engine whose cache was reset while it was idle may not report that. The next request shows it: the engine finds none of the promised
+// tokens. So beside the long windows there are short ones: the time since the engine has last found a token, for any client. If
+// requests that it has counted since then were promised 256 tokens or more, the promises were missed:
+//
+//	event                                    effect
+//	---------------------------------------  ---------------------------------------------------------
+//	a report with more hits                  a new short window begins with it
+//	a report without, that may not include   they count with the next one
+//	  the requests that ended before it
+//	a report without, 256 promised tokens    the promises were missed, and a new short window begins
+//	  of requests that it includes
+//
+// Any request that found something hides the miss, so this is a sign of idle engines. The long windows find the rest.
+//
 // Promises are made, and cache states are rebuilt, by the callers. The time is an argument.
 package drift

@@ -59,11 +59,48 @@ type window struct {
 	ended tally
 	// rebuilt is when the worker's cache state was rebuilt last; zero before the first time.
 	rebuilt time.Time
+	short   shortWindow
+}
+
+// shortWindow is the time since an engine has last found a token.
+type shortWindow struct {
+	opened        time.Time // when the report arrived that opened it
+	queries, hits uint64    // the engine's counters in that report
+	counted       tally     // the requests that were decided since and ended before the last report, which may not include all of them
+	ended         tally     // the requests that have ended since the last report
+}
+
+// leastMissed is the least number of promised tokens of a short window that an engine must have found something of.
+const leastMissed = 256
+
+// observe counts a report in. It returns when the first request of the window was decided if all promises of the window were missed, and
+// zero otherwise.
+func (s *shortWindow) observe(c Counters, now time.Time) (missed time.Time) {
+	if !s.opened.IsZero() && c.Queries >= s.queries && c.Hits == s.hits {
+		t := &s.counted
+		if t.certain-t.slack < leastMissed || c.Queries-s.queries < uint64(t.certain) {
+			t.add(s.ended)
+			s.ended = tally{}
+			return time.Time{}
+		}
+		missed = t.first
+	}
+	*s = shortWindow{opened: now, queries: c.Queries, hits: c.Hits}
+	return missed
+}
+
+// Verdict is the result of a report.
+type Verdict struct {
+	// Rebuild means that the worker's cache state should be rebuilt.
+	Rebuild bool
+	// Missed is set if the engine has found none of the promised tokens: it is when the first such request was decided.
+	Missed time.Time
 }
 
 // tally is a sum of requests, in tokens.
 type tally struct {
 	prompt, cached, certain int
+	first                   time.Time // when the first request with promised tokens was decided
 	// slack has one block per request. An engine that has a whole prompt cached still computes its
 	// last token, and so does not count the last block as found.
 	slack int
@@ -74,6 +111,9 @@ func (t *tally) add(o tally) {
 	t.cached += o.cached
 	t.certain += o.certain
 	t.slack += o.slack
+	if t.first.IsZero() || !o.first.IsZero() && o.first.Before(t.first) {
+		t.first = o.first
+	}
 }
 
 // WorkerStats are the totals of a worker's windows.
@@ -117,7 +157,14 @@ func (d *Detector) Served(r Request) {
 	}
 	cached := min(max(r.CachedTokens, 0), r.PromptTokens)
 	certain := min(max(r.CertainTokens, 0), cached)
-	w.ended.add(tally{prompt: r.PromptTokens, cached: cached, certain: certain, slack: r.BlockSize})
+	t := tally{prompt: r.PromptTokens, cached: cached, certain: certain, slack: r.BlockSize}
+	if certain > 0 {
+		t.first = r.Decided
+	}
+	w.ended.add(t)
+	if !r.Decided.Before(w.short.opened) {
+		w.short.ended.add(t)
+	}
 }
 
 // Counters are an engine's counters since it started, of all its ranks together.
@@ -128,9 +175,8 @@ type Counters struct {
 	Queries, Hits uint64
 }
 
-// Counted compares a report of an engine with the promises. It returns true if the worker's cache state
-// should be rebuilt.
-func (d *Detector) Counted(c Counters, now time.Time) (rebuild bool) {
+// Counted compares a report of an engine with the promises.
+func (d *Detector) Counted(c Counters, now time.Time) Verdict {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
@@ -140,14 +186,18 @@ func (d *Detector) Counted(c Counters, now time.Time) (rebuild bool) {
 		d.workers[c.Worker] = w
 	}
 
+	if w.epoch != c.Epoch {
+		w.short = shortWindow{}
+	}
+	v := Verdict{Missed: w.short.observe(c, now)}
 	switch {
 	case w.opened.IsZero() || w.epoch != c.Epoch || c.Queries < w.queries || c.Hits < w.hits:
 		w.open(c, now)
-		return false
+		return v
 	case w.counted.prompt < d.cfg.Tokens:
 		w.counted.add(w.ended)
 		w.ended = tally{}
-		return false
+		return v
 	}
 
 	w.judge(int(c.Queries-w.queries), int(c.Hits-w.hits))
@@ -155,11 +205,12 @@ func (d *Detector) Counted(c Counters, now time.Time) (rebuild bool) {
 
 	drifts := math.Abs(w.Ratio) > bound
 	if !drifts || !w.rebuilt.IsZero() && now.Sub(w.rebuilt) < d.cfg.Rest {
-		return false
+		return v
 	}
 	w.rebuilt = now
 	w.Resyncs++
-	return true
+	v.Rebuild = true
+	return v
 }
 
 // open begins a window with a report.

@@ -39,7 +39,11 @@ func TestScenarios(t *testing.T) {
 				counters := drift.Counters{
 					Worker: name, Epoch: uint64(args["epoch"]), Queries: uint64(args["queries"]), Hits: uint64(args["hits"]),
 				}
-				if detector.Counted(counters, now) {
+				v := detector.Counted(counters, now)
+				if !v.Missed.IsZero() {
+					return fmt.Sprintf("missed since %d\n", v.Missed.Unix())
+				}
+				if v.Rebuild {
 					return "rebuild\n"
 				}
 			case "decided":

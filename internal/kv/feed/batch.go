@@ -40,6 +40,9 @@ func (f *Feed) applyBatch(r *rank, w *fleet.Worker, m *Message, now time.Time) {
 		}
 		rest = rest[n:]
 
+		if e.Kind != kvevent.Stored {
+			r.lastLoss = now
+		}
 		switch e.Kind {
 		case kvevent.Stored:
 			f.store(r, w, e)

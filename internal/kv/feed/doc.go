@@ -72,6 +72,9 @@
 //	Restarted: the source saw a new       emptied                         ends       unknown
 //	  engine process
 //	Forget: the rank's blocks are wrong   emptied                         ends       unproved
+//	Emptied: the engine sleeps            its blocks leave the index      ends       -
+//	Missed: the engine found none of the  the same; ignored if blocks     begins     -
+//	  promised blocks                       were removed since
 //	Restore: a snapshot                   replaces all in one step        see below  unproved
 //	RankGone: the fleet ended the epoch   the record is deleted           -          -
 //

@@ -77,6 +77,7 @@ type rank struct {
 	seconds     float64   // the engine's clock in the last batch applied; 0 is unknown
 	first       float64   // the engine's clock in batch 0, if that was applied; 0 is unknown
 	lastApplied time.Time // the router's clock at that batch
+	lastLoss    time.Time // the router's clock at the last batch that removed blocks, or cleared the cache
 	gapSince    time.Time // when the open gap was noticed; zero without a gap
 	gapEnd      uint64    // every batch below it has been published; it is above next only in a gap
 	// doubt is why the index may differ from the engine's cache at next; Sound if it does not. It stays until

@@ -59,6 +59,7 @@ func newWorld() *world {
 //	garble                          makes the kept snapshot unreadable
 //	wait SECONDS
 //	lookup                          letters: prints how many blocks of that prompt each worker stores
+//	emptied NAME | missed NAME [since=SECONDS]
 //	states | lifetime NAME | counts NAME
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
@@ -107,6 +108,11 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		w.feed.Restarted(subject, 0)
 	case "forget":
 		w.feed.Forget(subject, 0)
+	case "emptied":
+		w.feed.Emptied(subject, 0)
+	case "missed":
+		since := w.now.Add(-time.Duration(arg("since")) * time.Second)
+		return fmt.Sprintf("emptied %v\n", w.feed.Missed(subject, 0, since))
 	case "snapshot":
 		s, ok := w.feed.Snapshot(subject, uint64(arg("epoch")), 0)
 		if !ok {

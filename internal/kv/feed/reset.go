@@ -21,6 +21,32 @@ func (f *Feed) Forget(worker string, number int) {
 	})
 }
 
+// Emptied empties a rank whose engine has shown in another way than by events that its cache is empty now: it sleeps. A "cleared" event
+// that comes later, with the engine's next step, changes nothing more.
+func (f *Feed) Emptied(worker string, number int) {
+	f.change(worker, number, func(r *rank) {
+		f.index.Clear(r.id)
+		r.doubt = Sound
+	})
+}
+
+// Missed empties a rank whose engine has found none of the blocks that requests since decided were promised. It is Stale until its cache is
+// empty once, because nothing shows which of its blocks were stored since. Missed returns false and does nothing if events since then
+// explain it: the engine has reported that blocks are gone. A rank without events loses its predictions, and stays None.
+func (f *Feed) Missed(worker string, number int, decided time.Time) (emptied bool) {
+	f.change(worker, number, func(r *rank) {
+		if !r.lastLoss.Before(decided) {
+			return
+		}
+		emptied = true
+		f.index.Clear(r.id)
+		if r.currentState() != None {
+			r.doubt = PromiseMissed
+		}
+	})
+	return emptied
+}
+
 // Lost marks an exact rank as stale, because its events have stopped arriving: the bus is away, or no
 // message has arrived for long. A message with its agent's exact state makes it exact again. Its blocks
 // stay in the index.
@@ -56,6 +82,7 @@ func (f *Feed) change(worker string, number int, edit func(r *rank)) {
 func (f *Feed) empty(r *rank) {
 	f.index.Clear(r.id)
 	r.next = 0
+	r.lastLoss = time.Time{}
 	r.seconds, r.first = 0, 0
 	r.gapSince = time.Time{}
 	r.gapEnd = 0

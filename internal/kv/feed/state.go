@@ -52,12 +52,14 @@ const (
 	OtherBlockSize
 	// PartialSnapshot means that blocks are missing from the agent's snapshot.
 	PartialSnapshot
+	// PromiseMissed means that the engine found none of the blocks that its events had reported, although they report no loss.
+	PromiseMissed
 
 	// Reasons is their number.
 	Reasons
 )
 
-var reasonNames = [Reasons]string{"", "interrupted", "agent", "gap", "unreadable", "block_size", "snapshot"}
+var reasonNames = [Reasons]string{"", "interrupted", "agent", "gap", "unreadable", "block_size", "snapshot", "promise"}
 
 func (r Reason) String() string {
 	if r < Reasons {

@@ -98,7 +98,7 @@ func TestPlaceOfABillingHeader(t *testing.T) {
 		if i < 2 {
 			continue // the first has none to differ from, and the second one shows the line
 		}
-		last := a.request(t, 7, "", 1+2*(i-1)) // what was the same again, without the end that asks for an answer
+		last := a.request(t, 7, "", 1+2*(i-1)) // the equal part, without the end that asks for an answer
 		want += uint64(len(last.Prompt.Tokens))
 	}
 	found := w.Found(a.at)
@@ -160,7 +160,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestNothingIsLost: a text in the cache of a rank costs nothing, and a session that was compacted or edited in the middle has no place.
+// TestNothingIsLost: tokens that a rank has in its cache cost nothing, and a session that was compacted or edited in the middle has no place.
 func TestNothingIsLost(t *testing.T) {
 	a, w := newAgent(t, 8<<20), New(1)
 	for i := range 8 {

@@ -5,7 +5,7 @@
 // before.
 //
 // A [Watch] compares each prompt with the one before it of the same family, and [Watch.Found] lists the places. It knows where a place is,
-// what kind of text is there and what it costs, and never the text.
+// of which kind its text is and how many tokens it costs, and never the text.
 //
 // # Families
 //
@@ -14,7 +14,7 @@
 // difference counts. Between sessions only those count that are a date, a time, an identifier or a number: two users may have
 // different names in one system prompt.
 //
-// # Kept state
+// # Kept of a prompt
 //
 // Of the last prompt of a family a sketch is kept, until a newer one or another family takes its memory:
 //

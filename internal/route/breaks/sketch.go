@@ -23,7 +23,7 @@ const (
 	tailBytes = 1 << 10
 )
 
-// sketch is the kept part of a prompt.
+// sketch is the part of a prompt that is kept.
 type sketch struct {
 	lines    [maxLines]uint32
 	segments [maxSegments]uint32 // behind the first one
@@ -97,7 +97,7 @@ func (c *reading) inTokens(at int) int {
 	return int(int64(c.tokens) * int64(at) / int64(max(1, len(c.text))))
 }
 
-// difference is a place at which two prompts differ, and the end of the equal text behind it.
+// difference is a place at which two prompts differ, and the end of the equal part behind it.
 type difference struct {
 	line int
 	end  int // in tokens of the newer prompt
