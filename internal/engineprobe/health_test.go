@@ -57,17 +57,28 @@ func TestAskHealth(t *testing.T) {
 	}
 }
 
-// TestAskCompletion: an engine that answers at all is healthy, except with a server error. One that begins an answer and does not end it
-// is silent.
+// TestAskCompletion: an engine that answers at all is healthy, except with a server error or without a token. One that begins an answer and
+// does not end it is silent.
 func TestAskCompletion(t *testing.T) {
 	client := &http.Client{Timeout: 200 * time.Millisecond}
 	const late = "a completion of one token has no answer in time"
+	const empty = "/v1/completions answers 200 without a token"
+	with := func(body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
+	}
 	for name, c := range map[string]struct {
 		serve  http.HandlerFunc
 		want   Answer
 		detail string
 	}{
-		"an answer":        {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"choices":[]}`)) }, Healthy, ""},
+		"an answer":        {with(`{"choices":[{"text":"b"}],"usage":{"completion_tokens":1}}`), Healthy, ""},
+		"an end at once":   {with(`{"choices":[{"text":""}],"usage":{"completion_tokens":1}}`), Healthy, ""},
+		"no usage":         {with(`{"choices":[{"text":""}]}`), Healthy, ""},
+		"a long answer":    {with(`{"choices":[{"text":"` + strings.Repeat("b", maxHealth) + `"}]}`), Healthy, ""},
+		"no choice":        {with(`{"choices":[]}`), Refusing, empty},
+		"no token":         {with(`{"choices":[{"text":""}],"usage":{"completion_tokens":0}}`), Refusing, empty},
+		"no body":          {with(""), Refusing, empty},
+		"no JSON":          {with("<html>"), Refusing, empty},
 		"no completions":   {http.NotFound, Healthy, "/v1/completions answers 404"},
 		"a dead scheduler": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, Refusing, "/v1/completions answers 500"},
 		"no answer":        {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, Silent, late},
