@@ -199,6 +199,9 @@ func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking
 		}
 	}
 	r.demand.ended(e, k, f)
+	if isEmpty, regular := e.IsEmptyAnswer(); regular {
+		r.doors.requests.Answered(e.Booking, isEmpty, now)
+	}
 	if k != nil {
 		how := answers.How{Retried: outcome == accesslog.Retried, Tokens: r.doors.requests.Settings().AnswerTokens}
 		tokens := r.answers.Ended(k, e, how, f)

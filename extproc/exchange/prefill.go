@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"time"
 
 	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/prompt"
@@ -18,6 +19,8 @@ type Prefills interface {
 	Name(ctx context.Context, r *prefill.Request) (address string)
 	// Begin sends the request to a prefill worker without waiting for its answer.
 	Begin(ctx context.Context, r *prefill.Request) (leg *prefill.Leg, body []byte)
+	// Answered records that the answer to a request has ended regularly: with tokens, or without any.
+	Answered(id string, isEmpty bool, now time.Time)
 	// Count counts a prompt that goes to no prefill worker.
 	Count(o prefill.Outcome)
 	Close()

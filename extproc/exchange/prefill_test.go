@@ -107,18 +107,24 @@ const relayAt = "10.0.0.99:9004"
 // prefillsOf returns the number of requests to prefill workers that had an outcome.
 func prefillsOf(t *testing.T, reg *prometheus.Registry, o prefill.Outcome) float64 {
 	t.Helper()
+	return counterOf(t, reg, "stator_extproc_prefills_total", string(o))
+}
+
+// counterOf returns a counter whose first label has that value, or one without labels.
+func counterOf(t *testing.T, reg *prometheus.Registry, name, label string) float64 {
+	t.Helper()
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == "stator_extproc_prefills_total" && m.GetLabel()[0].GetValue() == string(o) {
+			if f.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
 				return m.GetCounter().GetValue()
 			}
 		}
 	}
-	t.Fatalf("there is no counter of %s", o)
+	t.Fatalf("there is no counter %s of %q", name, label)
 	return 0
 }
 
@@ -457,5 +463,59 @@ func TestSidecars(t *testing.T) {
 	}
 	if n := sent.Load(); n != 0 {
 		t.Errorf("%d requests were sent to the prefill worker", n)
+	}
+}
+
+// TestEmptyAnswersAfterTransfers: a prefill worker gets no prompt of a decode worker whose answer has no token after their transfer, until
+// they have paused. Other workers get them, or the decode worker computes them.
+func TestEmptyAnswersAfterTransfers(t *testing.T) {
+	transfers := answers(http.StatusOK, `{"kv_transfer_params":`+given+`}`)
+	workers := []*prefillWorker{newPrefillWorker(t, transfers), newPrefillWorker(t, transfers)}
+	s, router, reg := newSplit(t, 0, workers[0].URL, workers[1].URL)
+	turn := func(isEmpty bool, at time.Time) (sentTo string) {
+		t.Helper()
+		before := [2]int{}
+		for i, w := range workers {
+			bodies, _ := w.received()
+			before[i] = len(bodies)
+		}
+		if _, ok := post(t.Context(), t, s, Head{}, completionOfClient); !ok {
+			t.Fatal("the client has left")
+		}
+		for _, d := range router.Recent(5) {
+			if d.Role == fleet.Decode {
+				s.Answered(d.ID, isEmpty, at)
+				s.Answered(d.ID, true, at) // its end is reported twice, and counts once
+				router.End(d.ID, time.Now())
+				break
+			}
+		}
+		for i, w := range workers {
+			if bodies, _ := w.received(); len(bodies) > before[i] {
+				sentTo += fmt.Sprint("p", i)
+			}
+		}
+		return sentTo
+	}
+
+	now := time.Now()
+	first := turn(true, now)
+	other := turn(false, now)
+	if first == "" || other == "" || first == other {
+		t.Fatalf("prompts go to %q and then to %q", first, other)
+	}
+	for range 3 {
+		if to := turn(false, now); to != other {
+			t.Errorf("a prompt goes to %q during the pause", to)
+		}
+	}
+	if to := turn(true, now); to != other {
+		t.Errorf("a prompt goes to %q", to)
+	}
+	if to := turn(true, now); to != "" {
+		t.Errorf("a prompt goes to %q while both pause", to)
+	}
+	if n := counterOf(t, reg, "stator_extproc_transfer_empty_answers_total", ""); n != 2 {
+		t.Errorf("%v empty answers, want 2", n)
 	}
 }

@@ -384,6 +384,11 @@ func (a *Attempt) Answered(status int, cutOff bool, now time.Time) {
 	}
 }
 
+// Answered records that the answer to a request, by the id of its decision, has ended regularly: with tokens, or without any.
+func (s *Service) Answered(id string, isEmpty bool, now time.Time) {
+	s.prefills.Answered(id, isEmpty, now)
+}
+
 // LastBooking returns once the booking of the worker to which the relay has sent a request last, by the id of its first decision.
 func (s *Service) LastBooking(id string) (pick.Booking, bool) { return s.lastBookings.take(id) }
 

@@ -3,6 +3,7 @@ package messages
 import (
 	"cmp"
 	"net"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -43,6 +44,18 @@ type Entry struct {
 	Broken, Left bool
 	// RequestID is the header x-request-id. It is read only where Booking is empty.
 	RequestID string
+}
+
+// IsEmptyAnswer reports whether an answer with 200 has no token: by its usage, or because its body is empty. An answer with a body and
+// without usage counts as one with tokens. regular is false for other answers, and if it is not known how the answer ended.
+func (e *Entry) IsEmptyAnswer() (isEmpty, regular bool) {
+	if e.Status != http.StatusOK || e.Broken || e.Left || e.LastByte == 0 {
+		return false, false
+	}
+	if e.Counted {
+		return e.AnswerTokens == 0, true
+	}
+	return e.ResponseBytes == 0, true
 }
 
 // Read decodes a StreamAccessLogsMessage.

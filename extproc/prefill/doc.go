@@ -28,6 +28,9 @@
 // SGLang, whose prefill workers wait for decode workers, within the timeout. A worker whose answer was not in time gets no request for a
 // while, whatever its health page answers.
 //
+// A transfer may fail without an error: then the decode worker's answer has no token. [Sender.Answered] is called at the end of answers,
+// and two workers with such an answer get no request together for a while.
+//
 // A decode worker that receives the client's body computes the prompt by itself. Every prefill worker is asked at most once, and
 // at most MaxWorkers of them are. The request to a prefill worker is cancelled when its context ends. Each has a booking, which
 // ends with it.

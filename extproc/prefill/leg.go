@@ -23,6 +23,7 @@ type Leg struct {
 	sender                         *Sender
 	path, requestID, authorization string
 	worker                         *decision.Decision
+	decodeID, decodeWorker         string // of the decision about the decode worker, which may be used again before the leg ends
 	transfer                       handoff.Transfer
 	body                           *Body
 
@@ -186,6 +187,9 @@ func (l *Leg) endBooking() {
 
 // judge records the outcome as evidence about the worker.
 func (l *Leg) judge(now time.Time) {
+	if l.outcome == Transferred {
+		l.sender.pairs.transferred(l.decodeID, pair{l.worker.Worker, l.decodeWorker})
+	}
 	switch l.outcome {
 	case Transferred, Finished:
 		l.sender.standings.served(l.worker.Worker, l.worker.Pool, l.tokens, now.Sub(l.began))

@@ -71,6 +71,7 @@ type Config struct {
 type Sender struct {
 	router    *route.Router
 	standings *standings
+	pairs     *pairs
 	timeout   time.Duration
 	transport *http.Transport
 	outcomes  *prometheus.CounterVec
@@ -90,6 +91,8 @@ func New(cfg Config) *Sender {
 		cached: part.Counter("prefill_cached_tokens_total",
 			"Prompt tokens that prefill workers found in their caches, by the usage in their answers."),
 	}
+	s.pairs = newPairs(cfg.Log, part.Counter("transfer_empty_answers_total",
+		"Answers with 200 and without a token after the transfer of a prompt's KV cache: the transfer has failed without an error."))
 	if s.timeout == 0 {
 		s.timeout = route.PrefillTimeout
 	}
@@ -115,6 +118,10 @@ func NewTransport(engines *enginetls.Client, connect time.Duration) *http.Transp
 
 // Close closes the connections that are idle.
 func (s *Sender) Close() { s.transport.CloseIdleConnections() }
+
+// Answered records that the answer to a request of a decode worker has ended regularly: with tokens, or without any. After a transfer an
+// answer without tokens is a failure of the two workers together: see pairs. id is the decision's.
+func (s *Sender) Answered(id string, isEmpty bool, now time.Time) { s.pairs.answered(id, isEmpty, now) }
 
 // Count counts an outcome without a request.
 func (s *Sender) Count(o Outcome) { s.outcomes.WithLabelValues(string(o)).Inc() }
@@ -253,7 +260,7 @@ func (s *Sender) choose(r *Request, now time.Time) *decision.Decision {
 	ask.ID, ask.Role = d.PrefillID(len(r.Tried)), fleet.Prefill
 	ask.Session, ask.Source = d.Session, d.Source
 	ask.Revision = d.Revision
-	ask.Except = slices.Concat(r.Tried, s.standings.paused(now))
+	ask.Except = slices.Concat(r.Tried, s.standings.paused(now), s.pairs.paused(d.Worker, now))
 	ask.IgnoreBodyHints = true
 	p := s.router.Decide(&ask, now)
 	if p.Outcome != decision.Picked && d.Transfer == fleet.TransferBootstrap && len(ask.Except) > len(r.Tried) {
@@ -263,6 +270,7 @@ func (s *Sender) choose(r *Request, now time.Time) *decision.Decision {
 	if p.Outcome != decision.Picked {
 		return nil
 	}
+	s.pairs.chosen(pair{p.Worker, d.Worker}, now)
 	return p
 }
 
@@ -274,7 +282,10 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 		return nil, NoWorker
 	}
 
-	leg := &Leg{sender: s, path: r.Path, requestID: r.RequestID, authorization: r.Authorization, worker: p, cached: -1}
+	leg := &Leg{
+		sender: s, worker: p, decodeID: d.ID, decodeWorker: d.Worker, cached: -1,
+		path: r.Path, requestID: r.RequestID, authorization: r.Authorization,
+	}
 	leg.tokens = tokensBefore(p) + tokensOf(p, len(r.Body))
 	leg.wait = s.timeout
 	if d.Transfer != fleet.TransferBootstrap { // SGLang's prefill workers answer when the decode worker has the cache
