@@ -51,7 +51,8 @@
 //	context    one after the other       in the first answer, encoded    is an error of the second request
 //
 // Wrong members of requests have the answers of the real engine. Some of them end the engine, as they end vLLM. Blocks are kept
-// for a bounded time, and no request waits longer for another engine than Config.TransferTimeout.
+// for a bounded time, and no request waits longer for another engine than Config.TransferTimeout. After POST /lose_answer the next answer
+// to a request whose prompt was fetched is 200 without a body, as some transports leave it.
 //
 // # The store of KV blocks
 //

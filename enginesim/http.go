@@ -32,6 +32,7 @@ func (s *Sim) handler() http.Handler {
 	mux.HandleFunc("GET /load", s.serverLoad)
 	mux.HandleFunc("GET /kv_event_sources", s.eventSources)
 	s.addSleep(mux)
+	mux.HandleFunc("POST /lose_answer", func(http.ResponseWriter, *http.Request) { s.loses.Store(true) })
 	mux.Handle("GET /metrics", s.metrics.handler())
 	if s.cfg.LoadAdapters {
 		mux.HandleFunc("POST /v1/load_lora_adapter", s.loadAdapter)
@@ -74,6 +75,9 @@ func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 			return
 		}
 
+		if c.requests[0].Delivered > 0 && s.loses.Swap(false) {
+			return // 200 without a body
+		}
 		if c.streams() {
 			c.stream(w, r)
 			return

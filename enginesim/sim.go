@@ -44,6 +44,7 @@ type Sim struct {
 	wake   chan struct{} // has a token when there may be work
 
 	sleeping atomic.Bool // no pass begins
+	loses    atomic.Bool // the next answer after a fetched prompt is lost
 
 	mu      sync.Mutex
 	engine  *engine.Engine // guarded by mu

@@ -109,6 +109,52 @@ func TestPrefillAndDecode(t *testing.T) {
 	}
 }
 
+// TestAnswerWithoutTokenAfterTransfer: after a transfer that leaves an empty answer, the next turns of the conversation do not go to the
+// prefill worker that has computed the turns before, but to the other one.
+func TestAnswerWithoutTokenAfterTransfer(t *testing.T) {
+	t.Parallel()
+	g := up(t, "--config", configFile(t, `
+models:
+- name: sim
+  path: "builtin:sim"
+  router: {prefill: remote}
+  launch: [{engine: sim, role: prefill, count: 2}, {engine: sim, role: decode, count: 1}]
+`))
+	talk := []message{{"user", strings.Repeat("prefill and decode ", 50)}}
+	first := g.decision(g.chat(talk, 4).decision + "-prefill0").Worker
+	if again := g.decision(g.chat(talk, 4).decision + "-prefill0").Worker; again != first {
+		t.Fatalf("the prompt goes to %s and then to %s", first, again)
+	}
+
+	for _, r := range g.fleet() {
+		if r.Worker == decodeWorkers[0] {
+			resp, err := http.Post("http://"+r.Address+"/lose_answer", "", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+		}
+	}
+	lost, err := g.tryChat(t.Context(), talk, 4)
+	if err != nil || lost.body != "" || g.decision(lost.decision+"-prefill0").Worker != first {
+		t.Fatalf("%q, %v", lost.body, err)
+	}
+	eventually(t, "the empty answer counts", func() error {
+		if n := g.metric("stator_extproc_transfer_empty_answers_total"); n != 1 {
+			return fmt.Errorf("%g empty answers", n)
+		}
+		return nil
+	})
+	for range 3 {
+		if other := g.decision(g.chat(talk, 4).decision + "-prefill0").Worker; other == first || !slices.Contains(prefillWorkers, other) {
+			t.Errorf("the prompt goes to %q", other)
+		}
+	}
+	if n := g.metric("stator_extproc_transfer_empty_answers_total"); n != 1 {
+		t.Errorf("%g empty answers", n)
+	}
+}
+
 // TestPrefillWorkersDie: while prefill workers die one after the other, every request is answered: by the other prefill worker, and
 // then by decode workers alone.
 func TestPrefillWorkersDie(t *testing.T) {
