@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -28,8 +29,10 @@ func TestFromZero(t *testing.T) {
 	t.Parallel()
 	secondAt, secondAdmin := freeAddress(t), freeAddress(t)
 	p := startPartsFor(t, partsSettings{models: idles, xds: []string{"--extproc-address", secondAt}})
-	start(t, "extproc", "--config", p.file, "--listen-address", secondAt, "--admin-address", secondAdmin)
-	second := &gateway{t: t, admin: secondAdmin}
+	restart := func() *command {
+		return start(t, "extproc", "--config", p.file, "--listen-address", secondAt, "--admin-address", secondAdmin)
+	}
+	second := &gateway{t: t, admin: secondAdmin, up: restart()}
 	eventually(t, "the second router is ready", func() error {
 		_, err := get("http://" + secondAdmin + "/readyz")
 		return err
@@ -61,6 +64,9 @@ func TestFromZero(t *testing.T) {
 			t.Errorf("%d engines were started: %+v", len(f), f)
 		}
 	}
+	p.awaitEngines(0)
+	p.killWhileRequestsWait(second)
+	second.up = restart()
 	if n := p.planned("stator_planner_start_up_seconds"); n < 3 || n >= 20 {
 		t.Errorf("the planner has measured %g s for a start", n)
 	}
@@ -92,6 +98,33 @@ func TestFromZero(t *testing.T) {
 		return nil
 	})
 	p.assertNothingBooked()
+}
+
+// killWhileRequestsWait kills a router at which some of the requests wait. Those are answered at once, with 503 because there is no engine,
+// and the requests at the other router wait on and are served.
+func (p *parts) killWhileRequestsWait(second *gateway) {
+	p.t.Helper()
+	const clients = 20
+	status := make(chan int, clients)
+	for range clients {
+		go func() {
+			r, err := p.send(p.t.Context(), http.MethodPost, chatPath, hello)
+			if err != nil {
+				p.t.Error(err)
+			}
+			status <- r.status
+		}()
+	}
+	p.waitingAt(second, clients)
+	lost := int(second.metric("stator_route_queue_requests"))
+	second.up.kill()
+	got := map[int]int{}
+	for range clients {
+		got[<-status]++
+	}
+	if want := map[int]int{http.StatusOK: clients - lost, http.StatusServiceUnavailable: lost}; lost > 0 && !maps.Equal(got, want) {
+		p.t.Errorf("the answers are %v, want %v", got, want)
+	}
 }
 
 // hello is the body of a short chat.
