@@ -59,7 +59,7 @@ var allowed = map[string][]string{
 	"internal/bundle":         {"internal/adminclient"},
 	// The faults that the tables show have the form of the doctor's.
 	"internal/status":       {"doctor", "internal/adminclient", "internal/metric"},
-	"internal/advise":       {"internal/engines", "internal/fleet", "internal/hub", "internal/modelfile", "internal/perfmodel", "internal/plan/capacity", "internal/plan/propose", "internal/plansettings", "internal/sim", "internal/sim/engine", "internal/trace", "internal/tracefile"},
+	"internal/advise":       {"internal/config", "internal/engines", "internal/fleet", "internal/hub", "internal/modelfile", "internal/perfmodel", "internal/plan/capacity", "internal/plan/propose", "internal/plansettings", "internal/sim", "internal/sim/engine", "internal/trace", "internal/tracefile", "workeragent/engine"},
 	"internal/plansettings": {"internal/config", "internal/engines", "internal/fleet", "internal/modelfile", "internal/perfmodel", "internal/plan", "internal/plan/capacity", "workeragent/engine"},
 	// The configuration's defaults and checks are those of the packages that use the values.
 	"internal/config": {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan", "internal/plan/forecast", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",

@@ -21,7 +21,7 @@ requests within the latency targets, and with --rate the one that needs the fewe
 The speed of engines comes from the profile that --profile names, else from the data sheet of the GPU and the
 model's config.json, whose weights need not be there. The column IF SLOWER has the rate that the fleet serves if engines are slower
 by as much as that estimate may be off. The proposal is then played in the simulator, with the arrivals of --trace or with random
-ones. --out writes a configuration file for "stator up".
+ones. --out writes a configuration file for "stator up". --output prints the objects of Kubernetes that run the engines.
 
   stator plan --model-dir /models/llama --gpus 8 --gpu-kind H200 --isl 3000 --osl 300 --ttft 500ms --itl 10ms --out stator.yaml`
 
@@ -41,13 +41,20 @@ func runPlan(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	if p.Out != "" && !a.Best().Met {
+	if (p.Out != "" || p.Output != "") && !a.Best().Met {
 		return fmt.Errorf("%s No configuration is written", a.Why())
 	}
 	if p.Out != "" {
 		if err := os.WriteFile(p.Out, a.Deployment.Config(a.Question, a.Best()), 0o644); err != nil { //nolint:gosec // others may read it
 			return fmt.Errorf("write configuration: %w", err)
 		}
+	}
+	if p.Output != "" {
+		manifests, err := a.Manifests(p)
+		if err == nil {
+			_, err = env.out.Write(manifests)
+		}
+		return err
 	}
 	if p.AsJSON {
 		return printJSON(env.out, a.Summary())
@@ -95,5 +102,7 @@ func addPlanFlags(f *cli.Flags) *advise.Options {
 	f.StringVar(&p.Out, "out", "", "write a configuration to this `file`")
 	f.BoolVar(&p.Simulate, "simulate", true, "play the proposal in the simulator")
 	f.BoolVar(&p.AsJSON, "json", false, "print JSON")
+	f.StringVar(&p.Output, "output", "", "print manifests for Kubernetes of this `kind` instead: "+strings.Join(advise.Outputs(), ", "))
+	f.StringVar(&p.Image, "image", "", "container `image` of the engines, for --output")
 	return p
 }

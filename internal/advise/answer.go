@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/engines"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/hub"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/plan/capacity"
@@ -182,6 +183,9 @@ func (p *Options) deployment(m *model) propose.Deployment {
 		d.Model = modelfile.Name(p.Model)
 	} else if full, err := filepath.Abs(p.Model); err == nil && isFolder(p.Model) {
 		d.Path, d.Model = full, filepath.Base(full)
+	}
+	if p.Output != "" {
+		d.Target = func(role fleet.Role) string { return p.target(d.Model, role) }
 	}
 	if p.Profile != "" {
 		d.Profile = p.Profile

@@ -38,6 +38,8 @@ type Options struct {
 	// Out is the file that the configuration is written to, AsJSON prints JSON, and Simulate plays the proposal.
 	Out              string
 	AsJSON, Simulate bool
+	// Output is one of Outputs, for manifests in place of the tables, and empty for the tables. Image is the image of the engines.
+	Output, Image string
 }
 
 // The bounds of the question.
@@ -60,6 +62,12 @@ func (p *Options) Validate() error {
 		return fmt.Errorf("--profile-gpus is %d: it must lie between 1 and %d", p.ProfileGPUs, maxGPUs)
 	case !slices.Contains(propose.Engines(), p.Engine):
 		return fmt.Errorf("--engine is %.40q: use %s", p.Engine, strings.Join(propose.Engines(), ", "))
+	case p.Output != "" && !slices.Contains(Outputs(), p.Output):
+		return fmt.Errorf("--output is %.40q: use %s", p.Output, strings.Join(Outputs(), ", "))
+	case p.Output != "" && p.Image == "":
+		return fmt.Errorf("--output needs the container image of the engines: name it with --image")
+	case p.Output == "" && p.Image != "", p.Output != "" && p.AsJSON:
+		return fmt.Errorf("--image is for --output, which prints YAML: leave out --image or --json")
 	case p.DType != "auto" && weightBytes[p.DType] == 0:
 		return fmt.Errorf("--dtype is %.40q: use auto, %s", p.DType, strings.Join(DTypes(), ", "))
 	case t.TTFT < 0 || t.ITL < 0 || t.E2E < 0 || !(t.Quantile > 0 && t.Quantile < 1):

@@ -21,6 +21,8 @@ type Site struct {
 	// Sockets is the folder of the Unix sockets on which engines publish KV events. Events contain the
 	// token ids of all prompts, so the folder must be private to the user.
 	Sockets string
+	// inPod means that the engine has an IP of its own: it publishes its events on podEvents and podReplay, and routers read them.
+	inPod bool
 }
 
 // NewSite returns a site at an IP, with ports from a range such as [DefaultPorts], and with a private folder.
@@ -65,6 +67,9 @@ func (s *Site) address(port int) string { return net.JoinHostPort(s.Host, strcon
 // data-parallel rank from the endpoint of rank 0. For a Unix socket it does so only if the name
 // contains "inproc": it then appends _dp and the rank.
 func (s *Site) endpoints(port int) (events, replay string) {
+	if s.inPod {
+		return fmt.Sprintf("tcp://*:%d", podEvents), fmt.Sprintf("tcp://*:%d", podReplay)
+	}
 	return "ipc://" + s.socket(port, "inproc-events"), "ipc://" + s.socket(port, "inproc-replay")
 }
 

@@ -25,6 +25,9 @@ type Deployment struct {
 	Context int
 	// StartUp is the time that an engine takes to start.
 	StartUp time.Duration
+	// Target returns the object of Kubernetes whose replicas the engines of a role are, as the configuration names it; nil for engines that
+	// agents start.
+	Target func(role fleet.Role) string
 }
 
 // Engines returns the kinds of engines that a configuration can be written for, sorted.
@@ -45,13 +48,19 @@ func (d *Deployment) Config(q Question, p *Proposal) []byte {
 	b.WriteString("  launch:\n")
 	scales := false
 	for i := range p.Pools {
-		scales = d.launch(&b, q, p, i) || scales
+		scales = scales || mostOf(q, p, i) > 1
+	}
+	for i := range p.Pools {
+		d.launch(&b, q, p, i, scales && d.Target != nil)
 	}
 
 	fmt.Fprintf(&b, "planner:\n  algorithm: sla\n  ttft: %s\n  itl: %s\n  e2e: %s\n  quantile: %v\n", q.Targets.TTFT, q.Targets.ITL,
 		q.Targets.E2E, q.quantile())
 	fmt.Fprintf(&b, "  maxGPUs: %d\n", q.GPUs)
-	if scales {
+	switch {
+	case scales && d.Target != nil:
+		b.WriteString("  connector: kubernetes\n")
+	case scales:
 		b.WriteString("  connector: local\n")
 	}
 	return []byte(b.String())
@@ -60,8 +69,8 @@ func (d *Deployment) Config(q Question, p *Proposal) []byte {
 // mostReplicas is the greatest count of a launch.
 const mostReplicas = 256
 
-// launch writes the engines of one role, and reports whether their number may change.
-func (d *Deployment) launch(b *strings.Builder, q Question, p *Proposal, i int) (scales bool) {
+// mostOf returns the greatest count of a role's engines, beside one engine of the other role.
+func mostOf(q Question, p *Proposal, i int) int {
 	pool := &p.Pools[i]
 	left := q.GPUs
 	for k := range p.Pools {
@@ -69,7 +78,13 @@ func (d *Deployment) launch(b *strings.Builder, q Question, p *Proposal, i int) 
 			left -= p.Pools[k].Engine.GPUs // the other role needs one engine
 		}
 	}
-	most := min(mostReplicas, max(pool.Replicas, left/max(1, pool.Engine.GPUs)))
+	return min(mostReplicas, max(pool.Replicas, left/max(1, pool.Engine.GPUs)))
+}
+
+// launch writes the engines of one role, and the object whose replicas they are if they have a target.
+func (d *Deployment) launch(b *strings.Builder, q Question, p *Proposal, i int, target bool) {
+	pool := &p.Pools[i]
+	most := mostOf(q, p, i)
 	count := min(pool.Replicas, most)
 
 	fmt.Fprintf(b, "  - engine: %s\n", d.Engine)
@@ -81,11 +96,13 @@ func (d *Deployment) launch(b *strings.Builder, q Question, p *Proposal, i int) 
 		fmt.Fprintf(b, "    gpu: %q\n", d.GPU)
 	}
 	fmt.Fprintf(b, "    startUp: %s\n", d.StartUp)
+	if target {
+		fmt.Fprintf(b, "    target: %q\n", d.Target(pool.Role))
+	}
 	b.WriteString("    args:\n")
 	for _, line := range d.arguments(&q, pool) {
 		fmt.Fprintf(b, "      %s\n", line)
 	}
-	return most > 1
 }
 
 // arguments returns the settings of a pool's engines, as lines of YAML, sorted.
