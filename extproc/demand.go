@@ -21,6 +21,9 @@ import (
 // demandEvery is the interval at which a replica publishes its demand. Planners make a plan every second at most.
 const demandEvery = time.Second
 
+// mostUrgent bounds the messages between two intervals: clients can come and leave, each as the first one that waits.
+const mostUrgent = 16
+
 // demand counts the requests of clients to this replica, by model, for planners.
 //
 //	event                                 counted
@@ -183,10 +186,16 @@ func (c *demand) message(replica string, queues []route.QueueStats, speeds map[l
 func (r *Router) publishDemand(ctx context.Context, b *bus.Bus) {
 	tick := time.NewTicker(demandEvery)
 	defer tick.Stop()
+	urgent := 0 // since the last tick
 	for {
 		select {
 		case <-tick.C:
+			urgent = 0
 		case <-r.demand.urgent:
+			urgent++
+			if urgent > mostUrgent {
+				continue // the next tick is near
+			}
 		case <-ctx.Done():
 			return
 		}

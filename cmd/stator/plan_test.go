@@ -49,6 +49,23 @@ func TestPlanWritesAConfiguration(t *testing.T) {
 	}
 }
 
+// TestPlanPrintsManifests: the command prints nothing but YAML, and the configuration that it writes scales the same objects.
+func TestPlanPrintsManifests(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stator.yaml")
+	out, err := runCommand(t, "", "plan", "--model-dir", llamaFolder(t), "--gpus", "8", "--gpu-kind", "h200", "--itl", "25ms", "--rate", "8",
+		"--simulate=false", "--output", "leaderworkerset", "--image", "example.com/vllm:1", "--out", file)
+	if err != nil || !strings.HasPrefix(out, "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(text), `target: "leaderworkerset/llama"`) {
+		t.Errorf("%v\n%s", err, text)
+	}
+	if out, err := runCommand(t, "", "validate", "--config", file); err != nil {
+		t.Errorf("%v, %s", err, out)
+	}
+}
+
 // The answer as JSON: the simulation agrees with the prediction. How many prompts delay the steps of one request is left to chance, so a
 // quantile of the ITL is predicted too short where engines do both.
 func TestPlanIsSimulated(t *testing.T) {

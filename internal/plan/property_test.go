@@ -17,6 +17,7 @@ import (
 func TestPlanWhateverIsObserved(t *testing.T) {
 	algorithms := slices.DeleteFunc(plan.Algorithms(), func(a string) bool { return a == plan.AlgorithmConfigured })
 	newWorld(t).CheckRandom(t, algorithms, func(rng *rand.Rand, m *plan.Model) {
+		m.IdleAfter = time.Duration(rng.IntN(2)*rng.IntN(60)) * time.Second
 		switch rng.IntN(4) {
 		case 0:
 			r := reactive.Defaults([]string{reactive.Waiting, reactive.Running, "unknown"}[rng.IntN(3)])
