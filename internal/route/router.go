@@ -55,7 +55,7 @@ type Config struct {
 	// quick and must not call the router. May be nil.
 	Missing func(adapter string)
 	// Starts returns whether a worker of a pool starts because requests wait for it. It is called for requests that find no ready worker,
-	// must be quick and must not call the router. Nil: none does.
+	// must be quick, and must not call the router: a queue may be locked. Nil: none does.
 	Starts func(pool string) Start
 	// Waits is called when a request has begun to wait for the start of a worker, and no other one waits for that pool. It must be quick
 	// and must not call the router. May be nil.
