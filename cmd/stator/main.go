@@ -51,7 +51,7 @@ func commands() []command {
 		{"hash", "print the block hashes of token ids, in JSON lines", runHash},
 		{"replay", "play a trace against a simulated fleet and print the figures", runReplay},
 		{"shadow", "report what the router would have changed, from the decision log of a shadow", runShadow},
-		{"status", "show the state of a fleet: processes, Envoys, workers, the plan, and what is wrong", runStatus},
+		{"status", "show the state of a fleet: processes, Envoys, workers, the plan, and faults", runStatus},
 		{"explain", "print why a request went to its worker", runExplain},
 		{"validate", "check a configuration file", runValidate},
 		{"drain", "take a worker or a node out of service, and wait for its requests", runDrain},

@@ -18,8 +18,8 @@ import (
 )
 
 const statusAbout = `Prints the state of a fleet: its processes; what each Envoy has accepted; for each worker health, events, the
-state of its cache, how far routers are behind its events, and load; the plan; stores of KV blocks; and what is wrong, as stator
-doctor finds it. It changes nothing and sends no prompts.
+state of its cache, how far routers are behind its events, and load; the plan; stores of KV blocks; and the faults that stator
+doctor finds. It changes nothing and sends no prompts.
 
 With several routers, --admin-address is a list with commas, or a DNS name that stands for all its addresses. Control planes,
 planners and agents in processes of their own are named with --part.
