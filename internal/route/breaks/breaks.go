@@ -198,7 +198,7 @@ func (w *Watch) count(r *Request, c *reading, d difference, differs word, kind K
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forget(r.At)
-	i := slices.IndexFunc(w.places, func(p place) bool { return p.line == d.line && p.Kind == kind && p.Model == r.Model })
+	i := slices.IndexFunc(w.places, func(p place) bool { return p.line == d.line && p.Kind.isLike(kind) && p.Model == r.Model })
 	if i < 0 {
 		if len(w.places) == maxPlaces {
 			return
@@ -210,6 +210,9 @@ func (w *Watch) count(r *Request, c *reading, d difference, differs word, kind K
 		w.places = append(w.places, p)
 	}
 	p := &w.places[i]
+	if kind == Hash {
+		p.Kind = Hash
+	}
 	p.Broken++
 	p.Tokens += uint64(lost)
 	p.Last = r.At

@@ -138,6 +138,9 @@ func TestPlaces(t *testing.T) {
 		{"times without a memory of prompts", minute, none, 0, "time system 12"},
 		{"a uuid behind umlauts", func(i int) string { return fmt.Sprintf("Größe\nid 3f2504e0-4f89-11d3-9a0c-%012x\n", i) }, sessions, 8 << 20,
 			"uuid system 9"},
+		{"hexadecimal digits, some without letters", func(i int) string {
+			return "client: cc_version=2.1.39; cch=" + []string{"56445", "4873d", "eb6c6", "00120"}[i%4] + ";\n"
+		}, one, 8 << 20, "hash system 31"},
 		{"names in a session", func(i int) string { return "Speak like " + strings.Repeat("x", i+1) + ".\n" }, one, 8 << 20, "other system 11"},
 		{"names of users", func(i int) string { return "Speak like " + strings.Repeat("x", i+1) + ".\n" }, sessions, 8 << 20, ""},
 		{"nothing differs", func(int) string { return "" }, one, 8 << 20, ""},

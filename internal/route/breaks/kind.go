@@ -26,6 +26,11 @@ func (k Kind) String() string {
 	return [kinds]string{"other", "date", "time", "uuid", "hash", "number"}[k]
 }
 
+// isLike reports whether texts of two kinds may be one text at different times: some identifiers have digits alone.
+func (k Kind) isLike(other Kind) bool {
+	return k == other || k == Hash && other == Number || k == Number && other == Hash
+}
+
 // word is a part of a line, and the byte at which it begins.
 type word struct {
 	text []byte
