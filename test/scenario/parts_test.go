@@ -276,7 +276,8 @@ func TestBusKilledAndRestarted(t *testing.T) {
 func (p *parts) knowledge(state string, ranks float64) func() error {
 	return func() error {
 		if n := p.metric("stator_feed_ranks", `state="`+state+`"`); n != ranks {
-			return fmt.Errorf("%g ranks are %s", n, state)
+			page, _ := get("http://" + p.extprocAdmin + "/debug/feed") // an explanation, if it can be had
+			return fmt.Errorf("%g ranks are %s\n%s", n, state, page)
 		}
 		return nil
 	}
