@@ -5,13 +5,14 @@ const $ = (id) => document.getElementById(id);
 const often = 2000;      // ms between two reads of decisions and workers
 const seldom = 10000;    // and of everything else
 const perPage = 50;      // rows of the table of workers
-const newest = 100;      // decisions that are read
+const newest = 60;       // decisions that are read
+const large = 200;       // ranks of a fleet that is read every third time only
 const mostRows = 50;     // rows of every other table
 
 const state = {
   token: sessionStorage.getItem('stator-token') || '',
   ranks: [], caches: new Map(), decisions: [], history: [],
-  sort: 'worker', descending: false, page: 0, paused: false, ready: '',
+  sort: 'worker', descending: false, page: 0, paused: false, reads: 0, ready: '',
 };
 
 // el returns an element with attributes and children: texts and elements.
@@ -287,8 +288,9 @@ async function drawSeldom() {
 }
 
 async function drawOften() {
-  const [fleet, decisions] = await Promise.all([read('/debug/fleet'), read('/debug/decisions?n=' + newest)]);
-  state.ranks = fleet?.ranks || [];
+  const isDue = state.ranks.length <= large || state.reads++ % 3 === 0;
+  const [fleet, decisions] = await Promise.all([isDue ? read('/debug/fleet') : null, read('/debug/decisions?n=' + newest)]);
+  if (isDue) state.ranks = fleet?.ranks || [];
   state.decisions = decisions || [];
   drawNow();
   drawWorkers();
