@@ -443,7 +443,7 @@ check-generate: generate ## fail where generated files are not what is committed
 
 .PHONY: golden
 golden: ## rewrite golden files and generated docs; read the diff
-	go test . ./xds ./internal/config ./cmd/stator ./admin ./doctor ./test/endpoints -args -rewrite
+	go test . ./xds ./internal/config ./cmd/stator ./admin ./doctor ./test/endpoints ./test/dashboards -args -rewrite
 	go test ./extproc -run '^TestHealthByName$$' -args -rewrite
 
 .PHONY: golden-deploy
