@@ -109,14 +109,16 @@ func checkAsleep(o *observation) (found []Finding) {
 // leastBroken is the least share of prompt tokens that a finding about a text in prompts is worth.
 const leastBroken = 0.02
 
+const secondsPerDay = 24 * 60 * 60
+
 // checkPrefixBreaker names the places at which prompts differ although they go on alike. What stands there is not known, only its kind.
 func checkPrefixBreaker(o *observation) (found []Finding) {
 	for _, s := range o.router.metricsNow {
-		if s.Name != "stator_route_prefix_breaker_share" || s.Value < leastBroken {
+		if s.Name != "stator_route_prefix_breaker_ratio" || s.Value < leastBroken {
 			continue
 		}
 		l := s.Labels
-		perDay := o.router.metricsNow.Sum("stator_route_prefix_breaker_tokens_per_day", "model", l["model"], "message", l["message"],
+		rate := o.router.metricsNow.Sum("stator_route_prefix_breaker_tokens_per_second", "model", l["model"], "message", l["message"],
 			"role", l["role"], "character", l["character"], "token", l["token"], "kind", l["kind"])
 		where := fmt.Sprintf("message %s (%s)", l["message"], l["role"])
 		remedy := "have the client leave the text out, or put it at the end of the prompt; Claude Code leaves out its billing header " +
@@ -136,7 +138,7 @@ func checkPrefixBreaker(o *observation) (found []Finding) {
 			Subject: "model " + l["model"],
 			What: fmt.Sprintf("%s at character %s of %s differs from prompt to prompt, at about token %s, and the equal text behind it is "+
 				"computed again: %.0f tokens a day, %.0f %% of all prompt tokens",
-				what, l["character"], where, l["token"], perDay, 100*s.Value),
+				what, l["character"], where, l["token"], rate*secondsPerDay, 100*s.Value),
 			Why:    "an engine finds in its cache only what comes before the first difference",
 			Remedy: remedy,
 		})

@@ -302,7 +302,7 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			[]string{"model m: a date at character 31 of message 0 (system) differs from prompt to prompt, at about token 12", "1200000 tokens a day, 40 %"}},
 		{"prefix-breaker", breaker("role", "prompt", "message", "0", "kind", "hash"), []string{"an identifier at character 31 of the prompt differs"}},
 		{"prefix-breaker", breaker("role", "template", "message", "0", "kind", "new"), []string{"a text at character 31", "chat_template_kwargs"}},
-		{"", func(o *observation) { setSample(o, 0.01, "stator_route_prefix_breaker_share", "model", "m") }, nil},
+		{"", func(o *observation) { setSample(o, 0.01, "stator_route_prefix_breaker_ratio", "model", "m") }, nil},
 		{"drift", func(o *observation) { setSample(o, 0.5, "stator_feed_drift_ratio", "worker", "a") }, []string{"50 % of its prompt tokens were predicted as cached and were not"}},
 		{"drift", func(o *observation) { setSample(o, -0.3, "stator_feed_drift_ratio", "worker", "a") }, []string{"30 % of its prompt tokens were cached and not predicted"}},
 		{"drift", func(o *observation) { setSample(o, 2, "stator_feed_drift_resyncs_total", "worker", "b") }, []string{"worker b: its cache state was wrong and was rebuilt 2 times"}},
@@ -373,8 +373,8 @@ func unreachable(more func(w *workerSeen)) func(o *observation) {
 func breaker(labels ...string) func(o *observation) {
 	return func(o *observation) {
 		labels := append([]string{"model", "m", "character", "31", "token", "12"}, labels...)
-		setSample(o, 0.4, "stator_route_prefix_breaker_share", labels...)
-		setSample(o, 1.2e6, "stator_route_prefix_breaker_tokens_per_day", labels...)
+		setSample(o, 0.4, "stator_route_prefix_breaker_ratio", labels...)
+		setSample(o, 1.2e6/secondsPerDay, "stator_route_prefix_breaker_tokens_per_second", labels...)
 	}
 }
 

@@ -17,9 +17,9 @@ var (
 	breakerTokens = metric.Desc("route", "prefix_breaker_tokens_total",
 		"Prompt tokens that no rank had cached although an earlier prompt had the same text, because the two differ before it in a text "+
 			"of this kind at this place.", placeLabels...)
-	breakerPerDay = metric.Desc("route", "prefix_breaker_tokens_per_day",
-		"Those tokens in a day, as they were counted since the first such request.", placeLabels...)
-	breakerShare = metric.Desc("route", "prefix_breaker_share",
+	breakerRate = metric.Desc("route", "prefix_breaker_tokens_per_second",
+		"Those tokens per second, as they were counted since the first such request.", placeLabels...)
+	breakerRatio = metric.Desc("route", "prefix_breaker_ratio",
 		"Those tokens as a share of all prompt tokens since the first such request.", placeLabels...)
 )
 
@@ -43,7 +43,7 @@ func (c breaksCollector) Collect(metrics chan<- prometheus.Metric) {
 	for _, p := range c.found(now) {
 		labels := []string{p.Model, strconv.Itoa(p.Message), p.Role, strconv.Itoa(p.Character), strconv.Itoa(p.Token), p.Kind.String()}
 		out.counter(breakerTokens, p.Tokens, labels...)
-		out.gauge(breakerPerDay, p.TokensPerDay(now), labels...)
-		out.gauge(breakerShare, p.Share, labels...)
+		out.gauge(breakerRate, p.TokensPerSecond(now), labels...)
+		out.gauge(breakerRatio, p.Share, labels...)
 	}
 }

@@ -81,7 +81,7 @@ var (
 	memoryLookups   = metric.Desc("prompt", "memory_lookups_total",
 		"Prompt segments found in the memory (hit), or tokenized (miss).", "result")
 	memoryText = metric.Desc("prompt", "memory_text_bytes_total",
-		"Text of the prompt segments found in the memory (hit), or tokenized (miss).", "result")
+		"Bytes of text in the prompt segments found in the memory (hit), or tokenized (miss).", "result")
 )
 
 // The cache states. Duplicates and gaps are normal after a lost message; unrecovered gaps are not.

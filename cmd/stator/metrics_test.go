@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/stator-project/stator/bus"
@@ -61,6 +63,51 @@ func TestMetricsDocs(t *testing.T) {
 	}
 	if string(got) != b.String() {
 		t.Errorf("%s is not what the parts register: run make golden", metricsFile)
+	}
+}
+
+// TestMetricNames: the names, types and labels of all metrics follow the conventions of Prometheus: base units, by which one name has one
+// meaning in every part.
+func TestMetricNames(t *testing.T) {
+	var (
+		snake    = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
+		noBase   = regexp.MustCompile(`_(share|percent|fraction|ms|millis|kb|mb|kib|mib|gib)(_|$)|_per_(minute|hour|day|month)(_|$)`)
+		ofTime   = regexp.MustCompile(`^(Time|Duration|Age) `)
+		inTime   = regexp.MustCompile(`_seconds(_total)?$`)
+		ofMemory = regexp.MustCompile(`^(Memory|Size|Bytes|Host memory|Limit of (the|that) memory)[ ,;]`)
+		inMemory = regexp.MustCompile(`_bytes(_total)?$`)
+		ofTarget = []string{"instance", "job", "namespace", "pod", "le", "quantile"} // the scraper sets them
+	)
+	type meaning struct{ kind, labels, help string }
+	seen := map[string]meaning{}
+	for _, part := range metricParts(t) {
+		problems, err := promlint.NewWithMetricFamilies(part.families).Lint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+
+		for _, f := range part.families {
+			name, m := f.GetName(), meaning{kind: f.GetType().String(), help: f.GetHelp()}
+			for _, l := range f.GetMetric()[0].GetLabel() {
+				m.labels += l.GetName() + " "
+				if !snake.MatchString(l.GetName()) || slices.Contains(ofTarget, l.GetName()) {
+					t.Errorf("%s: the label %s is not in snake case, or the scraper sets it", name, l.GetName())
+				}
+			}
+			if !snake.MatchString(name) || noBase.MatchString(name) {
+				t.Errorf("%s is not in snake case, or has no base unit: seconds, bytes, ratio", name)
+			}
+			if inTime.MatchString(name) != ofTime.MatchString(m.help) || inMemory.MatchString(name) != ofMemory.MatchString(m.help) {
+				t.Errorf("%s has another unit than its meaning: %s", name, m.help)
+			}
+			if before, ok := seen[name]; ok && before != m {
+				t.Errorf("%s is %v in one part and %v in %s", name, before, m, part.title)
+			}
+			seen[name] = m
+		}
 	}
 }
 

@@ -58,10 +58,10 @@ type Place struct {
 	First, Last time.Time
 }
 
-// TokensPerDay returns the tokens that the place costs in a day, as they were counted from its first request until now.
-func (p *Place) TokensPerDay(now time.Time) float64 {
+// TokensPerSecond returns the tokens that the place costs, from its first request until now.
+func (p *Place) TokensPerSecond(now time.Time) float64 {
 	seen := max(now.Sub(p.First), time.Minute)
-	return float64(p.Tokens) * float64(24*time.Hour) / float64(seen)
+	return float64(p.Tokens) / seen.Seconds()
 }
 
 // Watch compares prompts. Create it with [New].

@@ -115,8 +115,8 @@ func TestPlaceOfABillingHeader(t *testing.T) {
 	if difference := float64(p.Tokens)/float64(want) - 1; difference < -0.05 || difference > 0.05 {
 		t.Errorf("%d tokens were computed again, want about %d", p.Tokens, want)
 	}
-	if day, seen := p.TokensPerDay(p.First.Add(6*time.Hour)), float64(4*p.Tokens); day != seen {
-		t.Errorf("%v tokens a day, want %v", day, seen)
+	if rate, seen := p.TokensPerSecond(p.First.Add(time.Hour)), float64(p.Tokens)/3600; rate != seen {
+		t.Errorf("%v tokens per second, want %v", rate, seen)
 	}
 }
 
