@@ -58,7 +58,9 @@ var allowed = map[string][]string{
 	"internal/route/serving":  {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	"internal/bundle":         {"internal/adminclient"},
 	// The faults that the tables show have the form of the doctor's.
-	"internal/status":       {"doctor", "internal/adminclient", "internal/metric"},
+	"internal/status": {"doctor", "internal/adminclient", "internal/cli", "internal/metric"},
+	// It reads the admin pages as they are written, and shows the same ranks as the status.
+	"internal/top":          {"admin/history", "internal/cli", "internal/decisionlog", "internal/metric", "internal/status"},
 	"internal/advise":       {"internal/config", "internal/engines", "internal/fleet", "internal/hub", "internal/modelfile", "internal/perfmodel", "internal/plan/capacity", "internal/plan/propose", "internal/plansettings", "internal/sim", "internal/sim/engine", "internal/trace", "internal/tracefile", "workeragent/engine"},
 	"internal/plansettings": {"internal/config", "internal/engines", "internal/fleet", "internal/modelfile", "internal/perfmodel", "internal/plan", "internal/plan/capacity", "workeragent/engine"},
 	// The configuration's defaults and checks are those of the packages that use the values.
@@ -183,7 +185,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/enginetls", "internal/grpcserve", "internal/hub", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/plansettings", "internal/advise", "internal/bundle", "internal/status"}
+var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/enginetls", "internal/grpcserve", "internal/hub", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/plansettings", "internal/advise", "internal/bundle", "internal/status", "internal/top"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

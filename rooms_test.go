@@ -35,6 +35,7 @@ var floors = [][]string{
 	{"workeragent", "extproc", "planner", "enginesim"},
 	{"doctor", "admin", "internal/plansettings"},
 	{"internal/advise", "internal/status"},
+	{"internal/top"},
 	{"cmd"},
 }
 

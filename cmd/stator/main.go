@@ -52,6 +52,7 @@ func commands() []command {
 		{"replay", "play a trace against a simulated fleet and print the figures", runReplay},
 		{"shadow", "report what the router would have changed, from the decision log of a shadow", runShadow},
 		{"status", "show the state of a fleet: processes, Envoys, workers, the plan, and faults", runStatus},
+		{"top", "show a router live in the terminal: workers, queue, tenants, decisions and their reasons", runTop},
 		{"explain", "print why a request went to its worker", runExplain},
 		{"validate", "check a configuration file", runValidate},
 		{"drain", "take a worker or a node out of service, and wait for its requests", runDrain},

@@ -40,18 +40,8 @@ type pages struct {
 
 // The pages as far as they are read here. Package admin describes them.
 type (
-	fleetPage struct {
-		Ranks []struct {
-			Worker, Model, Role, State, Health string
-
-			Rank    int
-			Booked  int64    `json:"booked_requests"`
-			Running *int     `json:"reported_running"`
-			Waiting *int     `json:"reported_waiting"`
-			KVUsage *float64 `json:"reported_kv_usage"`
-		}
-	}
-	feedRank struct {
+	fleetPage struct{ Ranks []Rank }
+	feedRank  struct {
 		Worker, State, Reason string
 
 		Rank, Blocks int
@@ -98,6 +88,32 @@ type (
 	}
 )
 
+// Rank is one rank of /debug/fleet. Figures are nil until the engine has reported them.
+type Rank struct {
+	Worker string `json:"worker"`
+	Rank   int    `json:"rank"`
+
+	Node, Model, Role, State, Health, Why, Address, Engine string
+
+	Asleep      bool
+	Cache       string   `json:"cache_state"`
+	CacheReason string   `json:"cache_reason"`
+	Booked      int64    `json:"booked_requests"`
+	Prefill     int64    `json:"booked_prefill_tokens"`
+	Decode      int64    `json:"booked_decode_blocks"`
+	Running     *int     `json:"reported_running"`
+	Waiting     *int     `json:"reported_waiting"`
+	KVUsage     *float64 `json:"reported_kv_usage"`
+}
+
+// Title returns the worker's name, with the rank if that is not the first one.
+func Title(worker string, rank int) string {
+	if rank == 0 {
+		return worker
+	}
+	return fmt.Sprintf("%s/%d", worker, rank)
+}
+
 // Read asks the ports for everything that they show. It returns within a few times [Timeout].
 func Read(ctx context.Context, ports []Port) Status {
 	all := make([]pages, len(ports))
@@ -117,7 +133,7 @@ func Read(ctx context.Context, ports []Port) Status {
 // readPages reads all pages of one port.
 func readPages(ctx context.Context, port Port) pages {
 	p := pages{address: port.Address}
-	text, status, err := get(ctx, port, "/readyz")
+	text, status, err := port.Get(ctx, "/readyz")
 	if err != nil {
 		p.err = err
 		return p
@@ -128,21 +144,25 @@ func readPages(ctx context.Context, port Port) pages {
 		p.reason = strings.TrimPrefix(strings.TrimSpace(strings.TrimPrefix(p.reason, "ok")), "degraded: ")
 	}
 
-	text, status, err = get(ctx, port, "/metrics")
+	text, status, err = port.Get(ctx, "/metrics")
 	if err == nil && status == http.StatusOK {
 		p.metrics, err = metric.Read(strings.NewReader(string(text)))
 	}
 	p.err = errors.Join(
-		err, readPage(ctx, port, "/debug/fleet", &p.fleet), readPage(ctx, port, "/debug/feed", &p.feed),
-		readPage(ctx, port, "/debug/envoys", &p.envoys), readPage(ctx, port, "/debug/xds", &p.xds),
-		readPage(ctx, port, "/debug/plan", &p.plan), readPage(ctx, port, "/debug/agent", &p.agent),
-		readPage(ctx, port, "/debug/kv", &p.stores), readPage(ctx, port, "/debug/config", &p.config))
+		err, port.Page(ctx, "/debug/fleet", &p.fleet), port.Page(ctx, "/debug/feed", &p.feed),
+		port.Page(ctx, "/debug/envoys", &p.envoys), port.Page(ctx, "/debug/xds", &p.xds),
+		port.Page(ctx, "/debug/plan", &p.plan), port.Page(ctx, "/debug/agent", &p.agent),
+		port.Page(ctx, "/debug/kv", &p.stores), port.Page(ctx, "/debug/config", &p.config))
 	return p
 }
 
-// readPage reads the JSON form of a page into v, which stays as it is if the port does not serve the page.
-func readPage(ctx context.Context, port Port, path string, v any) error {
-	body, status, err := get(ctx, port, path+"?format=json")
+// Page reads the JSON form of a page into v, which stays as it is if the port does not serve the page.
+func (p Port) Page(ctx context.Context, path string, v any) error {
+	mark := "?"
+	if strings.Contains(path, mark) {
+		mark = "&"
+	}
+	body, status, err := p.Get(ctx, path+mark+"format=json")
 	switch {
 	case err != nil:
 		return err
@@ -157,13 +177,13 @@ func readPage(ctx context.Context, port Port, path string, v any) error {
 	return nil
 }
 
-// get returns the answer to a GET, and its status.
-func get(ctx context.Context, port Port, path string) (body []byte, status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, port.Admin.URL(path), http.NoBody)
+// Get returns the answer to a GET of a page, and its HTTP status.
+func (p Port) Get(ctx context.Context, path string) (body []byte, status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Admin.URL(path), http.NoBody)
 	if err != nil {
 		return nil, 0, err
 	}
-	resp, err := port.Admin.HTTP().Do(req)
+	resp, err := p.Admin.HTTP().Do(req)
 	if err != nil {
 		return nil, 0, err
 	}

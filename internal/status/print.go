@@ -5,11 +5,11 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/stator-project/stator/internal/cli"
 )
 
-// maxCell bounds the characters of a cell of a table.
+// maxCell bounds the columns of a terminal that a cell of a table takes.
 const maxCell = 60
 
 // Print writes the tables that have rows, and then the findings. In colour, wrong states are red.
@@ -52,11 +52,7 @@ func (s *Status) Print(w io.Writer, inColour bool) {
 
 // workerRow returns the cells of a worker.
 func workerRow(w *Worker) []string {
-	name := w.Name
 	lag, usage := "", ""
-	if w.Rank > 0 {
-		name = fmt.Sprintf("%s/%d", w.Name, w.Rank)
-	}
 	if w.Lag != nil {
 		lag = fmt.Sprint(*w.Lag)
 	}
@@ -68,8 +64,8 @@ func workerRow(w *Worker) []string {
 		cache += " (" + w.Reason + ")"
 	}
 	return []string{
-		name, w.Model, w.Role, w.State, w.Health, w.Events, cache, lag, fmt.Sprint(w.Blocks), fmt.Sprint(w.Booked), number(w.Running),
-		number(w.Waiting), usage,
+		Title(w.Name, w.Rank), w.Model, w.Role, w.State, w.Health, w.Events, cache, lag, fmt.Sprint(w.Blocks), fmt.Sprint(w.Booked),
+		number(w.Running), number(w.Waiting), usage,
 	}
 }
 
@@ -88,12 +84,12 @@ func (s *Status) printFindings(t *tables) {
 	}
 	fmt.Fprintln(t.w)
 	for _, f := range s.Findings {
-		text := oneLine(f.Subject + ": " + f.What)
+		text := cli.OneLine(f.Subject + ": " + f.What)
 		if f.Note {
 			fmt.Fprintf(t.w, "note: %s\n", text)
 			continue
 		}
-		fmt.Fprintf(t.w, "%s\n  do: %s\n", t.paint(text, true), oneLine(f.Remedy))
+		fmt.Fprintf(t.w, "%s\n  do: %s\n", t.paint(text, true), cli.OneLine(f.Remedy))
 	}
 }
 
@@ -123,8 +119,8 @@ func (t *tables) print(header string, rows int, row func(i int) []string) {
 	for i := range rows {
 		cells := row(i)
 		for j := range cells {
-			cells[j] = clip(oneLine(cells[j]))
-			width[j] = max(width[j], utf8.RuneCountInString(cells[j]))
+			cells[j] = cli.Clip(cli.OneLine(cells[j]), maxCell)
+			width[j] = max(width[j], cli.Width(cells[j]))
 		}
 		lines = append(lines, cells)
 	}
@@ -143,8 +139,8 @@ func (t *tables) print(header string, rows int, row func(i int) []string) {
 			}
 			fmt.Fprint(t.w, t.paint(text, i > 0 && isWrong(text)))
 			if j < last {
-				wide := max(width[j], utf8.RuneCountInString(lines[0][j]))
-				fmt.Fprint(t.w, strings.Repeat(" ", wide-utf8.RuneCountInString(text)+2))
+				wide := max(width[j], cli.Width(lines[0][j]))
+				fmt.Fprint(t.w, strings.Repeat(" ", wide-cli.Width(text)+2))
 			}
 		}
 		fmt.Fprintln(t.w)
@@ -163,22 +159,4 @@ func (t *tables) paint(text string, red bool) string {
 		return text
 	}
 	return "\x1b[31m" + text + "\x1b[0m"
-}
-
-// clip bounds the length of a cell.
-func clip(text string) string {
-	if utf8.RuneCountInString(text) <= maxCell {
-		return text
-	}
-	return string([]rune(text)[:maxCell-1]) + "…"
-}
-
-// oneLine replaces characters that a terminal may obey.
-func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '·'
-	}, text)
 }

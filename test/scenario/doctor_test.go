@@ -179,8 +179,30 @@ func TestStatusOfAFleet(t *testing.T) {
 			}
 			return nil
 		})
+		topOnce(t, g)
 		collectAndServe(t, g)
 	}
+}
+
+// topOnce prints the lists of `stator top`. The request of the fleet is a decision, counted for its tenant and its outcome.
+func topOnce(t *testing.T, g *gateway) {
+	t.Helper()
+	eventually(t, "stator top shows the fleet", func() error {
+		out, err := exec.Command(binary, "top", "--once", "--admin-address", g.admin).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		for _, row := range []string{
+			`(?m)^Ranks: 2 of \d ready, 2 caches exact. Requests: 0 booked, 0 queued$`,
+			`(?m)^sim-[01] +ready +exact +0 +0 +0 +\d+% +0% +- +\S+ +\S+ +sim +aggregated `,
+			`(?m)^TENANT .*\n- +- +1 +0 +- +0$`, `(?m)^TIME .*\n\S+ +\S+ +picked +sim-[01] +\d+ +0% `, `(?m)^picked +1 +100% `,
+		} {
+			if !regexp.MustCompile(row).Match(out) {
+				return fmt.Errorf("no line matches %s in\n%s", row, out)
+			}
+		}
+		return nil
+	})
 }
 
 // collectAndServe gathers a fleet into a file and serves the file, at which the newest decision is explained as at the fleet.
