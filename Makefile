@@ -187,11 +187,11 @@ test-first-day: $(ENVOY_STAMP) ## play docs/first-day.md under load, with a real
 	go test ./test/scenario -run '^TestFirstDay$$' -count 1 -v -timeout 20m | grep 'were complete\|Prometheus\|^ok\|FAIL'
 
 .PHONY: test-dashboards
-test-dashboards: $(ENVOY_STAMP) ## ask a real Prometheus each query of dashboards and rules, under load (1 min)
+test-dashboards: $(ENVOY_STAMP) ## ask a real Prometheus each query of dashboards and rules, under load, and fire each alert by a fault (2 min)
 	@for program in prometheus promtool; do command -v $$program >/dev/null || \
 	  { echo "$$program is missing: install Prometheus, on Debian with apt-get install prometheus" >&2; exit 1; }; done
 	go test ./test/dashboards -count 1
-	go test ./test/scenario -run '^TestDashboards$$' -count 1 -v -timeout 10m | grep 'of dashboards\|^ok\|FAIL\|_test.go'
+	go test ./test/scenario -run '^(TestDashboards|TestAlerts)$$' -count 1 -v -timeout 10m | grep 'of dashboards\|^ok\|FAIL\|_test.go'
 
 .PHONY: test-envoys
 test-envoys: $(ENVOY_STAMP) ## kill one of two Envoys on one port 20 times under 40 streams: how long are clients refused? (2 min)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stator-project/stator/test/dashboards"
 )
@@ -20,10 +22,7 @@ import (
 // recording rules while `stator up` serves. All return data, but those for which the table has the reason why not.
 func TestDashboards(t *testing.T) {
 	t.Parallel()
-	program, err := exec.LookPath("prometheus")
-	if err != nil {
-		t.Skip("this machine has no Prometheus")
-	}
+	needPrometheus(t)
 	g := up(t, "--config", configFile(t, `
 index: {driftTokens: 1000}
 models:
@@ -32,8 +31,7 @@ models:
   launch: [{engine: sim, count: 2}]
   router: {busy: {prefillTokens: 4096}, queue: {maxWait: 20s}}
 `))
-	p := &prometheus{t: t, at: freeAddress(t)}
-	p.start(program, g.admin)
+	p := startPrometheus(t, g.admin, intervalRE)
 
 	conversation := strings.Repeat("Each of these many rules holds for the whole conversation.\n", 60)
 	g.loadOf(4, func(client, i int) error {
@@ -73,6 +71,83 @@ models:
 	t.Logf("%d queries of dashboards were asked, and %d of them rightly return nothing", asked, empty)
 }
 
+// TestAlerts: none of the alerts of examples/prometheus fires while all is well, and each fires after its fault. Their times are seconds
+// instead of minutes.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	needPrometheus(t)
+	fired := map[string]bool{}
+
+	var doors []*door
+	var workers []string
+	for _, name := range []string{"a", "b", "c"} {
+		at := freeAddress(t)
+		start(t, "sim", "--name", name, "--listen-address", at, "--log-level", "warn")
+		d := openDoor(t, at)
+		doors = append(doors, d)
+		workers = append(workers, fmt.Sprintf("name: %s, address: %q, healthPath: none", name, d.address))
+	}
+	g := startListedPartsWith(t, ", hintsFrom: everyone, hints: headers", workers...)
+	p := startPrometheus(t, g.admin, intervalRE, windowRE, patienceRE)
+	stream := func(pause time.Duration, headers ...string) func(client, i int) error {
+		return func(client, i int) error {
+			time.Sleep(pause)
+			body := fmt.Sprintf(`{"model": "sim", "stream": true, "max_tokens": 4, "messages": [{"role": "user", "content": "%d asks %d"}]}`, client, i)
+			_, err := g.send(t.Context(), http.MethodPost, chatPath, []byte(body), headers...)
+			return err
+		}
+	}
+	load := g.loadOf(2, stream(50*time.Millisecond))
+	p.awaitData("answers", "sum(rate(stator_request_answers_total[15s])) > 1")
+	load.more(t, 100)
+	p.awaitNone("ALERTS") // with such short times one slow answer on a busy machine is an alert for a while
+
+	doors[2].set("answer late")
+	late := g.loadOf(4, stream(0, "x-stator-worker", "c"))
+	p.awaitAlert(fired, "StatorSlowFirstToken")
+	p.awaitAlert(fired, "StatorSlowWorker")
+	late.stop()
+	doors[2].set("pass")
+
+	refused := g.loadOf(1, stream(50*time.Millisecond, "x-stator-worker", "d"))
+	p.awaitAlert(fired, "StatorRefusals")
+	refused.stop()
+
+	for _, d := range doors {
+		d.set("answer 503")
+	}
+	p.awaitAlert(fired, "StatorFailures")
+	for _, d := range doors {
+		d.set("pass")
+	}
+	g.awaitPicks()
+
+	g.extproc.kill()
+	load.more(t, 100)
+	g.startExtProc()
+	p.awaitAlert(fired, "StatorNotAsPicked")
+	load.stop()
+
+	withBus := startParts(t, 2)
+	p = startPrometheus(t, withBus.admin, intervalRE, windowRE, patienceRE)
+	p.awaitData("the bus", "min(stator_bus_connected) == 1")
+	eventually(t, "the caches are known", withBus.knowledge("exact", 2))
+	withBus.bus.kill()
+	p.awaitAlert(fired, "StatorBusAway")
+	p.awaitAlert(fired, "StatorStaleCaches")
+
+	rules, err := dashboards.Rules(prometheusFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rules {
+		if r.Alert != "" && !fired[r.Alert] {
+			t.Errorf("no fault of this test is for the alert %s", r.Alert)
+		}
+	}
+	t.Logf("%d alerts fired, each after its fault", len(fired))
+}
+
 const prometheusFolder = "../../examples/prometheus"
 
 // prometheus is a running Prometheus.
@@ -81,39 +156,77 @@ type prometheus struct {
 	at string
 }
 
-// Parts of examples/prometheus/prometheus.yaml for which a test has others.
+// Parts of the files of examples/prometheus for which a test has others.
 var (
 	targetsRE  = regexp.MustCompile(`targets: \[[^\]]*\]`)
 	listedRE   = regexp.MustCompile(`http://[0-9.:]+/sd`)
 	tokenRE    = regexp.MustCompile(`(?m)^ *authorization: .*\n`)
 	intervalRE = regexp.MustCompile(`scrape_interval: \w+`)
+	windowRE   = regexp.MustCompile(`\[\d+m\]`)    // of rates
+	patienceRE = regexp.MustCompile(`for: \d+m\b`) // of alerts
 )
 
-// start runs Prometheus with the files of examples/prometheus. All targets are the one admin port, which asks for no token, and intervals
-// are a second.
-func (p *prometheus) start(program, admin string) {
-	p.t.Helper()
-	dir := p.t.TempDir()
+// shortened has the replacements of times.
+var shortened = map[*regexp.Regexp]string{
+	intervalRE: "scrape_interval: 1s\n  evaluation_interval: 1s", windowRE: "[15s]", patienceRE: "for: 0s",
+}
+
+// needPrometheus skips a test on a machine without Prometheus.
+func needPrometheus(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("prometheus"); err != nil {
+		t.Skip("this machine has no Prometheus")
+	}
+}
+
+// startPrometheus runs Prometheus with the files of examples/prometheus. All targets are the one admin port, which asks for no token, and
+// these times are shortened.
+func startPrometheus(t *testing.T, admin string, times ...*regexp.Regexp) *prometheus {
+	t.Helper()
+	p := &prometheus{t: t, at: freeAddress(t)}
+	dir := t.TempDir()
 	for _, name := range []string{"prometheus.yaml", "alerts.yaml", "recording.yaml"} {
 		text, err := os.ReadFile(filepath.Join(prometheusFolder, name))
 		if err != nil {
-			p.t.Fatal(err)
+			t.Fatal(err)
 		}
 		text = targetsRE.ReplaceAll(text, []byte(`targets: ["`+admin+`"]`))
 		text = listedRE.ReplaceAll(text, []byte("http://"+admin+"/sd"))
 		text = tokenRE.ReplaceAll(text, nil)
-		text = intervalRE.ReplaceAll(text, []byte("scrape_interval: 1s\n  evaluation_interval: 1s"))
+		for _, re := range times {
+			text = re.ReplaceAll(text, []byte(shortened[re]))
+		}
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			p.t.Fatal(err)
+			t.Fatal(err)
 		}
 	}
-	start := exec.Command(program, "--config.file", filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path", filepath.Join(dir, "data"),
+
+	program := exec.Command("prometheus", "--config.file", filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path", filepath.Join(dir, "data"),
 		"--web.listen-address", p.at, "--log.level", "error")
-	startCommand(p.t, start)
-	eventually(p.t, "Prometheus is ready", func() error {
+	startCommand(t, program)
+	eventually(t, "Prometheus is ready", func() error {
 		_, err := get("http://" + p.at + "/-/ready")
 		return err
 	})
+	return p
+}
+
+// awaitNone waits until a query returns nothing.
+func (p *prometheus) awaitNone(query string) {
+	p.t.Helper()
+	eventually(p.t, query+" is empty", func() error {
+		if n := p.samples(query); n > 0 {
+			return fmt.Errorf("%d series", n)
+		}
+		return nil
+	})
+}
+
+// awaitAlert waits until an alert fires, and notes it.
+func (p *prometheus) awaitAlert(fired map[string]bool, name string) {
+	p.t.Helper()
+	p.awaitData("the alert", fmt.Sprintf(`ALERTS{alertname=%q, alertstate="firing"}`, name))
+	fired[name] = true
 }
 
 // variables are what Grafana has in queries when all namespaces and models are selected.

@@ -59,6 +59,9 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case "answer 503":
 		w.WriteHeader(http.StatusServiceUnavailable)
+	case "answer late":
+		time.Sleep(6 * time.Second)
+		d.pass.ServeHTTP(w, r)
 	default:
 		if r.URL.Path != "/health" {
 			d.passed.Add(1)
