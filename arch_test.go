@@ -118,21 +118,23 @@ var allowed = map[string][]string{
 		"internal/plan",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/route", "internal/route/..."},
 	// Requests to engines: those to prefill workers, and those that Envoy cannot send twice.
-	"extproc/prefill": {"internal/enginetls", "internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request",
+	"extproc/prefill": {"internal/enginetls", "extproc/spans", "internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request",
 		// Engines get the session of the client.
 		"internal/envoynames", "internal/route/sessionid"},
-	"extproc/relay": {"internal/enginetls", "extproc/exchange", "extproc/migrate", "extproc/prefill", "internal/envoynames", "internal/metric"},
+	"extproc/relay": {"internal/enginetls", "extproc/exchange", "extproc/migrate", "extproc/prefill", "extproc/spans", "internal/envoynames", "internal/metric"},
 	// Streams are read without decoding them, and bodies as the router reads them.
 	"extproc/migrate": {"internal/jsonscan", "internal/prompt/openai"},
 	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric", "internal/route/sessionid"},
 	// Kinds of engines differ in whether their streams can be continued.
-	"extproc/exchange": {"extproc/migrate", "extproc/prefill", "extproc/quota", "internal/engines", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
+	"extproc/exchange": {"extproc/migrate", "extproc/prefill", "extproc/quota", "extproc/spans", "internal/engines", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
 		"internal/route/handoff", "internal/route/pick", "internal/route/decision", "internal/route/request", "internal/route/sessionid"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},
 	// It counts bookings that have ended, with the facts of both.
 	"extproc/answers":   {"extproc/messages", "internal/fleet", "internal/metric", "internal/route/decision", "internal/route/pick"},
-	"extproc/messages":  {"internal/envoynames"},
+	// Trace contexts are read from headers without a copy.
+	"extproc/messages":  {"extproc/spans", "internal/envoynames"},
+	"extproc/spans":     {"internal/metric"},
 	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/metric"},
 	"extproc/sockets":   {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 

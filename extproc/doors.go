@@ -65,6 +65,7 @@ func (r *Router) newDoors(cfg Config) {
 		Prefills: prefill.New(prefill.Config{Router: r.routes, Log: cfg.Log, Metrics: cfg.Metrics, Engines: cfg.Engines}),
 		Router:   r.routes, Started: time.Now(), Feedback: feedback, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
 		TenantKey: cfg.TenantKey, Shadow: cfg.Shadow, Quotas: r.quotas, Routers: r.routers,
+		Tracer: r.tracer,
 	})
 	d.relay = relay.New(relay.Config{Requests: d.requests, Log: cfg.Log, Metrics: cfg.Metrics, Engines: cfg.Engines})
 	d.stream = stream.NewServer(d.requests, cfg.Log, cfg.Metrics)

@@ -22,6 +22,7 @@ import (
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/extproc/sockets"
+	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/enginetls"
@@ -87,6 +88,7 @@ type Router struct {
 	// bus is nil without a bus, and before Run. Requests can end before Run, and then have nothing to publish.
 	bus atomic.Pointer[bus.Bus]
 
+	tracer       *spans.Tracer       // nil without tracing
 	decisionLog  *decisionlog.Writer // nil without a decision log
 	decisionFile *decisionFile       // nil without a decision log
 }
@@ -110,6 +112,10 @@ func New(cfg Config) (*Router, error) {
 
 	var err error
 	r.decisionLog, r.decisionFile, err = newDecisionLog(&settings.Decisions, cfg.Log, cfg.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	r.tracer, err = r.newTracer(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -209,6 +215,9 @@ func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking
 		if r.lines != nil {
 			r.lines.Answered(k, e, now)
 		}
+	}
+	if r.tracer != nil {
+		r.doors.requests.EndSpan(e.Booking, answerOf(e, outcome), now)
 	}
 	if r.decisionLog != nil && e.Decision != "" {
 		r.decisionLog.Ended(endOf(e, outcome, now))
@@ -435,12 +444,21 @@ func (r *Router) runBesideServer(ctx, asked context.Context, cfg *RunConfig) err
 		})
 	}
 
+	// The tracer goes on until the last request has ended, so that its span is exported too.
+	tracing, stopTracing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopTracing()
+	if r.tracer != nil {
+		all.Go(func() { r.tracer.Run(tracing) })
+	}
+
 	err := r.doors.accessLog.Run(ctx)
 	// The access log is not followed any more, so its streams need no end of their own. The streams of requests end first, because the
 	// server resets what is left when it stops.
 	drain, cancel := context.WithTimeout(cfg.hard(), cfg.DrainTime)
 	defer cancel()
 	r.doors.drain(drain)
+	r.doors.requests.EndSpans(time.Now())
+	stopTracing()
 	all.Wait()
 	return err
 }

@@ -195,7 +195,7 @@ func beginsWith(prefix string) *matcherv3.StringMatcher {
 // send the same body, and it is the only mode in which requests can go on when no router answers. Request headers
 // must be sent, or Envoy ignores the picks.
 func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
-	forwarded := []string{":method", ":path", "content-encoding", "content-length", "content-type"}
+	forwarded := []string{":method", ":path", "content-encoding", "content-length", "content-type", "traceparent"}
 	forwarded = append(forwarded, s.SessionHeaders...)
 	if a.hints {
 		forwarded = append(forwarded, envoynames.HintHeaders()...)

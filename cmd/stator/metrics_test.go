@@ -123,6 +123,7 @@ func metricParts(t *testing.T) []metricPart {
 		t.Fatal(err)
 	}
 	cfg.Decisions.Log = filepath.Join(t.TempDir(), "decisions.jsonl")
+	cfg.Tracing.Endpoint = "http://127.0.0.1:4318"
 	cfg.Models[0].Router.Queue.MaxWait = 1 // a queue that is there has figures
 	log, members := slog.New(slog.DiscardHandler), fleet.New(fleet.Hooks{})
 	every, router, control, plans, agent, onBus := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()

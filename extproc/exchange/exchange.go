@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -29,6 +30,8 @@ type Head struct {
 	DerivedID bool
 	// Authorization is the header of that name, if Envoy sends it. Prefill workers get it, as the workers that answer do.
 	Authorization string
+	// Trace is the trace context of the header traceparent; the zero value is none.
+	Trace spans.Context
 	// Subset are the endpoints that may take the request, as [request.Request.Only].
 	Subset []string
 	// WithoutBody means that the request ends with its headers.
@@ -77,6 +80,8 @@ type Exchange struct {
 	wanted      bool            // the end of the request is to be reported; see follow.go
 	eventStream bool            // the response is a stream of events
 	ending      Ending          // in phase Following
+	span        *spans.Span     // nil without a tracer, and when it was handed over
+	steps       *request.Steps  // for span; nil without one
 }
 
 // Phase returns the event that comes next.
@@ -96,6 +101,7 @@ func (x *Exchange) Gathered() []byte { return x.gathered }
 
 // OnHeaders handles the headers of the request.
 func (x *Exchange) OnHeaders(h Head, now time.Time) Reply {
+	x.beginSpan(h.Trace, now)
 	return x.observed(x.onHeaders(h, now), now)
 }
 
@@ -232,7 +238,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	req := request.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
 		Session: x.head.Session.Text, Source: x.origin.Source, Done: x.origin.Context.Done(), Reading: &x.reading,
-		Tenant: x.tenant(), Only: x.head.Subset, Splits: !x.unread && x.splits(),
+		Tenant: x.tenant(), Only: x.head.Subset, Splits: !x.unread && x.splits(), Steps: x.steps,
 	}
 	if set.TenantHeader != "" {
 		req.SaltKey = x.svc.tenantKey()

@@ -15,6 +15,7 @@ func (x *Exchange) OnPanic(cause any, stack []byte, now time.Time) Reply {
 	x.svc.metrics.outcomes.WithLabelValues(outcomePanic).Inc()
 	x.svc.panics.logPanic(cause, stack, now)
 	x.decision = nil // nothing is known about its state
+	x.decideSpan(&Reply{}, outcomePanic)
 	if x.booking != "" {
 		x.svc.router.End(x.booking, now)
 	}

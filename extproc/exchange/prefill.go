@@ -69,6 +69,7 @@ func (x *Exchange) prefill(d *decision.Decision, body []byte) (decode []byte, ok
 
 	ask := x.toPrefill(d, body)
 	decode, x.cached = s.prefills.Compute(x.origin.Context, ask)
+	x.steps.End(request.Prefilled)
 	x.broke = ask.Broke
 	x.transferred = ask.Transferred
 	x.reading = request.Reading{} // it is not needed during the answer
@@ -79,7 +80,7 @@ func (x *Exchange) prefill(d *decision.Decision, body []byte) (decode []byte, ok
 func (x *Exchange) toPrefill(d *decision.Decision, body []byte) *prefill.Request {
 	return &prefill.Request{
 		Decision: d, Ask: x.prefillRequest(body), Endpoint: x.target.shape, Path: x.target.path, Body: body,
-		RequestID: x.requestID(), Authorization: x.head.Authorization,
+		RequestID: x.requestID(), Authorization: x.head.Authorization, Traceparent: x.traceparent(),
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
@@ -34,6 +35,7 @@ type prefillWorker struct {
 	mu     sync.Mutex
 	bodies []string // guarded by mu
 	ids    []string // guarded by mu
+	traces []string // guarded by mu; the headers traceparent
 }
 
 func newPrefillWorker(t *testing.T, answer http.HandlerFunc) *prefillWorker {
@@ -43,6 +45,7 @@ func newPrefillWorker(t *testing.T, answer http.HandlerFunc) *prefillWorker {
 		w.mu.Lock()
 		w.bodies = append(w.bodies, string(body))
 		w.ids = append(w.ids, r.Header.Get("X-Request-Id"))
+		w.traces = append(w.traces, r.Header.Get("traceparent"))
 		w.mu.Unlock()
 		answer(out, r)
 	}))
@@ -144,6 +147,9 @@ func post(ctx context.Context, t *testing.T, s *Service, head Head, body string)
 	return x.Await(r.Queued, r.Body)
 }
 
+// traceparent is the header of a trace.
+const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 const completionOfClient = `{"model":"sim","prompt":"a prompt of some blocks","max_tokens":9,"seed":9007199254740993}`
 
 // TestPrefillOutcomes: whatever prefill workers do, the request goes to the decode worker, with the parameters of the one that has computed
@@ -178,7 +184,8 @@ func TestPrefillOutcomes(t *testing.T) {
 			}
 
 			s, router, reg := newSplit(t, 0, at...)
-			r, ok := post(t.Context(), t, s, Head{RequestID: "from-envoy"}, completionOfClient)
+			head := Head{RequestID: "from-envoy", Trace: spans.Parse([]byte(traceparent))}
+			r, ok := post(t.Context(), t, s, head, completionOfClient)
 			if !ok || r.Pick == nil || !strings.HasPrefix(r.Destinations, "10.0.0.1:8000") || router.Bookings() != 1 {
 				t.Fatalf("%+v, %d bookings", r, router.Bookings())
 			}
@@ -197,7 +204,7 @@ func TestPrefillOutcomes(t *testing.T) {
 			for _, w := range workers {
 				bodies, ids := w.received()
 				for i, body := range bodies {
-					if !strings.Contains(body, `"max_tokens":1,`) || !strings.Contains(body, "9007199254740993") || ids[i] != "from-envoy" {
+					if !strings.Contains(body, `"max_tokens":1,`) || !strings.Contains(body, "9007199254740993") || ids[i] != "from-envoy" || w.traces[i] != traceparent {
 						t.Errorf("request %s has body %s", ids[i], body)
 					}
 				}

@@ -3,6 +3,7 @@ package exchange
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -52,17 +53,20 @@ type latest[V any] struct {
 	next int          // guarded by mu
 }
 
-func (l *latest[V]) add(id string, v V) {
+// add keeps a value. It returns the value that lost its place to it; the zero value for none.
+func (l *latest[V]) add(id string, v V) (old V) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.byID == nil {
 		l.byID = map[string]V{}
 		l.ids = make([]string, maxPlans)
 	}
+	old = l.byID[l.ids[l.next]]
 	delete(l.byID, l.ids[l.next])
 	l.ids[l.next] = id
 	l.next = (l.next + 1) % maxPlans
 	l.byID[id] = v
+	return old
 }
 
 // take returns a value once. It is the zero value if there is none.
@@ -72,6 +76,15 @@ func (l *latest[V]) take(id string) (v V, ok bool) {
 	v, ok = l.byID[id]
 	delete(l.byID, id)
 	return v, ok
+}
+
+// takeAll returns all values.
+func (l *latest[V]) takeAll() []V {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := slices.Collect(maps.Values(l.byID))
+	clear(l.byID)
+	return all
 }
 
 // plan is a decision whose request may come to the relay.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
@@ -57,6 +58,8 @@ type Answer struct {
 	Detail string
 
 	err *openai.Error // of which Body is the text; nil for a page
+	// decision is the refusal; nil for an answer without one. It is valid until [Exchange.Recycle].
+	decision *decision.Decision
 }
 
 // For returns the answer in the form of the API that has the path: errors of Anthropic's have another form. The path has no query.
@@ -118,6 +121,9 @@ func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 	if name := x.sessionForEngine(d); name != "" {
 		set(envoynames.HeaderSession, name)
 	}
+	if own := x.span.Own(); own.IsValid() {
+		set(spans.Header, own.String())
+	}
 	if d.Ranks > 1 {
 		set(prefill.HeaderRank, strconv.Itoa(d.Rank))
 	}
@@ -162,6 +168,7 @@ func refusal(e *prompt.Error, detail string) *Answer {
 func refused(d *decision.Decision) *Answer {
 	a := refusal(d.Err, string(d.Reason))
 	a.RetryAfter = d.RetryAfter
+	a.decision = d
 	return a
 }
 

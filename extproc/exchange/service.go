@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/extproc/quota"
+	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/pick"
@@ -81,6 +82,9 @@ type Service struct {
 	// requests, by the ids of their first decisions.
 	plans        latest[*plan]
 	lastBookings latest[pick.Booking]
+	// spans are those of the latest decisions whose requests have not ended.
+	tracer *spans.Tracer // nil for none
+	spans  latest[*spans.Span]
 	// decisions keeps the memory of decisions for later requests.
 	decisions sync.Pool // of *route.Decision
 }
@@ -107,15 +111,17 @@ type Config struct {
 	TenantKey func() []byte
 	// Feedback receives the ends of requests that no access log reports. Nil means that none is followed.
 	Feedback Feedback
-	Log      *slog.Logger
-	Metrics  prometheus.Registerer
+	// Tracer exports the spans of requests; nil for none.
+	Tracer  *spans.Tracer
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 }
 
 // New returns a service that decides with cfg.Router.
 func New(set Settings, cfg Config) *Service {
 	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started,
 		relay: cfg.Relay, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, clock: cfg.Clock, shadow: cfg.Shadow,
-		quotas: cfg.Quotas, routers: cfg.Routers}
+		quotas: cfg.Quotas, routers: cfg.Routers, tracer: cfg.Tracer}
 	if s.quotas == nil {
 		s.quotas = quota.New()
 	}
@@ -212,6 +218,7 @@ func (x *Exchange) observed(r Reply, began time.Time) Reply {
 		s.metrics.blocks.Observe(float64(r.Pick.Blocks))
 	}
 
+	x.decideSpan(&r, outcome)
 	if s.log.Enabled(context.Background(), slog.LevelDebug) {
 		x.logReply(r, outcome, duration)
 	}

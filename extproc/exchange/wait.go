@@ -56,7 +56,7 @@ func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 	// A client that left may have left before the booking was made, and no one would end that.
 	if d.Outcome == decision.Picked && x.Gone() {
 		x.svc.router.End(d.ID, x.svc.clock.Now())
-		x.svc.metrics.outcomes.WithLabelValues(outcomeCancelled).Inc()
+		x.cancelled()
 		return Reply{}, false
 	}
 	return x.observed(x.conclude(d, body, x.svc.clock.Now()), began), true
@@ -95,5 +95,11 @@ func (x *Exchange) CancelQueued(q *Queued) {
 			x.svc.router.End(d.ID, x.svc.clock.Now())
 		}
 	}
+	x.cancelled()
+}
+
+// cancelled counts a request whose client has left before the decision reached Envoy.
+func (x *Exchange) cancelled() {
 	x.svc.metrics.outcomes.WithLabelValues(outcomeCancelled).Inc()
+	x.decideSpan(&Reply{}, outcomeCancelled)
 }

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
@@ -79,6 +80,8 @@ type RequestHead struct {
 	RequestID string
 	// Authorization is the header of that name.
 	Authorization string
+	// Trace is the trace context of the header traceparent.
+	Trace spans.Context
 	// Hints are the headers whose names begin with envoynames.HintPrefix, at most maxHints of them.
 	Hints []envoynames.Header
 	// Subset are the endpoints, ip:port or ip, to which a proxy in front of the filter restricts the request, sorted. Nil means every
@@ -284,6 +287,8 @@ func (r *Request) readHeader(key, raw []byte) {
 		r.RequestID = string(raw)
 	case "authorization":
 		r.Authorization = string(raw)
+	case spans.Header:
+		r.Trace = spans.Parse(raw)
 	default:
 		r.readNamed(key, raw)
 		if isHint(key) && len(r.Hints) < maxHints {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
@@ -22,6 +23,7 @@ import (
 type Leg struct {
 	sender                         *Sender
 	path, requestID, authorization string
+	traceparent                    string
 	worker                         *decision.Decision
 	decodeID, decodeWorker         string // of the decision about the decode worker, which may be used again before the leg ends
 	transfer                       handoff.Transfer
@@ -71,6 +73,9 @@ func (l *Leg) send(ctx context.Context) (answer []byte) {
 	r.Header = http.Header{"Content-Type": jsonType, http.CanonicalHeaderKey(HeaderRequestID): {l.requestID}}
 	if l.authorization != "" {
 		r.Header["Authorization"] = []string{l.authorization}
+	}
+	if l.traceparent != "" {
+		r.Header.Set(spans.Header, l.traceparent)
 	}
 	if session := sessionid.HeaderValue(p.Session); session != "" {
 		r.Header.Set(envoynames.HeaderSession, session)

@@ -141,6 +141,8 @@ type Request struct {
 	RequestID string
 	// Authorization is the client's header; empty for none. Engines that are started with a key need it.
 	Authorization string
+	// Traceparent is the trace context for the worker, as a header; empty for none.
+	Traceparent string
 	// Transferred is set by Compute if the body that it returns has the members of a transfer.
 	Transferred bool
 	// Tried are the prefill workers that have failed. Broke are the workers whose connection has broken after they had received
@@ -284,7 +286,7 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 
 	leg := &Leg{
 		sender: s, worker: p, decodeID: d.ID, decodeWorker: d.Worker, cached: -1,
-		path: r.Path, requestID: r.RequestID, authorization: r.Authorization,
+		path: r.Path, requestID: r.RequestID, authorization: r.Authorization, traceparent: r.Traceparent,
 	}
 	leg.tokens = tokensBefore(p) + tokensOf(p, len(r.Body))
 	leg.wait = s.timeout

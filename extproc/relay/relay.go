@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/migrate"
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/metric"
@@ -111,7 +112,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	head := exchange.Head{Method: r.Method, Path: r.URL.RequestURI(), RequestID: r.Header.Get(prefill.HeaderRequestID),
-		Authorization: r.Header.Get("authorization")}
+		Authorization: r.Header.Get("authorization"), Trace: spans.Parse([]byte(r.Header.Get(spans.Header)))}
 	relayed, answer := h.requests.Relay(r.Context(), head, r.Header.Get(envoynames.HeaderDecision), body.bytes)
 	if answer != nil {
 		write(w, r, answer)

@@ -43,7 +43,7 @@ type scenario struct {
 }
 
 func newScenario(t *testing.T) *scenario {
-	s := &scenario{World: doors.New("127.0.0.1:1")}
+	s := &scenario{World: doors.New("127.0.0.1:1", nil)}
 	s.handler = New(Config{Requests: s.Requests, Log: s.Logger, Metrics: s.Registry})
 	engine := httptest.NewServer(answers(http.StatusOK, "good"))
 	t.Cleanup(engine.Close)

@@ -3,17 +3,20 @@ package stream
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/extproc/spans"
 )
 
-// turn passes both messages of one request to an exchange and ends its booking.
-func turn(w *world, headers, body *messages.Request) {
+// turn passes both messages of one request to an exchange and ends its booking, whose id it returns.
+func turn(w *world, headers, body *messages.Request) string {
 	x := door{srv: w.server, Exchange: w.Requests.Begin(exchange.Origin{Source: "envoy-a"})}
 	for _, m := range []*messages.Request{headers, body} {
 		answered := x.Phase()
@@ -25,6 +28,7 @@ func turn(w *world, headers, body *messages.Request) {
 		x.Recycle()
 	}
 	w.Router.End(x.Booking(), start)
+	return x.Booking()
 }
 
 // TestAllocationsDoNotGrowWithThePrompt: the allocations of a request do not depend on its size, because bodies
@@ -84,6 +88,41 @@ func BenchmarkExchange(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkSpans: what does tracing cost this process for a request? With ratio 1 all spans go to a receiver in this process, whose own
+// work counts too. "slow" writes the spans of all requests and exports none.
+//
+//	go test ./extproc/stream -run '^$' -bench Spans -count 10 | benchstat -col /tracing -
+func BenchmarkSpans(b *testing.B) {
+	for name, cfg := range map[string]*spans.Config{"off": nil, "all": {Ratio: 1}, "slow": {SlowerThan: time.Hour}} {
+		b.Run("tracing="+name, func(b *testing.B) {
+			var tracer *spans.Tracer
+			stop := func() []*otlp.Span { return nil }
+			if cfg != nil {
+				tracer, stop = collect(b, *cfg)
+			}
+			w := servedBy(b, newTracedWorld(tracer))
+			headers, body := w.read(completionHeaders(false)), w.read(bodyMessage(true, completionOf(1000)))
+			b.ReportAllocs()
+			before := cpuTime()
+			for b.Loop() {
+				id := turn(w, headers, body)
+				w.Requests.EndSpan(id, &spans.Answer{FirstToken: 1, LastByte: 2, Status: 200}, start)
+			}
+			b.ReportMetric(float64((cpuTime()-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
+			stop()
+		})
+	}
+}
+
+// cpuTime returns the CPU time of this process so far.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // BenchmarkStream: how long does the same take with gRPC over an in-memory connection, the client's part

@@ -53,7 +53,12 @@ func serve(t testing.TB, w *world) extprocv3.ExternalProcessorClient {
 
 // served returns a world with two workers and one model, and Envoy's end of a connection to it.
 func served(t testing.TB) (*world, extprocv3.ExternalProcessorClient) {
-	w := newWorld()
+	w := servedBy(t, newWorld())
+	return w, serve(t, w)
+}
+
+// servedBy gives a world two workers and one model.
+func servedBy(t testing.TB, w *world) *world {
 	w.Settings.DefaultModel = "sim"
 	w.Requests.Reload(w.Settings)
 	if err := w.Router.SetModels(map[string]*serving.Config{"sim": {Prompt: doors.Letters{}, BlockSize: 4}}); err != nil {
@@ -66,7 +71,7 @@ func served(t testing.TB) (*world, extprocv3.ExternalProcessorClient) {
 			t.Fatal(err)
 		}
 	}
-	return w, serve(t, w)
+	return w
 }
 
 func bodyMessage(end bool, body string) *extprocv3.ProcessingRequest {

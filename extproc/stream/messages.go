@@ -18,7 +18,7 @@ func headOf(m *messages.Request) exchange.Head {
 	h := exchange.Head{
 		Method: m.Method, Path: m.Path, ContentEncoding: m.ContentEncoding, ContentLength: m.ContentLength,
 		Session: sessionid.Name{Text: m.Session, At: m.SessionAt}, Role: m.Role, Tenant: m.Tenant, Hints: m.Hints, RequestID: m.RequestID,
-		Authorization: m.Authorization, Subset: m.Subset, WithoutBody: m.EndOfStream,
+		Authorization: m.Authorization, Trace: m.Trace, Subset: m.Subset, WithoutBody: m.EndOfStream,
 	}
 	switch m.Mode {
 	case messages.None, messages.Streamed:

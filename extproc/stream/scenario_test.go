@@ -15,6 +15,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/test/doors"
 )
 
@@ -44,8 +45,10 @@ type world struct {
 
 var start = doors.Start
 
-func newWorld() *world {
-	w := &world{World: doors.New("")}
+func newWorld() *world { return newTracedWorld(nil) }
+
+func newTracedWorld(tracer *spans.Tracer) *world {
+	w := &world{World: doors.New("", tracer)}
 	w.server = NewServer(w.Requests, w.Logger, w.Registry)
 	return w
 }

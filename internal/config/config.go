@@ -39,6 +39,8 @@ type Config struct {
 	Prompts Prompts `yaml:"prompts"`
 	// Decisions configures the log of the router's decisions. The newest decisions are always in memory.
 	Decisions Decisions `yaml:"decisions"`
+	// Tracing exports a span for requests to a receiver of OpenTelemetry's protocol. Without it there are none.
+	Tracing Tracing `yaml:"tracing" reload:"routers"`
 	// Bus configures how the processes of one cluster find each other.
 	Bus Bus `yaml:"bus"`
 	// EngineTLS has every part of Stator, and every Envoy, reach engines by TLS. Without it these connections are not encrypted.
@@ -669,6 +671,19 @@ type Decisions struct {
 	// HashEvery is the number of blocks of a prompt that share one hash, 1 to 65536. Fewer show more
 	// exactly where prompts part, in longer lines.
 	HashEvery int `yaml:"hashEvery" reload:"routers"`
+}
+
+// Tracing configures the spans of requests: see docs/operations.md.
+type Tracing struct {
+	// Endpoint is the receiver of OTLP: "http://host:4318" or "https://host" for OTLP over HTTP, and "grpc://host:4317" for OTLP over gRPC
+	// without TLS. A receiver that is away or slow delays no request; its spans are lost and counted.
+	Endpoint string `yaml:"endpoint" default:"none"`
+	// Ratio is the share of the requests without a header traceparent whose spans are exported, 0 to 1. A request with that header
+	// follows the header's flag. The spans of refused requests, and of answers with a status of 500 or more, are always exported.
+	Ratio float64 `yaml:"ratio"`
+	// SlowerThan has the spans of all requests exported whose first token takes at least so long, although their engines' spans are not.
+	// 0s is none.
+	SlowerThan Duration `yaml:"slowerThan"`
 }
 
 // Bus configures how the processes of one cluster find each other.

@@ -188,6 +188,11 @@ func (d *Decisions) setDefaults() {
 	d.HashEvery = 32
 }
 
+func (t *Tracing) setDefaults() {
+	t.Ratio = 0.01
+	t.SlowerThan = Duration(10 * time.Second)
+}
+
 // The defaults of bus.cluster and bus.leaseTTL.
 const (
 	DefaultCluster  = "default"

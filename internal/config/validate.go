@@ -88,6 +88,7 @@ func (c *Config) Validate() error {
 	v.is(fleet.ValidName(c.Bus.Cluster), "bus.cluster", "must match [a-z0-9-]+ and have at most 63 characters")
 	v.is(c.Bus.LeaseTTL >= minLease, "bus.leaseTTL", "must be at least %s", minLease)
 
+	v.tracing(&c.Tracing)
 	v.bus(&c.Bus)
 	v.engineTLS(&c.EngineTLS)
 	v.planner(&c.Planner)
@@ -511,6 +512,19 @@ func (v *validator) bus(b *Bus) {
 	v.is((b.User == "") == (b.PasswordFile == ""), "bus.passwordFile", "and bus.user need each other")
 	v.is(b.User == "" || b.CredentialsFile == "", "bus.credentialsFile", "replaces bus.user: remove one")
 	v.is((b.CertFile == "") == (b.KeyFile == ""), "bus.keyFile", "and bus.certFile need each other")
+}
+
+// tracing checks the receiver of spans.
+func (v *validator) tracing(t *Tracing) {
+	v.is(t.Ratio >= 0 && t.Ratio <= 1, "tracing.ratio", "must lie between 0 and 1")
+	v.is(t.SlowerThan >= 0, "tracing.slowerThan", "must not be negative")
+	if t.Endpoint == "" {
+		return
+	}
+	u, err := url.Parse(t.Endpoint)
+	ok := err == nil && slices.Contains([]string{"http", "https", "grpc"}, u.Scheme) && u.Host != "" && u.RawQuery == "" && u.User == nil &&
+		(u.Scheme != "grpc" || u.Port() != "" && u.Path == "")
+	v.is(ok, "tracing.endpoint", "is not the address of a receiver, such as http://127.0.0.1:4318 or grpc://127.0.0.1:4317")
 }
 
 // maxExcept bounds the entries with which each connection to an engine is compared.

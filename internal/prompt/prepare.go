@@ -91,6 +91,9 @@ func (m *Model) prepare(req *Request, dst *Prompt) error {
 		if err := m.render(req, dst); err != nil {
 			return err
 		}
+		if dst.OnRendered != nil {
+			dst.OnRendered()
+		}
 		if m.textOnly && len(dst.Media) > 0 {
 			return openai.Invalid("messages", "invalid_value", "This is not a multimodal model: send text parts only.")
 		}

@@ -79,6 +79,8 @@ type Prompt struct {
 	// Done ends Prepare early when it is closed, because the client has gone: Prepare then returns ErrStopped.
 	// Set it before Prepare; nil never ends it.
 	Done <-chan struct{}
+	// OnRendered is called when the text of a chat is rendered, before it is tokenized; nil for no call. Set it before Prepare.
+	OnRendered func()
 	// Text is the rendered chat, or the text of the first prompt; empty for token ids.
 	Text []byte
 	// Tokens are the ids of the first prompt.

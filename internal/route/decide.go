@@ -140,6 +140,7 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	d.NameBlocks(q.Chain)
 	r.index.Expire(d.At)
 	r.index.Lookup(q.Blocks, &w.overlap)
+	q.Steps.End(request.LookedUp)
 	r.watchPrompt(w, q, d)
 	switch {
 	case refused != nil:
@@ -158,6 +159,7 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	if refused != nil {
 		return refused
 	}
+	q.Steps.End(request.Booked)
 	if q.Dry {
 		w.judged.Explain(d, won, len(w.judged.Candidates))
 		return nil
@@ -225,6 +227,7 @@ func (r *Router) book(w *workspace, q *request.Prepared, d *decision.Decision) (
 			}
 		}
 		j := r.judge.Field(&w.judged, &w.overlap, q, f, d.At)
+		q.Steps.End(request.Judged)
 		if q.Deadline > 0 {
 			if _, first := j.Soonest(); first > q.Deadline {
 				return 0, request.RefuseLate(q, first)

@@ -18,6 +18,7 @@ import (
 func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Request, d *decision.Decision) *decision.Refusal {
 	q.Reset()
 	q.Dry = req.Dry
+	q.Steps = req.Steps
 	d.Model = req.Model
 	if req.SaltKey != nil && !req.Known {
 		d.CacheSalt = request.TenantSalt(req.SaltKey, req.Tenant, "")
@@ -32,6 +33,7 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 			parsed.CacheSalt = request.TenantSalt(req.SaltKey, req.Tenant, parsed.CacheSalt)
 			d.CacheSalt = parsed.CacheSalt
 		}
+		q.Steps.End(request.Parsed)
 		q.Parsed = parsed
 		d.Model, d.MaxTokens = parsed.Model, parsed.MaxTokens
 		d.Stream, d.IncludeUsage = parsed.Stream, parsed.IncludeUsage
@@ -73,10 +75,12 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	q.MayWait = q.Model.Queue != nil && req.Ready != nil && !r.cfg.Shadow
 
 	w.prompt.Done = req.Done
+	w.prompt.OnRendered = q.Steps.OnRendered()
 	if err := q.Prepare(&w.prompt, d); err != nil {
 		d.Policy = q.PolicyName
 		return decision.RefuseError(err)
 	}
+	q.Steps.End(request.Tokenized)
 	if why := w.prompt.Unread; req.NeedsSalt && (q.Model.Prompt == nil || why == openai.WhyEngine) {
 		return decision.RefuseError(noSalt())
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
@@ -46,8 +47,8 @@ type World struct {
 // Start is the time at which a world begins.
 var Start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// New returns a world without models and workers. relay is the address of its relay, or empty.
-func New(relay string) *World {
+// New returns a world without models and workers. relay is the address of its relay, or empty, and tracer exports its spans, or is nil.
+func New(relay string, tracer *spans.Tracer) *World {
 	w := &World{
 		Registry: prometheus.NewRegistry(), models: map[string]*serving.Config{},
 		Settings: exchange.Settings{
@@ -61,6 +62,7 @@ func New(relay string) *World {
 	w.Requests = exchange.New(w.Settings, exchange.Config{
 		Prefills: prefill.New(prefill.Config{Router: w.Router, Log: w.Logger, Metrics: w.Registry}),
 		Router:   w.Router, Started: Start, TenantKey: FixedKey, Log: w.Logger, Metrics: w.Registry, Relay: relay,
+		Tracer: tracer,
 	})
 	return w
 }

@@ -39,6 +39,7 @@ type Prepared struct {
 
 	Batch    Batch
 	Tokens   int                  // of all prompts of the request
+	Steps    *Steps               // of the request; nil for none, and for a request that is in the queue already
 	prepared *prompt.Prompt       // the text that cut divides into blocks; nil if blocks are there already
 	Blocks   []blockhash.Block    // the complete blocks of the first prompt
 	Chain    []blockhash.Sequence // the sequence hashes of blocks

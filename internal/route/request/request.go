@@ -23,6 +23,8 @@ type Request struct {
 	// Reading is memory for the content of the prompt: a decision that is Split fills it, and one for a prefill worker uses it and does not
 	// read Body, unless it is empty. Both must be for the same prompt. Nil for none.
 	Reading *Reading
+	// Steps receives the times of the steps of the decision. A request that waits in the queue has those until then. Nil for none.
+	Steps *Steps
 	// Role is the role of the workers that may take the request. To a decode worker the prompt comes computed. Aggregated, the default,
 	// means a decode worker if the pool has any.
 	Role fleet.Role
