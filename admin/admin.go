@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -132,7 +133,7 @@ func Pages() []Page {
 		{pathHealth, "200 while the process runs", false},
 		{pathReady, "200 while the process serves requests, with its faults if it is degraded, and otherwise 503 with the reason", false},
 		{pathFleet, "workers and their ranks, with leases, cache states, and booked and reported load; the room of the index", true},
-		{pathDecisions, "the newest decisions: 50, or ?n=NUMBER", true},
+		{pathDecisions, "the newest decisions: 50, or ?n=NUMBER; with &outcome=refused those alone", true},
 		{pathDecision, "one decision with all candidates and their costs; the id latest is the newest", true},
 		{pathQueue, "the requests that wait in the router's queue, by class", true},
 		{pathHistory, "the last hour in steps of 15 s: rates of requests and tokens, times, requests in the fleet", true},
@@ -302,7 +303,12 @@ func (s Sources) decisions(w http.ResponseWriter, r *http.Request) {
 	if err != nil || n < 1 {
 		n = defaultDecisions
 	}
-	list := s.Router.Recent(min(n, maxDecisions))
+	n = min(n, maxDecisions)
+	list := s.Router.Recent(n)
+	if outcome := r.URL.Query().Get("outcome"); outcome != "" {
+		list = slices.DeleteFunc(s.Router.Recent(maxDecisions), func(d *decision.Decision) bool { return d.Outcome.String() != outcome })
+		list = list[:min(n, len(list))]
+	}
 	show(w, r, func() string { return decisionTable(list) }, func() any { return viewDecisions(list) })
 }
 

@@ -216,6 +216,7 @@ func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking
 			r.lines.Answered(k, e, now)
 		}
 	}
+
 	if r.tracer != nil {
 		r.doors.requests.EndSpan(e.Booking, answerOf(e, outcome), now)
 	}

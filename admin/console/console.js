@@ -213,6 +213,18 @@ function drawWorkers() {
   table('workers-table', workerColumns, rows.slice(state.page * perPage, (state.page + 1) * perPage), true);
 }
 
+// counted groups decisions by a key, the largest group first.
+function counted(list, key) {
+  const groups = new Map();
+  for (const d of list) {
+    const k = key(d);
+    const g = groups.get(k) || { n: 0, newest: d };
+    g.n++;
+    groups.set(k, g);
+  }
+  return [...groups.values()].sort((a, b) => b.n - a.n).slice(0, mostRows);
+}
+
 function drawDecisions() {
   if (state.paused) return;
   table('decisions-table', [
@@ -224,17 +236,6 @@ function drawDecisions() {
     ['Reason', '', (d) => d.reason || d.error?.message || ''],
   ], state.decisions.slice(0, mostRows));
 
-  // counted groups decisions by a key.
-  const counted = (list, key) => {
-    const groups = new Map();
-    for (const d of list) {
-      const k = key(d);
-      const g = groups.get(k) || { key: k, n: 0, newest: d };
-      g.n++;
-      groups.set(k, g);
-    }
-    return [...groups.values()].sort((a, b) => b.n - a.n).slice(0, mostRows);
-  };
   table('waiting-table', [['Class', '', (g) => g.newest.queue.class], ['Tenant', '', (g) => g.newest.queue.tenant], ['Requests', '', (g) => g.n],
     ['Newest waited', '', (g) => duration(g.newest.queue.waited_seconds), 'number'], ['Outcome', '', (g) => g.newest.outcome]],
   counted(state.decisions.filter((d) => d.queue), (d) => JSON.stringify([d.queue.class, d.queue.tenant, d.outcome])));
@@ -244,14 +245,12 @@ function drawDecisions() {
   table('pairs-table', [['Prefill', '', (g) => (g.newest.from ? nameOf(g.newest.from) : '')], ['Decode', '', (g) => nameOf(g.newest)],
     ['Model', '', (g) => g.newest.model], ['Requests', '', (g) => g.n], ['Newest', '', (g) => clock(g.newest.at)]],
   counted(pairs, (d) => JSON.stringify([d.from?.worker, d.worker])));
-
-  state.refusals = counted(state.decisions.filter((d) => d.outcome === 'refused'), (d) => d.reason || d.error?.code || d.error?.message)
-    .map((g) => ({ where: g.newest.model, text: g.newest.error?.message || g.newest.reason, n: g.n, at: clock(g.newest.at) }));
 }
 
 async function drawSeldom() {
-  const [history, plan, tiers, xds, seen, agent, queue] = await Promise.all(
-    ['/debug/history', '/debug/plan', '/debug/kv', '/debug/xds', '/debug/envoys', '/debug/agent', '/debug/queue'].map(read));
+  const [history, plan, tiers, xds, seen, agent, queue, refused] = await Promise.all(
+    ['/debug/history', '/debug/plan', '/debug/kv', '/debug/xds', '/debug/envoys', '/debug/agent', '/debug/queue',
+      '/debug/decisions?outcome=refused&n=' + newest].map(read));
   state.history = history || [];
   drawHour();
   table('queue-table', [['Model', '', (q) => q.model], ['Class', '', (q) => q.class], ['Requests', '', (q) => q.requests],
@@ -283,8 +282,10 @@ async function drawSeldom() {
 
   const failures = (agent || []).filter((e) => e.failures > 0)
     .map((e) => ({ where: e.worker, text: e.remedy || e.last_error || e.last_line, n: e.failures, at: duration(e.seconds_since_failure) + ' ago' }));
+  const refusals = counted(refused || [], (d) => JSON.stringify([d.model, d.error?.message || d.reason]))
+    .map((g) => ({ where: g.newest.model, text: g.newest.error?.message || g.newest.reason, n: g.n, at: clock(g.newest.at) }));
   table('errors-table', [['Where', '', (e) => e.where], ['Times', '', (e) => e.n], ['Newest', '', (e) => e.at], ['Error', '', (e) => e.text]],
-    [...failures, ...(state.refusals || [])].slice(0, mostRows));
+    [...failures, ...refusals].slice(0, mostRows));
 }
 
 async function drawOften() {
