@@ -131,7 +131,7 @@ var allowed = map[string][]string{
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},
 	// It counts bookings that have ended, with the facts of both.
-	"extproc/answers":   {"extproc/messages", "internal/fleet", "internal/metric", "internal/route/decision", "internal/route/pick"},
+	"extproc/answers": {"extproc/messages", "internal/fleet", "internal/metric", "internal/route/decision", "internal/route/pick"},
 	// Trace contexts are read from headers without a copy.
 	"extproc/messages":  {"extproc/spans", "internal/envoynames"},
 	"extproc/spans":     {"internal/metric"},

@@ -42,8 +42,8 @@ type Request struct {
 // Place is a place in prompts that keeps caches from being hit.
 type Place struct {
 	Model string
-	// Message is the number of the message, from 0 on, and Role its role. Role is "prompt" for a completion, and "template" for a text that
-	// no message has: the chat template or a tool.
+	// Message is the number of the message, from 0 on, and Role its role. Role is "other" for an unusual one, "prompt" for a completion, and
+	// "template" for a text that no message has: the chat template or a tool.
 	Message int
 	Role    string
 	// Character is the number of characters before the place, in the message or the prompt, and Token the number of tokens of the prompt
@@ -254,17 +254,28 @@ func locate(messages []openai.Message, text []byte, at int) (message int, role s
 	for i := range messages {
 		m := &messages[i]
 		if before, found := charactersBefore(m.Content, part); found {
-			return i, m.Role, before
+			return i, roleOf(m), before
 		}
 		earlier := 0
 		for j := range m.Parts {
 			if before, found := charactersBefore(m.Parts[j].Text, part); found {
-				return i, m.Role, earlier + before
+				return i, roleOf(m), earlier + before
 			}
 			earlier += utf8.RuneCountInString(m.Parts[j].Text)
 		}
 	}
 	return 0, "template", utf8.RuneCount(text[:at])
+}
+
+// roleOf returns the role of a message, without its memory: that is the body of the request, which is used again. A client may choose any
+// role, so one that is not usual is "other".
+func roleOf(m *openai.Message) string {
+	for _, role := range []string{"system", "developer", "user", "assistant", "tool", "function"} {
+		if m.Role == role {
+			return role
+		}
+	}
+	return "other"
 }
 
 // charactersBefore returns the number of characters of text before a part of it.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
@@ -117,6 +118,27 @@ func TestPlaceOfABillingHeader(t *testing.T) {
 	}
 	if rate, seen := p.TokensPerSecond(p.First.Add(time.Hour)), float64(p.Tokens)/3600; rate != seen {
 		t.Errorf("%v tokens per second, want %v", rate, seen)
+	}
+}
+
+// TestRoleIsKept writes over the role of a message after the request, as the next request does in the memory of a body. Roles that templates
+// do not know, which a client may choose, become other.
+func TestRoleIsKept(t *testing.T) {
+	for role, want := range map[string]string{"system": "system", "developer": "developer", "\x1b[2J": "other", strings.Repeat("x", 1<<16): "other"} {
+		a, w := newAgent(t, 8<<20), New(1)
+		for i := range 8 {
+			r := a.request(t, 7, fmt.Sprintf("The time is 20:%02d.\n", i), 1+i)
+			memory := []byte(role)
+			r.Messages[0].Role = unsafe.String(unsafe.SliceData(memory), len(memory))
+			w.Observe(r)
+			for j := range memory {
+				memory[j] = '#'
+			}
+		}
+		found := w.Found(a.at)
+		if len(found) != 1 || found[0].Role != want {
+			t.Errorf("%.20q: found %+v, want one place of the role %s", role, found, want)
+		}
 	}
 }
 
