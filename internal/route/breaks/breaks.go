@@ -42,8 +42,8 @@ type Request struct {
 // Place is a place in prompts that keeps caches from being hit.
 type Place struct {
 	Model string
-	// Message is the number of the message, from 0 on, and Role its role. Role is "other" for an unusual one, "prompt" for a completion, and
-	// "template" for a text that no message has: the chat template or a tool.
+	// Message is the number of the message, from 0 on, and Role its role. Role is "other" for an unusual one, "prompt" for a completion,
+	// and "template" for a text that no message has: the chat template or a tool.
 	Message int
 	Role    string
 	// Character is the number of characters before the place, in the message or the prompt, and Token the number of tokens of the prompt
