@@ -88,12 +88,7 @@ func collectedPorts(ctx context.Context, router adminclient.Config, parts []stri
 			pages = append(pages, p.Path)
 		}
 	}
-	all := eachRouter(ctx, router)
-	for _, address := range parts {
-		other := router
-		other.Address = address
-		all = append(all, other)
-	}
+	all := withParts(eachRouter(ctx, router), parts)
 	var ports []bundle.Port
 	for _, one := range all {
 		client, err := adminclient.New(one, bundle.Timeout)

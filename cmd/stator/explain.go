@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,6 +99,17 @@ func eachRouter(ctx context.Context, admin adminclient.Config) (all []adminclien
 		}
 	}
 	return all[:min(len(all), maxRouters)]
+}
+
+// withParts returns the admin ports of routers and of other processes, which are asked in the same way.
+func withParts(routers []adminclient.Config, parts []string) []adminclient.Config {
+	all := slices.Clone(routers)
+	for _, address := range parts {
+		port := routers[0]
+		port.Address = address
+		all = append(all, port)
+	}
+	return all
 }
 
 // newestFirst puts the router with the newest decision first.

@@ -73,12 +73,7 @@ func runStatus(ctx context.Context, env environment, args []string) error {
 
 // readStatus reads the pages of all processes, and returns the ports of those that are agents.
 func readStatus(ctx context.Context, routers []adminclient.Config, parts []string) (s status.Status, agents []doctor.AgentPort, err error) {
-	all := slices.Clone(routers)
-	for _, address := range parts {
-		port := routers[0]
-		port.Address = address
-		all = append(all, port)
-	}
+	all := withParts(routers, parts)
 	ports := make([]status.Port, len(all))
 	for i, port := range all {
 		client, err := adminclient.New(port, status.Timeout)

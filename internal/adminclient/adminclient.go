@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -82,6 +83,21 @@ func (c *Client) HTTP() *http.Client { return &c.http }
 
 // URL returns the URL of a page.
 func (c *Client) URL(path string) string { return strings.TrimSuffix(c.base, "/") + path }
+
+// Get returns at most so many bytes of the answer to a GET of a page, which may have a query, and the HTTP status.
+func (c *Client) Get(ctx context.Context, path string, most int64) (body []byte, status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL(path), http.NoBody)
+	if err != nil {
+		return nil, 0, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, most))
+	return body, resp.StatusCode, err
+}
 
 // withToken adds a token to requests.
 type withToken struct {

@@ -134,24 +134,14 @@ func (b *Bundle) explain(ctx context.Context, p Port, page []byte) {
 
 // get returns the answer to a GET, and its status.
 func get(ctx context.Context, p Port, page, query string) (data []byte, status int, err error) {
-	u := p.Admin.URL(page)
 	if query != "" {
-		u += "?" + query
+		page += "?" + query
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, http.NoBody)
-	if err != nil {
-		return nil, 0, err
-	}
-	resp, err := p.Admin.HTTP().Do(req)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	data, err = io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
+	data, status, err = p.Admin.Get(ctx, page, maxPage+1)
 	if len(data) > maxPage {
 		return nil, 0, fmt.Errorf("it has more than %d MiB", maxPage>>20)
 	}
-	return data, resp.StatusCode, err
+	return data, status, err
 }
 
 // fileOf returns the name of a page's file, without its ending. Neither an address nor an id of a decision leaves the folder.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -179,15 +178,5 @@ func (p Port) Page(ctx context.Context, path string, v any) error {
 
 // Get returns the answer to a GET of a page, and its HTTP status.
 func (p Port) Get(ctx context.Context, path string) (body []byte, status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Admin.URL(path), http.NoBody)
-	if err != nil {
-		return nil, 0, err
-	}
-	resp, err := p.Admin.HTTP().Do(req)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err = io.ReadAll(io.LimitReader(resp.Body, maxPage))
-	return body, resp.StatusCode, err
+	return p.Admin.Get(ctx, path, maxPage)
 }
