@@ -201,16 +201,16 @@ func (e *edge) post(body string, chunked bool, trailer http.Header) int {
 func TestAffinityWhileTheRouterIsAway(t *testing.T) {
 	t.Parallel()
 	with, without := affinityParts(t, "wasm"), affinityParts(t, "off")
-	kv, _ := with.converse("kv")
-	if unpicked := with.served("unpicked"); unpicked != 0 {
+	kv, _, unpicked := with.converse("kv")
+	if unpicked != 0 {
 		t.Errorf("%d requests were not picked while there was a router", unpicked)
 	}
 
 	with.extproc.kill()
 	without.extproc.kill()
-	kept, moves := with.converse("filter")
-	spread, movesWithout := without.converse("neither")
-	session, _ := without.converse("session", "x-session-id")
+	kept, moves, _ := with.converse("filter")
+	spread, movesWithout, _ := without.converse("neither")
+	session, _, _ := without.converse("session", "x-session-id")
 	t.Logf("cached share of prompt tokens: kv %.3f; router away: filter %.3f (%.0f %% of kv), neither %.3f (%.0f %%), session header %.3f",
 		kv, kept, 100*kept/kv, spread, 100*spread/kv, session)
 
@@ -232,9 +232,9 @@ func affinityParts(t *testing.T, filter string) *parts {
 }
 
 // converse plays 24 conversations of six turns, eight at a time. It returns the share of prompt tokens that were
-// cached, and in how many turns after the first an engine had nothing of the turn before cached. A header that is named
-// gets the name of the conversation.
-func (p *parts) converse(name string, header ...string) (share float64, moves int) {
+// cached, in how many turns after the first an engine had nothing of the turn before cached, and how many turns no router
+// decided. A header that is named gets the name of the conversation.
+func (p *parts) converse(name string, header ...string) (share float64, moves, unpicked int) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
@@ -268,13 +268,16 @@ func (p *parts) converse(name string, header ...string) (share float64, moves in
 				if turn > 0 && r.usage.Details.CachedTokens < before-64 {
 					moves++
 				}
+				if r.decision == "" {
+					unpicked++
+				}
 				mu.Unlock()
 				before = r.usage.PromptTokens
 			}
 		})
 	}
 	all.Wait()
-	return float64(cached) / float64(max(1, prompt)), moves
+	return float64(cached) / float64(max(1, prompt)), moves, unpicked
 }
 
 // TestAffinityModuleIsMissing: a control plane without the path of the module does not start.
