@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,9 +33,13 @@ func TestPlanAcrossAgents(t *testing.T) {
 
 	p.agent.kill()
 	p.awaitNodes(map[string]int{"b": 3})
-	if page, err := p.read("/readyz"); err != nil || !strings.Contains(page, "the plan: 3 of 4 workers of model sim are there") {
-		t.Errorf("%v: %s", err, page)
-	}
+	eventually(t, "the router's page shows the plan", func() error {
+		page, err := p.read("/readyz")
+		if err == nil && !strings.Contains(page, "the plan: 3 of 4 workers of model sim are there") {
+			err = errors.New(page)
+		}
+		return err
+	})
 	l := p.load(4)
 	l.more(t, 50)
 	p.agent = start(t, "agent", "--config", p.file, "--node", "a", "--admin-address", "127.0.0.1:0")
@@ -85,16 +90,17 @@ models: [{name: sim, path: "builtin:sim", kv: {hostBytes: 8388608}, launch: [{en
 	}
 
 	await("1 of 2 control planes are there: ", "1 of 2 planners are there: ", "1 of 2 agents with KV stores are there: ")
-	if _, found := doctor(t, "--config", p.file, "--admin-address", p.extprocAdmin, "--wait", "500ms", "--json"); !slices.Equal(found,
-		slices.Repeat([]string{"absent the cluster"}, 3)) {
-		t.Errorf("the doctor finds %q", found)
-	}
+	awaitDoctor(t, slices.Repeat([]string{"absent the cluster"}, 3), "--config", p.file, "--admin-address", p.extprocAdmin, "--wait", "500ms",
+		"--json")
 	start(t, "planner", "--config", p.file, "--admin-address", "127.0.0.1:0")
 	p.xds.kill()
 	await("0 of 2 control planes are there", "1 of 2 agents with KV stores are there: ")
-	if n := p.metric(`stator_cluster_present_parts{part="planner"}`); n != 2 {
-		t.Errorf("%g planners", n)
-	}
+	eventually(t, "both planners are counted", func() error {
+		if n := p.metric(`stator_cluster_present_parts{part="planner"}`); n != 2 {
+			return fmt.Errorf("%g planners", n)
+		}
+		return nil
+	})
 }
 
 // awaitNodes waits until each node has so many workers, all of them ready.

@@ -326,6 +326,7 @@ func TestDeadWorkerLosesItsConversations(t *testing.T) {
 			if e.decision(r.decision).Worker == "sim-0" {
 				picked[turn]++
 			}
+			e.assertNothingBooked() // the report of a failure ends its booking
 			talks[i] = append(talks[i], message{"assistant", "Yes."})
 		}
 	}
@@ -334,7 +335,7 @@ func TestDeadWorkerLosesItsConversations(t *testing.T) {
 	for _, n := range picked {
 		sum += n
 	}
-	// Three failures in a row hold it back. The report of the last one may be on its way when the next is picked.
+	// Three failures in a row hold it back.
 	if most := 5 + int(time.Since(began)/(5*time.Second)); sum > most {
 		t.Errorf("the dead worker was picked %d times, by turns %v; want at most %d", sum, picked, most)
 	}
@@ -415,7 +416,7 @@ func retriesElsewhere(t *testing.T, others string) {
 
 // TestAttemptThatHangsIsRetriedElsewhere: a worker that accepts a request and sends nothing loses it after
 // attemptIdleTimeout. Another worker answers, and the router corrects what it expected of the caches. An answer whose bytes
-// come one by one lasts longer.
+// come one by one lasts longer. The timeout is long enough for a worker on a busy machine.
 func TestAttemptThatHangsIsRetriedElsewhere(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -424,14 +425,14 @@ func TestAttemptThatHangsIsRetriedElsewhere(t *testing.T) {
 			for range 8 {
 				_, _ = fmt.Fprint(w, "x")
 				_ = http.NewResponseController(w).Flush()
-				time.Sleep(250 * time.Millisecond)
+				time.Sleep(time.Second)
 			}
 			return
 		}
 		<-release
 	})
 	t.Cleanup(func() { close(release) })
-	e := startEdge(t, true, "hints: headers, hintsFrom: everyone, attemptIdleTimeout: 1s", simModel("sim", hangs, startBackend(t, nil)))
+	e := startEdge(t, true, "hints: headers, hintsFrom: everyone, attemptIdleTimeout: 5s", simModel("sim", hangs, startBackend(t, nil)))
 
 	if r := e.ask("sim", "answer me slowly", "x-stator-worker", "sim-0"); r.status != 200 || r.body != "xxxxxxxx" {
 		t.Errorf("slow bytes: status %d, %q", r.status, r.body)
@@ -495,8 +496,8 @@ func TestHeadersOfClients(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionsAreClosedByEnvoy: vLLM's server closes a connection that was idle for five seconds. Envoy closes it
-// before, so that no request meets the end of its connection.
+// TestIdleConnectionsAreClosedByEnvoy: Envoy closes idle connections to a worker that keeps them open. vLLM's server closes a connection
+// that was idle for five seconds, and a request must not meet the end of its connection.
 func TestIdleConnectionsAreClosedByEnvoy(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -504,7 +505,7 @@ func TestIdleConnectionsAreClosedByEnvoy(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ln.Close() })
-	byEnvoy := make(chan bool, 16)
+	byEnvoy := make(chan error, 16)
 	go func() {
 		for {
 			c, err := ln.Accept()
@@ -520,25 +521,27 @@ func TestIdleConnectionsAreClosedByEnvoy(t *testing.T) {
 		t.Fatalf("status %d: %s", r.status, r.body)
 	}
 	select {
-	case ok := <-byEnvoy:
-		if !ok {
-			t.Error("the worker closed the connection")
+	case err := <-byEnvoy:
+		if err != nil {
+			t.Errorf("Envoy did not close the connection: %v", err)
 		}
-	case <-time.After(patience):
-		t.Error("nobody closed the connection")
+	case <-time.After(2 * patience):
+		t.Error("Envoy has no connection")
 	}
 }
 
-// answerUntilIdle answers requests as vLLM's server does, which closes a connection after five seconds without one. It
-// returns true if Envoy closed the connection before.
-func answerUntilIdle(c net.Conn) (byEnvoy bool) {
+// answerUntilIdle answers requests until Envoy closes the connection. Otherwise it returns an error.
+func answerUntilIdle(c net.Conn) error {
 	defer func() { _ = c.Close() }()
 	in := bufio.NewReader(c)
 	for {
-		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(patience))
 		r, err := http.ReadRequest(in)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
 		if err != nil {
-			return errors.Is(err, io.EOF)
+			return err
 		}
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")

@@ -80,11 +80,11 @@ func (d *door) set(mode string) {
 	if mode == "refuse" {
 		return
 	}
-	var err error
-	d.ln, err = net.Listen("tcp", d.address)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	// A process that another test has just started may hold a copy of the last socket until it runs its program.
+	eventually(d.t, "the address is free", func() (err error) {
+		d.ln, err = net.Listen("tcp", d.address)
+		return err
+	})
 	d.server = &http.Server{Handler: d}
 	go func(s *http.Server, ln net.Listener) { _ = s.Serve(ln) }(d.server, d.ln)
 }

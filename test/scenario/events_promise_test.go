@@ -20,6 +20,7 @@ func (p *parts) promises(t *testing.T, what string, chats [][]message) (blocks i
 		if found := r.usage.Details.CachedTokens; d.Overlap*16 > found+16 || d.Overlap*16 < found {
 			t.Errorf("%s: chat %d to %s: %d blocks were promised, the engine found %d tokens", what, i, d.Worker, d.Overlap, found)
 		}
+		p.assertNothingBooked() // otherwise load would count, too
 	}
 	return blocks
 }
@@ -46,6 +47,7 @@ func TestPromisesHoldAcrossRestarts(t *testing.T) {
 	for i := range 8 {
 		chats = append(chats, []message{{"user", fmt.Sprintf("Case %d. ", i) + strings.Repeat("What does a promise weigh when nobody keeps it? ", 100)}})
 		p.chat(chats[i], 1)
+		p.assertNothingBooked()
 	}
 	eventually(t, "caches are known exactly", p.knowledge("exact", 2))
 	before := p.promises(t, "from the beginning", chats)
@@ -60,6 +62,7 @@ func TestPromisesHoldAcrossRestarts(t *testing.T) {
 		return err
 	})
 	eventually(t, "caches are known exactly by the new router", p.knowledge("exact", 2))
+	p.awaitPicks()
 	if n := p.metric("stator_feed_recoveries_total", `by="snapshot"`, `result="exact"`); n < 2 {
 		t.Errorf("%g of 2 ranks were recovered by a snapshot", n)
 	}

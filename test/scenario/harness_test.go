@@ -217,6 +217,41 @@ func (g *gateway) await() {
 	})
 }
 
+// quiet is how long something must have stayed as it is before a test takes it as settled.
+const quiet = 500 * time.Millisecond
+
+// settles waits until read has returned the same, without an error, for a while.
+func settles[T comparable](t *testing.T, what string, read func() (T, error)) {
+	t.Helper()
+	var last T
+	var since time.Time // zero before the first value
+	eventually(t, what, func() error {
+		now, err := read()
+		switch {
+		case err != nil:
+			since = time.Time{}
+		case since.IsZero() || now != last:
+			last, since = now, time.Now()
+			err = fmt.Errorf("it is %v now", now)
+		case time.Since(since) < quiet:
+			err = fmt.Errorf("it is %v only since %s", now, time.Since(since))
+		}
+		return err
+	})
+}
+
+// awaitPool waits until Envoy has so many healthy workers of the model sim. Until then it cannot serve a request where it is picked.
+func (g *gateway) awaitPool(n int) {
+	g.t.Helper()
+	eventually(g.t, fmt.Sprintf("Envoy has %d workers", n), func() error {
+		page, err := g.read("/metrics/envoy")
+		if got := sample(page, "envoy_cluster_membership_healthy", `envoy_cluster_name="pool/sim"`); err == nil && got != float64(n) {
+			err = fmt.Errorf("it has %g", got)
+		}
+		return err
+	})
+}
+
 // patience bounds every wait: long enough for a busy machine under the race detector.
 const patience = 60 * time.Second
 

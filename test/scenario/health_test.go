@@ -153,6 +153,7 @@ func (l *listed) turns(talks []*talk, turn int, worker string) (picked int) {
 			l.t.Errorf("turn %d: %v", turn, err)
 		}
 		picked += c.workers[worker] - before
+		l.assertNothingBooked() // the report of a failure ends its booking
 	}
 	return picked
 }
@@ -202,7 +203,7 @@ func TestListedWorkerDies(t *testing.T) {
 	}
 }
 
-// TestListedWorkerFreezes: the process of a listed engine is stopped, while clients wait for 4 s at most. Once it is known to
+// TestListedWorkerFreezes: the process of a listed engine is stopped, while clients wait for 10 s at most. Once it is known to
 // be silent no request goes there, its conversations are served by the other worker, and after it goes on it is back.
 func TestListedWorkerFreezes(t *testing.T) {
 	t.Parallel()
@@ -216,7 +217,7 @@ func TestListedWorkerFreezes(t *testing.T) {
 	lost := 0
 	for turn := range 5 {
 		for _, c := range talks {
-			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			_, err := l.tryChat(ctx, append(c.messages, message{"user", fmt.Sprint("and now? ", turn)}), 1)
 			cancel()
 			if err != nil {
@@ -283,9 +284,12 @@ func TestListedWorkerStartsLate(t *testing.T) {
 	if health, state := l.health("b"); health != "unknown" || state != "starting" {
 		t.Errorf("%s, %s", health, state)
 	}
-	if log := l.up.out.String(); !strings.Contains(log, "worker does not answer yet") || !strings.Contains(log, "connection refused") {
-		t.Error("the log does not name the worker")
-	}
+	eventually(t, "the log names the worker", func() error {
+		if log := l.up.out.String(); !strings.Contains(log, "worker does not answer yet") || !strings.Contains(log, "connection refused") {
+			return errNotYet
+		}
+		return nil
+	})
 
 	l.engines["b"].start()
 	l.awaitHealth("b", "ready")
@@ -344,6 +348,7 @@ func TestListedWorkersChange(t *testing.T) {
 		for _, name := range names {
 			l.awaitHealth(name, "ready")
 		}
+		l.awaitPool(len(names))
 	}
 
 	talks := l.converse(3, "a")

@@ -234,16 +234,11 @@ func (c *cluster) playAsPicked(requests int) {
 		return picked, other
 	}
 	// Entries of earlier requests may still arrive.
-	var pickedBefore, otherBefore float64
-	eventually(c.t, "the access log is quiet", func() error {
-		wasPicked, wasOther := count()
-		time.Sleep(500 * time.Millisecond)
-		pickedBefore, otherBefore = count()
-		if pickedBefore != wasPicked || otherBefore != wasOther {
-			return errNotYet
-		}
-		return nil
+	settles(c.t, "the number of reports", func() ([2]float64, error) {
+		picked, other := count()
+		return [2]float64{picked, other}, nil
 	})
+	pickedBefore, otherBefore := count()
 	for i := range requests {
 		if _, err := c.tryChat(c.t.Context(), []message{{"user", fmt.Sprintf("question %d", i)}}, 1); err != nil {
 			c.t.Fatal(err)

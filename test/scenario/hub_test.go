@@ -62,9 +62,13 @@ models:
 		})
 	}
 	awaitFound()
-	if text, err := p.read("/readyz"); err != nil || strings.Contains(text, "degraded") || p.metric("stator_extproc_model_without_files") != 0 {
-		t.Errorf("/readyz: %s, %v", text, err)
-	}
+	eventually(t, "nothing is degraded", func() error {
+		text, err := p.read("/readyz")
+		if err == nil && (strings.Contains(text, "degraded") || p.metric("stator_extproc_model_without_files") != 0) {
+			err = errors.New(text)
+		}
+		return err
+	})
 
 	away.Store(true)
 	p.extproc.stop()

@@ -302,7 +302,11 @@ func (l *legs) leave(leg *faults) time.Duration {
 		left <- err
 	}()
 
-	<-leg.arrived
+	select {
+	case <-leg.arrived:
+	case err := <-left:
+		l.t.Fatalf("the leg did not hang: %v", err)
+	}
 	began := time.Now()
 	cancel()
 	if err := <-left; !errors.Is(err, context.Canceled) {
@@ -343,17 +347,19 @@ func TestEndpointsOfLegs(t *testing.T) {
 			n++
 			before := l.prefills("transferred")
 			r, err := l.send(t.Context(), http.MethodPost, path, []byte(`{"model":"sim","stream":`+stream+`,`+body+`}`))
-			if err != nil || r.status != http.StatusOK || l.prefills("transferred") != before+1 {
+			if err != nil || r.status != http.StatusOK {
 				t.Errorf("%s, stream %s: %d %s, %v", path, stream, r.status, r.body, err)
 			}
+			l.awaitPrefills("transferred", before+1)
 		}
 	}
 	// Engines of this simulation do not have the other path: both legs get 404, and the client gets it once.
 	before := l.prefills("refused")
 	r, err := l.send(t.Context(), http.MethodPost, "/inference/v1/generate", []byte(`{"model":"sim","input":"a"}`))
-	if err != nil || r.status != http.StatusNotFound || l.prefills("refused") != before+1 {
+	if err != nil || r.status != http.StatusNotFound {
 		t.Errorf("generate: %d %s, %v", r.status, r.body, err)
 	}
+	l.awaitPrefills("refused", before+1)
 	l.assertNothingBooked()
 }
 

@@ -96,8 +96,8 @@ func TestSecondInterruptStopsAtOnce(t *testing.T) {
 	}
 	select {
 	case <-g.up.done:
-	case <-time.After(15 * time.Second):
-		t.Fatal("it still runs 15 s after the second interrupt")
+	case <-time.After(patience):
+		t.Fatalf("it still runs %s after the second interrupt", patience)
 	}
 	for id, name := range family {
 		if syscall.Kill(id, 0) == nil {
@@ -238,12 +238,16 @@ func TestConfigurationReload(t *testing.T) {
 	more := strings.Replace(text, "{engine: sim}", "{engine: sim, count: 3}", 1)
 	write(more + "prompts: {memoryBytes: 1048576}\n")
 	eventually(t, "three engines run", func() error { return ready(3) })
-	if out, err := running(); err == nil || !strings.Contains(out, "needs a restart for prompts.memoryBytes") {
-		t.Errorf("%v: %s", err, out)
-	}
-	if page, err := g.read("/readyz"); err != nil || !strings.Contains(page, "a restart is needed for prompts.memoryBytes") {
-		t.Errorf("%v: %s", err, page)
-	}
+	eventually(t, "it shows that a restart is needed", func() error {
+		if out, err := running(); err == nil || !strings.Contains(out, "needs a restart for prompts.memoryBytes") {
+			return fmt.Errorf("%s: %w", out, orNotYet(err))
+		}
+		page, err := g.read("/readyz")
+		if err != nil || !strings.Contains(page, "a restart is needed for prompts.memoryBytes") {
+			return fmt.Errorf("%s: %w", page, orNotYet(err))
+		}
+		return nil
+	})
 	// Engines do not know the new name: they get the model's own.
 	write(strings.Replace(text, "name: sim,", "name: sim, aliases: [gpt-x],", 1))
 	eventually(t, "the alias is served", func() error {
@@ -256,7 +260,11 @@ func TestConfigurationReload(t *testing.T) {
 	})
 	write(text)
 	eventually(t, "one engine is left", func() error { return ready(1) })
-	if out, err := running(); err != nil || !strings.Contains(out, "has this content in force") {
-		t.Errorf("%v: %s", err, out)
-	}
+	eventually(t, "the content is in force", func() error {
+		out, err := running()
+		if err != nil || !strings.Contains(out, "has this content in force") {
+			return fmt.Errorf("%s: %w", out, orNotYet(err))
+		}
+		return nil
+	})
 }

@@ -378,6 +378,7 @@ func (m *matrixEnvoy) awaitEndpoints(t *testing.T, n int) {
 // and Envoy retries, the next one.
 func (c *cell) check(run func(c *cell) int) {
 	c.t.Helper()
+	c.awaitReports()
 	before := map[string]int{}
 	for _, o := range []string{"as_picked", "retried", "misdirected", "unpicked", "unserved", "failed"} {
 		before[o] = c.served(o)
@@ -407,6 +408,13 @@ func (c *cell) check(run func(c *cell) int) {
 	if n := c.nets() - nets; n != 0 {
 		c.t.Errorf("%g bookings ended by the safety nets, not by their access-log entries", n)
 	}
+}
+
+// awaitReports waits until no more requests of earlier cases are reported. Some have no booking whose end could be awaited: their clients
+// left before the decision.
+func (c *cell) awaitReports() {
+	c.t.Helper()
+	settles(c.t, "the number of reports", func() (float64, error) { return c.metric("stator_accesslog_requests_total"), nil })
 }
 
 // nets returns how many bookings were ended by anything but their entries.

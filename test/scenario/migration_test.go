@@ -25,8 +25,13 @@ type streamed struct {
 	err                   error
 }
 
-// readStream sends a request for a stream and reads it. After the first events it calls begun once.
+// readStream sends a request for a stream and reads it. After the first events, or if it fails before, it calls begun once.
 func (g *gateway) readStream(ctx context.Context, path, body string, begun func()) (s streamed) {
+	if begun == nil {
+		begun = func() {}
+	}
+	begun = sync.OnceFunc(begun)
+	defer begun()
 	s.err = func() error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+path, strings.NewReader(body))
 		if err != nil {
@@ -50,7 +55,7 @@ func (g *gateway) readStream(ctx context.Context, path, body string, begun func(
 			if err := s.read(lines.Bytes()); err != nil {
 				return err
 			}
-			if s.events == 5 && begun != nil {
+			if s.events == 5 {
 				begun()
 			}
 		}

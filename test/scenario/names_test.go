@@ -105,13 +105,19 @@ func TestWorkersWithNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(first, row{Worker: "b", State: "ready", Address: b, CacheState: "none"})
+	eventually(t, "Envoy has both workers", func() error {
+		if n := p.poolStat("membership_healthy"); n != 2 {
+			return fmt.Errorf("it has %d", n)
+		}
+		return nil
+	})
 
 	l := p.load(8)
 	picked := map[string]int{}
 	eventually(t, "both are picked", func() error {
 		r, err := p.tryChat(t.Context(), []message{{"user", fmt.Sprint("one more question ", picked)}}, 1)
-		if err != nil {
-			return err
+		if err != nil || r.decision == "" {
+			return orNotYet(err)
 		}
 		picked[p.decision(r.decision).Worker]++
 		if picked["a"] == 0 || picked["b"] == 0 {

@@ -151,10 +151,21 @@ type load struct {
 }
 
 func (g *gateway) load(clients int) *load {
+	l, _ := g.pickedLoad(clients)
+	return l
+}
+
+// pickedLoad is load, with the number of answers of which no router has picked the worker. Envoy's own reports of them arrive later, and
+// also have the requests before the load.
+func (g *gateway) pickedLoad(clients int) (l *load, unpicked *atomic.Int64) {
+	unpicked = new(atomic.Int64)
 	return g.loadOf(clients, func(client, i int) error {
-		_, err := g.tryChat(context.Background(), []message{{"user", fmt.Sprintf("client %d asks question %d", client, i)}}, 4)
+		r, err := g.tryChat(context.Background(), []message{{"user", fmt.Sprintf("client %d asks question %d", client, i)}}, 4)
+		if err == nil && r.decision == "" {
+			unpicked.Add(1)
+		}
 		return err
-	})
+	}), unpicked
 }
 
 // loadOf has so many clients call send, one time after the other, until stop.
@@ -234,9 +245,9 @@ func TestExtProcKilledAndRestarted(t *testing.T) {
 func TestControlPlaneKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	p := startParts(t, 2)
-	before := p.served("unpicked") + p.served("misdirected")
+	before := p.served("misdirected")
 
-	l := p.load(4)
+	l, unpicked := p.pickedLoad(4)
 	l.more(t, 50)
 	p.xds.kill()
 	l.more(t, 200)
@@ -246,10 +257,10 @@ func TestControlPlaneKilledAndRestarted(t *testing.T) {
 	if n := l.failed.Load(); n != 0 {
 		t.Errorf("%d requests failed: %v", n, l.lastError.Load())
 	}
-	if n := p.served("unpicked") + p.served("misdirected") - before; n != 0 {
-		t.Errorf("%d requests were unpicked or misdirected", n)
-	}
 	p.assertNothingBooked()
+	if n, misdirected := unpicked.Load(), p.served("misdirected")-before; n != 0 || misdirected != 0 {
+		t.Errorf("%d requests were unpicked, and %d misdirected", n, misdirected)
+	}
 }
 
 // TestBusKilledAndRestarted: while the bus is gone requests are served and caches are stale. It comes back empty: workers return, and
@@ -290,12 +301,17 @@ func TestAgentPausesLongerThanItsLeases(t *testing.T) {
 	p := startParts(t, 2)
 	eventually(t, "both caches are exact", p.knowledge("exact", 2))
 	l := p.load(2)
+	const left = "worker without a lease serves"
+	before := map[*command]int{} // a busy machine may have delayed the agent before
+	for _, part := range []*command{p.extproc, p.xds} {
+		before[part] = strings.Count(part.out.String(), left)
+	}
 	if err := p.agent.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []*command{p.extproc, p.xds} {
 		eventually(t, "the leases have expired", func() error {
-			if n := strings.Count(part.out.String(), "worker without a lease serves"); n != 2 {
+			if n := strings.Count(part.out.String(), left) - before[part]; n < 2 {
 				return fmt.Errorf("%d workers without a lease", n)
 			}
 			return nil
@@ -408,9 +424,12 @@ func TestWorkerKilledBeforeItsHeaders(t *testing.T) {
 	if n := l.failed.Load(); n != 0 {
 		t.Errorf("%d requests failed: %v", n, l.lastError.Load())
 	}
-	if g.served("retried") == 0 {
-		t.Error("no request was retried: the test shows nothing")
-	}
+	eventually(t, "a request was retried", func() error {
+		if g.served("retried") == 0 {
+			return errNotYet
+		}
+		return nil
+	})
 	if n := g.served("unpicked") + g.served("misdirected"); n != 0 {
 		t.Errorf("%d requests were unpicked or misdirected", n)
 	}

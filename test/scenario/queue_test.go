@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// hold keeps the only worker busy, with a stream of a long prompt, until the returned function is
-// called.
+// hold keeps the only worker busy, with a stream of a long prompt, until the returned function is called. It returns when the router knows
+// that more than 0.2 % of the engine's cache are in use.
 func (g *gateway) hold() (release func()) {
 	g.t.Helper()
 	body, err := json.Marshal(map[string]any{"model": "sim", "stream": true, "max_tokens": 100_000,
@@ -29,6 +29,18 @@ func (g *gateway) hold() (release func()) {
 	if err != nil || resp.StatusCode != http.StatusOK {
 		g.t.Fatalf("%v, %v", resp, err)
 	}
+	eventually(g.t, "the engine reports that it is busy", func() error {
+		var page struct {
+			Ranks []struct {
+				KVUsage float64 `json:"reported_kv_usage"`
+			}
+		}
+		g.page("/debug/fleet", &page)
+		if page.Ranks[0].KVUsage <= 0.002 {
+			return fmt.Errorf("%+v", page)
+		}
+		return nil
+	})
 	return func() {
 		cancel()
 		_ = resp.Body.Close()

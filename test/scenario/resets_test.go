@@ -86,9 +86,12 @@ func testResets(t *testing.T, worker string, g *gateway) {
 	await("the second prompt is cached", warm)
 	call("/sleep")
 	await("a sleeping engine has no blocks", func(c cacheOf) bool { return c.State == "exact" && c.Blocks == 0 })
-	if !g.fleet()[0].Asleep {
-		t.Error("the page does not show that the engine sleeps")
-	}
+	eventually(t, "the page shows that the engine sleeps", func() error {
+		if !g.fleet()[0].Asleep {
+			return errNotYet
+		}
+		return nil
+	})
 	call("/wake_up")
 	eventually(t, "the engine is awake", func() error {
 		if g.fleet()[0].Asleep {

@@ -157,6 +157,17 @@ func (s *shadowed) served() (sum float64) {
 	return sum
 }
 
+// awaitServed waits until the engines have answered so many requests. Their metrics may follow the answers.
+func (s *shadowed) awaitServed(n int) {
+	s.t.Helper()
+	eventually(s.t, "each request is answered once", func() error {
+		if got := s.served(); got != float64(n) {
+			return fmt.Errorf("the engines have answered %g of %d", got, n)
+		}
+		return nil
+	})
+}
+
 // TestShadow: an operator's own Envoy sends copies of its requests to a shadow. No copy reaches an engine, and nothing is booked. The
 // report counts all requests, and its replay of what happened finds the tokens that the engines found. Requests go on when the shadow is
 // killed.
@@ -166,9 +177,7 @@ func TestShadow(t *testing.T) {
 	list := systemPrompts(1, 24)
 	answers := s.play(list)
 	prompt, cached := tokensOf(answers)
-	if n := s.served(); n != float64(len(list)) {
-		t.Errorf("the engines have answered %g requests of %d", n, len(list))
-	}
+	s.awaitServed(len(list))
 	s.assertNothingBooked()
 
 	page := filepath.Join(t.TempDir(), "page.html")
@@ -187,10 +196,8 @@ func TestShadow(t *testing.T) {
 	}
 
 	time.AfterFunc(list[len(list)/2].at, s.router.kill)
-	s.play(list)
-	if n := s.served(); n != 2*float64(len(list)) {
-		t.Errorf("the engines have answered %g requests of %d, although the shadow alone was killed", n, 2*len(list))
-	}
+	s.play(list) // the shadow alone is killed
+	s.awaitServed(2 * len(list))
 }
 
 // shadowCell is a trace on engines with caches of one size.

@@ -28,14 +28,14 @@ import (
 //
 // The arrivals are those of the real engine, each at the time when its request was sent. Clients send when an answer
 // has ended, which is just after a pass has begun. An arrival at the end of a pass would be in the next pass or not,
-// by chance. The machine may stall for longer than a pass, so only three disagreements in a row count.
+// by chance. The machine may stall for longer than a pass, so only five disagreements in a row count.
 func TestRealAndVirtualTimeAgree(t *testing.T) {
 	const (
 		blocks, blockSize = 96, 16
 		speed             = 0.1 // passes take 57 ms and more, so that a few are noise
 	)
 	var disagreement error
-	for attempt := range uint64(3) {
+	for attempt := range uint64(5) {
 		address := freeAddress(t)
 		c := start(t, "sim", "--listen-address", address, "--blocks", fmt.Sprint(blocks), "--block-size", fmt.Sprint(blockSize), "--engine-speedup", fmt.Sprint(speed))
 		eventually(t, "the engine is ready", func() error { _, err := get("http://" + address + "/health"); return err })

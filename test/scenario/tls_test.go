@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -110,7 +109,7 @@ func invoke(t *testing.T, at string, secured credentials.TransportCredentials) e
 	}
 
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err = conn.Invoke(ctx, "/no.such.Service/Method", nil, nil)
 	if status.Code(err) == codes.Unimplemented {

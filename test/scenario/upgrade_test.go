@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stator-project/stator/envoy"
@@ -172,15 +171,8 @@ models:
 		return err
 	})
 
-	var unpicked atomic.Int64
 	const clients = 2
-	load := r.loadOf(clients, func(client, i int) error {
-		a, err := r.tryChat(context.Background(), []message{{"user", fmt.Sprintf("client %d asks question %d", client, i)}}, 4)
-		if err == nil && a.decision == "" {
-			unpicked.Add(1)
-		}
-		return err
-	})
+	load, unpicked := r.pickedLoad(clients)
 	seed := rand.Uint64()
 	t.Logf("seed of the order: %d", seed)
 	order := rand.New(rand.NewPCG(seed, 0))

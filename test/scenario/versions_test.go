@@ -325,6 +325,13 @@ func wholeStateOfWhole(t *testing.T) {
 		}
 	}
 	change(simModel("sim", a), simModel("sim", a, b))
+	eventually(t, "Envoy has the new worker", func() error {
+		n, err := e.process.Stat(t.Context(), "cluster.pool/sim.membership_healthy")
+		if err == nil && n != 2 {
+			err = errNotYet
+		}
+		return err
+	})
 	sent := 2
 	eventually(t, "the new worker is used", func() error {
 		sent++
