@@ -49,11 +49,19 @@ type set struct {
 }
 
 func newWorld(t *testing.T) *world {
-	server := kubeapi.New(t)
-	return &world{
-		t: t, server: server, url: server.URL, members: fleet.New(fleet.Hooks{}), drain: time.Minute,
-		wants: map[fleet.Role]int{}, sets: map[string]*set{},
+	w := &world{
+		t: t, members: fleet.New(fleet.Hooks{}), drain: time.Minute, wants: map[fleet.Role]int{}, sets: map[string]*set{},
 	}
+	// The server calls play, so it ends before.
+	t.Cleanup(func() {
+		w.running.Wait()
+		for _, f := range w.failed {
+			t.Error(f)
+		}
+	})
+	w.server = kubeapi.New(t)
+	w.url = w.server.URL
+	return w
 }
 
 // add adds a target with ready pods.
@@ -228,10 +236,6 @@ func (w *world) run(term uint64) (stop func()) {
 	})
 	w.t.Cleanup(func() {
 		stop()
-		w.running.Wait()
-		for _, f := range w.failed {
-			w.t.Error(f)
-		}
 		if w.t.Failed() {
 			w.t.Logf("the plan is\n%s\nand the log of the connector is\n%s", w.last, log)
 		}
