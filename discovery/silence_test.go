@@ -136,7 +136,7 @@ func (p *paused) resume() {
 
 func (c *cluster) awaitMember(name string) {
 	c.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); c.fleet.Snapshot().Worker(name) == nil; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); c.fleet.Snapshot().Worker(name) == nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("%s does not become a member\n%s", name, &c.log)
 		}
@@ -145,7 +145,7 @@ func (c *cluster) awaitMember(name string) {
 
 func (c *cluster) awaitLog(text string) {
 	c.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !c.log.Contains(text); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !c.log.Contains(text); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("the log has no %q:\n%s", text, &c.log)
 		}

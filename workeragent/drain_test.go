@@ -22,7 +22,8 @@ import (
 
 // quickDraining is for tests.
 var quickDraining = draining{
-	settle: 40 * time.Millisecond, look: 10 * time.Millisecond, idle: 2, blind: 100 * time.Millisecond, adopt: 2 * time.Second,
+	settle: 40 * time.Millisecond, look: 10 * time.Millisecond, idle: 2, adopt: 2 * time.Second,
+	blind: 3 * time.Second, // a busy machine may delay the metrics of an engine
 }
 
 // runScaled runs an agent whose engines the plan chooses.

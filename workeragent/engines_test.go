@@ -139,7 +139,7 @@ func simulate(args []string) error {
 	return s.Run(ctx)
 }
 
-var client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 
 // post sends an engine a request, and returns its answer. An engine that exits because of it does not answer.
 func post(address, path, body string) string {
