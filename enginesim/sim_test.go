@@ -120,7 +120,7 @@ func start(t *testing.T, change func(*enginesim.Config)) *running {
 
 func (r *running) until(what string, ok func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("never %s", what)
 		}

@@ -52,7 +52,7 @@ func (p *pending) status() (status int, body string) {
 		_, _ = fmt.Sscan(text, &status)
 		_, body, _ = strings.Cut(text, " ")
 		return status, body
-	case <-time.After(10 * time.Second):
+	case <-time.After(40 * time.Second): // less than the patience of an engine
 		p.t.Fatal("no answer")
 		return 0, ""
 	}
@@ -178,6 +178,7 @@ func TestP2PFallsBack(t *testing.T) {
 	closedPort := closed.Addr().(*net.TCPAddr).Port
 	_ = closed.Close()
 	p, d := start(t, transferring(fleet.TransferP2P)), start(t, transferring(fleet.TransferP2P))
+	calm := start(t, transferring(fleet.TransferP2P, patient))
 	seeded := start(t, transferring(fleet.TransferP2P, patient, func(c *enginesim.Config) { c.Engine.HashSeed = 7 }))
 	unreachable := with(`"kv_transfer_params":{"remote_prefiller":{"kv_request_id":"a","remote_host":"127.0.0.1","remote_port":%d}}`, closedPort)
 
@@ -188,16 +189,16 @@ func TestP2PFallsBack(t *testing.T) {
 	}{
 		"the prefill engine never comes": {"", p.from("remote_prefiller", "never"), d, true},
 		"it is unreachable":              {"", unreachable, d, true},
-		"nothing is cached there":        {"", p.from("remote_kv_source", "fresh"), d, false},
+		"nothing is cached there":        {"", p.from("remote_kv_source", "fresh"), calm, false},
 		"the source is unreachable":      {"", strings.Replace(unreachable, "remote_prefiller", "remote_kv_source", 1), d, true},
 		"the seeds differ":               {"", p.from("remote_prefiller", "seed"), seeded, false},
-		"another prompt":                 {strings.Replace(keepFor("other"), "two", "2..", 1), p.from("remote_prefiller", "other"), d, false},
-		"no id":                          {"", strings.Replace(p.from("remote_prefiller", "x"), `"kv_request_id":"x"`, `"kv_request_id":""`, 1), d, false},
-		"no host":                        {"", strings.Replace(p.from("remote_prefiller", "x"), `"127.0.0.1"`, `null`, 1), d, false},
-		"no port":                        {"", strings.Replace(unreachable, fmt.Sprint(closedPort), "0", 1), d, false},
-		"an empty role":                  {"", with(`"kv_transfer_params":{"remote_prefiller":{},"remote_kv_source":[]}`), d, false},
-		"an id to keep is missing":       {"", with(`"kv_transfer_params":{"remote_decoder":{}}`), d, false},
-		"no parameters":                  {"", with(`"kv_transfer_params":null`), d, false},
+		"another prompt":                 {strings.Replace(keepFor("other"), "two", "2..", 1), p.from("remote_prefiller", "other"), calm, false},
+		"no id":                          {"", strings.Replace(p.from("remote_prefiller", "x"), `"kv_request_id":"x"`, `"kv_request_id":""`, 1), calm, false},
+		"no host":                        {"", strings.Replace(p.from("remote_prefiller", "x"), `"127.0.0.1"`, `null`, 1), calm, false},
+		"no port":                        {"", strings.Replace(unreachable, fmt.Sprint(closedPort), "0", 1), calm, false},
+		"an empty role":                  {"", with(`"kv_transfer_params":{"remote_prefiller":{},"remote_kv_source":[]}`), calm, false},
+		"an id to keep is missing":       {"", with(`"kv_transfer_params":{"remote_decoder":{}}`), calm, false},
+		"no parameters":                  {"", with(`"kv_transfer_params":null`), calm, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _ = p.post("/reset_prefix_cache", "")
@@ -210,14 +211,15 @@ func TestP2PFallsBack(t *testing.T) {
 			if got.Usage.Details.Cached != 0 || got.Usage.Answer != 5 {
 				t.Errorf("%+v", got.Usage)
 			}
-			if took := time.Since(begin); (took >= 200*time.Millisecond) != c.timeout {
+			// Engines that must not wait are patient: one that waits has no answer in time.
+			if took := time.Since(begin); c.timeout && took < 200*time.Millisecond {
 				t.Errorf("answered after %v", took)
 			}
 			free(p, c.at)
 		})
 	}
-	if d.metric(fetched) != "0" {
-		t.Errorf("%s tokens fetched", d.metric(fetched))
+	if d.metric(fetched) != "0" || calm.metric(fetched) != "0" {
+		t.Errorf("%s and %s tokens fetched", d.metric(fetched), calm.metric(fetched))
 	}
 }
 
@@ -325,7 +327,7 @@ func TestTransfersEndWithTheEngine(t *testing.T) {
 	waiting.waits()
 	begin := time.Now()
 	http.DefaultClient.CloseIdleConnections()
-	if err := p.stop(); err != nil || time.Since(begin) > 5*time.Second || p.Leases() != 0 {
+	if err := p.stop(); err != nil || time.Since(begin) > 40*time.Second || p.Leases() != 0 {
 		t.Errorf("stopped after %v with %d leases: %v", time.Since(begin), p.Leases(), err)
 	}
 	if got := waiting.answer(); got.Usage.Details.Cached != 0 {

@@ -343,7 +343,7 @@ func TestStuckTier(t *testing.T) {
 	b.blocks[on[0]] = content(on[0])
 	s := start(t, Config{
 		Memory: newHeap(16), Tiers: []Tier{{Name: "disk", Tier: fleet.Disk, Backend: b}},
-		Queue: 2, Writers: 1, FetchTimeout: 20 * time.Millisecond,
+		Queue: 2, Writers: 1, FetchTimeout: time.Second,
 	})
 	for i := range 10 {
 		put(t, s, keysFrom(10*i, 10), 0)

@@ -13,6 +13,20 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
+// patientClient waits for engines on a busy machine, and hastyClient is for engines that do not answer.
+var (
+	patientClient = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	hastyClient   = &http.Client{Timeout: 200 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
+)
+
+// clientFor returns the client for an engine that is to answer so.
+func clientFor(want Answer) *http.Client {
+	if want == Silent {
+		return hastyClient
+	}
+	return patientClient
+}
+
 // TestAskHealth asks engines that answer, refuse, and say nothing.
 func TestAskHealth(t *testing.T) {
 	answering := func(status int) string {
@@ -49,8 +63,7 @@ func TestAskHealth(t *testing.T) {
 		{"Dynamo's frontend", answering(200), Healthy, "", fleet.ReadyPath("org/m")},
 		{"Dynamo's frontend without its worker", answering(404), Refusing, "/v1/models/org%2Fm/ready answers 404", fleet.ReadyPath("org/m")},
 	} {
-		client := &http.Client{Timeout: 200 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
-		got, detail := AskHealth(t.Context(), client, c.address, cmp.Or(c.path, "/alive"))
+		got, detail := AskHealth(t.Context(), clientFor(c.want), c.address, cmp.Or(c.path, "/alive"))
 		if got != c.want || !strings.HasPrefix(detail, c.detail) || (c.detail == "") != (detail == "") {
 			t.Errorf("%s: %s, %q; want %s, %q", c.name, got, detail, c.want, c.detail)
 		}
@@ -60,7 +73,6 @@ func TestAskHealth(t *testing.T) {
 // TestAskCompletion: an engine that answers at all is healthy, except with a server error or without a token. One that begins an answer and
 // does not end it is silent.
 func TestAskCompletion(t *testing.T) {
-	client := &http.Client{Timeout: 200 * time.Millisecond}
 	const late = "a completion of one token has no answer in time"
 	const empty = "/v1/completions answers 200 without a token"
 	with := func(body string) http.HandlerFunc {
@@ -92,7 +104,7 @@ func TestAskCompletion(t *testing.T) {
 			_, _ = io.ReadAll(r.Body) // else the server does not see that the client leaves
 			c.serve(w, r)
 		}))
-		a, detail := AskCompletion(t.Context(), client, e.Listener.Addr().String(), "m")
+		a, detail := AskCompletion(t.Context(), clientFor(c.want), e.Listener.Addr().String(), "m")
 		if a != c.want || detail != c.detail {
 			t.Errorf("%s: %v, %q; want %v, %q", name, a, detail, c.want, c.detail)
 		}

@@ -153,7 +153,7 @@ func TestSlowDisk(t *testing.T) {
 
 	gate := make(chan struct{})
 	f.gate.Store(&gate)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // all calls must begin before
 	defer cancel()
 	began := time.Now()
 
@@ -175,7 +175,7 @@ func TestSlowDisk(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("callers waited for %v", took)
 	}
 

