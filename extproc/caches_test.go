@@ -33,8 +33,8 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// recovery is the time within which a cache state must be exact again after a fault.
-const recovery = 5 * time.Second
+// recovery is the time within which a cache state must be exact again after a fault. It takes a second or two, and more on a busy machine.
+const recovery = 60 * time.Second
 
 // cluster is a router, an agent and its simulated engines (processes with real ZMQ sockets), and a NATS
 // server between them. A proxy can lose, repeat and reorder the messages to the router.

@@ -164,14 +164,11 @@ func TestEndpointsAlone(t *testing.T) {
 	}
 	_ = whole.CloseSend()
 	_ = delta.CloseSend()
-	for testutil.ToFloat64(s.metrics.streams) > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, "the ends of both streams are logged", func() bool {
+		return testutil.ToFloat64(s.metrics.streams) == 0 && log.Count("envoy has unsubscribed from endpoints") == 2
+	})
 	if !strings.Contains(log.String(), "too odd") || testutil.ToFloat64(s.metrics.nacks.WithLabelValues("endpoint")) != 1 {
 		t.Errorf("the refusal is not logged and counted: %s", log)
-	}
-	if n := log.Count("envoy has unsubscribed from endpoints"); n != 2 {
-		t.Errorf("%d lines about the end: %s", n, log)
 	}
 }
 

@@ -105,7 +105,7 @@ func open(t testing.TB, c extprocv3.ExternalProcessorClient) extprocv3.ExternalP
 // idle waits until no handler runs.
 func (w *world) idle(t testing.TB) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); testutil.ToFloat64(w.server.metrics.streams) != 0; {
+	for deadline := time.Now().Add(time.Minute); testutil.ToFloat64(w.server.metrics.streams) != 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("a handler did not return")
 		}

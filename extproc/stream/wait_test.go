@@ -72,7 +72,7 @@ func enqueue(t testing.TB, client extprocv3.ExternalProcessorClient, ctx context
 // waiting polls until n requests are queued.
 func (w *world) waiting(t testing.TB, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); w.Router.Stats().Waiting != n; {
+	for deadline := time.Now().Add(time.Minute); w.Router.Stats().Waiting != n; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d are queued, want %d", w.Router.Stats().Waiting, n)
 		}
