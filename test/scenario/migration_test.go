@@ -127,7 +127,7 @@ models:
 - name: sim
   path: "builtin:sim"
   migration: {limit: 2}
-  launch: [{engine: sim, count: 3, args: {engineSpeedup: 0.25}}]
+  launch: [{engine: sim, count: 3, args: {engineSpeedup: 0.1}}]
 `))
 	const chat, completions = "/v1/chat/completions", "/v1/completions"
 	const usage = `,"stream_options":{"include_usage":true}`

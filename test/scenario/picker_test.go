@@ -462,13 +462,22 @@ func TestPodsComeAndGo(t *testing.T) {
 		p.awaitWorkers(5)
 
 		served := map[string]int{} // long answers, by the address of the engine
+		var begun sync.WaitGroup
+		var mu sync.Mutex
+		begun.Add(longAnswers)
 		for i := range longAnswers {
-			resp, err := p.streamAbout(t.Context(), fmt.Sprintf("harbour %d", next*longAnswers+i), longTokens)
-			if err == nil {
-				served[resp.Header.Get("x-test-served")]++
-			}
-			c.all.Go(func() { c.read(p, resp, err, longTokens) })
+			c.all.Go(func() {
+				resp, err := p.streamAbout(t.Context(), fmt.Sprintf("harbour %d", next*longAnswers+i), longTokens)
+				if err == nil {
+					mu.Lock()
+					served[resp.Header.Get("x-test-served")]++
+					mu.Unlock()
+				}
+				begun.Done()
+				c.read(p, resp, err, longTokens)
+			})
 		}
+		begun.Wait()
 		slices.SortStableFunc(pods, func(a, b int) int { return cmp.Compare(served[p.engineAt(b)], served[p.engineAt(a)]) })
 		going := pods[:3]
 		pods = pods[3:]
@@ -752,20 +761,12 @@ func TestNewPickerKnowsCaches(t *testing.T) {
 			})
 
 			stop() // otherwise load would count, too
-			second.assertNothingBooked()
-			eventually(t, "the engines report that they are idle", func() error {
-				for _, r := range second.fleet() {
-					if r.Running+r.Waiting != 0 {
-						return fmt.Errorf("%+v", r)
-					}
-				}
-				return nil
-			})
+			second.awaitIdle()
 			for subject := range subjects {
 				if r := ask(second, subject); r.usage.Details.CachedTokens == 0 {
 					t.Errorf("subject %d was computed again", subject)
 				}
-				second.assertNothingBooked()
+				second.awaitIdle()
 			}
 			if n := second.metric("stator_extproc_requests_total", `outcome="picked"`); n != subjects {
 				t.Errorf("the second router has picked for %g of %d requests", n, subjects)

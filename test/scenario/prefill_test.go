@@ -85,7 +85,7 @@ func TestPrefillAndDecode(t *testing.T) {
 				t.Errorf("turn %d: %q tokens are cached, %v", turn, r.header.Get("x-stator-cached-tokens"), err)
 			}
 			talk = append(talk, message{"assistant", r.text}, message{"user", "go on"})
-			g.assertNothingBooked() // otherwise load would count, too
+			g.awaitIdle() // otherwise load would count, too
 		}
 	}
 
@@ -137,11 +137,11 @@ models:
 `))
 	talk := []message{{"user", strings.Repeat("prefill and decode ", 50)}}
 	first := g.decision(g.chat(talk, 4).decision + "-prefill0").Worker
-	g.assertNothingBooked() // otherwise load would count, too
+	g.awaitIdle() // otherwise load would count, too
 	if again := g.decision(g.chat(talk, 4).decision + "-prefill0").Worker; again != first {
 		t.Fatalf("the prompt goes to %s and then to %s", first, again)
 	}
-	g.assertNothingBooked()
+	g.awaitIdle()
 
 	for _, r := range g.fleet() {
 		if r.Worker == decodeWorkers[0] {

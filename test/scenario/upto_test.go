@@ -41,7 +41,7 @@ func TestOwnEnginesWithoutAFile(t *testing.T) {
 	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g.assertNothingBooked() // otherwise load would count, too
+	g.awaitIdle() // otherwise load would count, too
 	explain := []string{"explain", "--admin-address", g.admin, "--dry-run", "-f", file, "--model", "sim"}
 	dry := start(t, explain...)
 	<-dry.done
@@ -50,7 +50,7 @@ func TestOwnEnginesWithoutAFile(t *testing.T) {
 	}
 	sent := start(t, append(explain, "--send", "--gateway", g.url)...)
 	<-sent.done
-	g.assertNothingBooked()
+	g.awaitIdle()
 	tokens := g.chat(prompt, 1).usage
 	want := fmt.Sprintf(": %d of %d prompt tokens promised as cached, %[1]d of %[2]d found", tokens.Details.CachedTokens, tokens.PromptTokens)
 	if out := sent.out.String(); !strings.Contains(out, want) {
