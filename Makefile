@@ -519,6 +519,10 @@ bench-request: build ## CPU per request of extproc and Envoy, beside an empty ha
 bench-load: build ## policies in closed loops of 256 and 1,024 requests, through Envoy with eight simulated engines (25 min; ARGS="--rounds 1 --concurrency 256")
 	go run ./test/benchload $(ARGS)
 
+.PHONY: bench-weights
+bench-weights: build ## copy files from one node to eight over bounded links, each to the next one, beside plain downloads (2 min; ARGS="--mib 4096 --mbit 1000" needs 40 GB and eight cores)
+	go run ./test/benchweights $(ARGS)
+
 .PHONY: bench-migration
 bench-migration: build ## streams that survive their workers: CPU for a token through the relay, and 2,000 streams while a worker is killed every 2 s (3 min; ARGS="--only kills")
 	go run ./test/benchmigration $(ARGS)

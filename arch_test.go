@@ -57,6 +57,7 @@ var allowed = map[string][]string{
 	"internal/route/score":    {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/perfmodel", "internal/route/cost", "internal/route/decision", "internal/route/eligible", "internal/route/learned", "internal/route/pick", "internal/route/request"},
 	"internal/route/serving":  {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	"internal/bundle":         {"internal/adminclient"},
+	"internal/weights":        {},
 	// The faults that the tables show have the form of the doctor's.
 	"internal/status": {"doctor", "internal/adminclient", "internal/cli", "internal/metric"},
 	// It reads the admin pages as they are written, and shows the same ranks as the status.
@@ -187,7 +188,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/enginetls", "internal/grpcserve", "internal/hub", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/plansettings", "internal/advise", "internal/bundle", "internal/status", "internal/top"}
+var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/enginetls", "internal/grpcserve", "internal/hub", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/plansettings", "internal/advise", "internal/bundle", "internal/status", "internal/top", "internal/weights"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

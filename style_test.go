@@ -94,6 +94,7 @@ var behind = map[string]float64{
 	"discovery":                 0.23,
 	"internal/kvsource/sources": 0.17,
 	"internal/listen":           0.17,
+	"internal/weights":          0.18,
 	"internal/prompt":           0.20,
 	"internal/route/decision":   0.22,
 	"internal/route/eligible":   0.19,

@@ -47,6 +47,9 @@ type Config struct {
 	PastBatches int
 	// Store returns the store of KV blocks of a model on this node, of which routers take account. It may be nil.
 	Store func(model string) fleet.Store
+	// Files returns when the files of a model are in its folder on this node; progress is called while they come. Engines start after it.
+	// It may be nil.
+	Files func(ctx context.Context, model, folder string, progress func(done, total int64)) error
 	// DrainTime bounds how long engines may go on with their requests after Run's context has ended, without new ones; 0 stops
 	// them at once.
 	DrainTime time.Duration

@@ -2,6 +2,8 @@ package workeragent
 
 import (
 	"context"
+	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/stator-project/stator/internal/child"
@@ -83,6 +85,21 @@ func (s *supervisor) adopt(ctx context.Context) *attempt {
 	}
 	log.Info("engine adopted that has survived the agent", "pid", found.PID(), "state", w.State)
 	return &attempt{cmd: cmd, worker: w, detached: found}
+}
+
+// fetchFiles has the files of the model on this node before its engine starts. Models that engines find on a hub, or in a file, are theirs.
+func (s *supervisor) fetchFiles(ctx context.Context, a *attempt) error {
+	folder := s.launch.ModelPath
+	if s.agent.cfg.Files == nil || a.detached != nil || !filepath.IsAbs(folder) || filepath.Ext(folder) == ".gguf" {
+		return nil
+	}
+	shown := int64(-1)
+	return s.agent.cfg.Files(ctx, s.launch.Model, folder, func(done, total int64) {
+		if share := 100 * done / max(1, total); share > shown {
+			shown = share
+			s.output.Add(fmt.Sprintf("stator agent: fetching the files of the model: %d %%", share))
+		}
+	})
 }
 
 // start starts the attempt's process, unless it runs.

@@ -114,7 +114,11 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 		return 0, err
 	}
 
-	proc, err := s.start(a)
+	// Routers and planners see the worker start while its files come.
+	var proc process
+	if err = s.fetchFiles(ctx, a); err == nil {
+		proc, err = s.start(a)
+	}
 	if err != nil {
 		a.cmd.Release()
 		endLease(nil)

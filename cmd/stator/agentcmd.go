@@ -32,6 +32,8 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	stopEngines := f.Bool("stop-engines", false, "stop the engines in --state-dir that have survived their agent, and end")
 	drain := f.Duration("drain-time", time.Minute,
 		"how long engines go on with their requests, without new ones, when the agent stops; 0s stops them at once")
+	var files weightsOptions
+	files.addNodeFlags(f, "weights-")
 	if err := f.Read(args); err != nil {
 		return err
 	}
@@ -74,9 +76,14 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
+	ensure, closeFiles, err := files.ensure(p, *node)
+	if err != nil {
+		return err
+	}
+	defer closeFiles()
 	a, err := workeragent.New(workeragent.Config{Launches: wanted, Scaled: p.cfg.Planner.ByAgents(), Node: *node, Site: site, State: state,
 		Bus: p.bus, Log: p.log, Metrics: p.reg, Engines: p.engines,
-		IndexBytes: p.cfg.Index.MaxBytes, Store: reportedStore(stores), DrainTime: *drain, Hard: env.hard})
+		IndexBytes: p.cfg.Index.MaxBytes, Store: reportedStore(stores), Files: ensure, DrainTime: *drain, Hard: env.hard})
 	if err != nil {
 		return err
 	}

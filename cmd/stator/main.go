@@ -59,6 +59,7 @@ func commands() []command {
 		{"doctor", "find what is wrong with a running fleet, and what to do", runDoctor},
 		{"collect", "gather the state of a fleet into one file for a bug report, or serve such a file", runCollect},
 		{"kv", "show and change a node's store of KV blocks", runKV},
+		{"weights", "copy the files of a model from node to node, each to the next one", runWeights},
 		{"envoy", "print the bootstrap of an Envoy that you run, or what to add to one that you have", runEnvoy},
 		{"completion", "print the completion for bash, zsh or fish, or the manual page", runCompletion},
 		{"version", "print the version", runVersion},

@@ -81,7 +81,7 @@ func (d *Doors) ForPeers(host string, log *slog.Logger) (*tls.Config, error) {
 		return nil, nil
 	case d.CertFile != "" && verifies(d.ClientCAFile):
 	case d.Insecure, d.ClientCAFile == NoClientCA:
-		log.Warn("routers speak to each other without TLS: let only routers reach this port", "address", host)
+		log.Warn("peers speak to each other without TLS: let only peers reach this port", "address", host)
 		return nil, nil
 	default:
 		return nil, errors.New("the address for peers is beyond loopback, where everyone could connect: pass --tls-cert, --tls-key and " +
