@@ -487,6 +487,7 @@ bench-smoke: build $(WEED_STAMP) ## run every benchmark once, so that none rots
 	go run ./test/benchscale --smoke >/dev/null
 	go run ./test/benchload --quick >/dev/null 2>&1
 	go run ./test/benchmigration --only kills --streams 40 --tokens 20 >/dev/null
+	go run ./test/benchweights --mib 8 --mbit 400 --receivers 2 >/dev/null 2>&1
 	go run ./test/benchwake --trials 1 --requests 20 --startup 500ms >/dev/null 2>&1
 	go run ./test/benchblocks --quick >/dev/null
 	go run ./test/lab noise --quick >/dev/null

@@ -50,12 +50,13 @@ func (o *weightsOptions) addNodeFlags(f *cli.Flags, prefix string) {
 	if prefix != "" {
 		purpose = ", for the files of models: see docs/weights.md"
 	}
-	f.Var(&o.peers, prefix+"peers", "`address` of other nodes, host:port"+purpose+"; a name stands for all its addresses, such as that of a "+
-		"headless Service, this node's among them; may be given more than once")
+	f.Var(&o.peers, prefix+"peers",
+		"`address` of other nodes, host:port"+purpose+"; a name stands for all its addresses, such as that of a headless Service, this "+
+			"node's among them; may be given more than once")
 	f.StringVar(&o.listenAt, prefix+"listen-address", "", "`ip:port` at which other nodes reach this one"+purpose+" (default none, and "+
 		"127.0.0.1:9016 for stator weights serve)")
-	f.StringVar(&o.doors.ClientCAFile, prefix+"client-ca", "", "`file` with the CA of the nodes' certificates in PEM, which have the DNS name "+
-		weightsServerName+purpose)
+	f.StringVar(&o.doors.ClientCAFile, prefix+"client-ca", "",
+		"`file` with the CA of the nodes' certificates in PEM, which have the DNS name "+weightsServerName+purpose)
 }
 
 // weightsServerName is the DNS name in the certificates of nodes.
@@ -202,7 +203,8 @@ func (o *weightsOptions) serve(ctx context.Context, env environment) error {
 	if err != nil {
 		return err
 	}
-	o.log.Info("serving the files of a model", "model", o.model, "address", o.listenAt, "id", f.Manifest().ID(), "bytes", f.Manifest().Bytes())
+	m := f.Manifest()
+	o.log.Info("serving the files of a model", "model", o.model, "address", o.listenAt, "id", m.ID(), "bytes", m.Bytes())
 	<-ctx.Done()
 	return stop()
 }

@@ -26,7 +26,7 @@
 //	a sender ends, or breaks off        another one is asked for the missing chunks
 //	a sender stands still               the same, when the wait for a chunk is over
 //	a sender sends other bytes          they are not written, and the sender is not asked again
-//	a receiver ends                     its place at the sender is free two seconds later
+//	a receiver ends                     its place at the sender is free a second later
 //	a receiver is started again         it reads its files, and fetches the chunks that are missing or damaged
 //	a machine loses power               the same: a folder gets its name when all files are on the disk
 //	all nodes with all files end        receivers wait for one of them, at most for their patience

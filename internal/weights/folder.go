@@ -304,8 +304,8 @@ func (f *Folder) missing() (list []int) {
 	return list
 }
 
-// setWay records the nodes that the chunks of an incomplete folder pass; none if no chunks come. With none, the share refuses receivers: they
-// would only wait here.
+// setWay records the nodes that the chunks of an incomplete folder pass; none if no chunks come. With none, the share refuses receivers:
+// they would only wait here.
 func (f *Folder) setWay(way []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 	// sendWithin bounds the time in which a receiver takes a chunk.
 	sendWithin = time.Minute
 	// idleWithin is the time without a request after which a receiver's place is free.
-	idleWithin = 2 * time.Second
+	idleWithin = time.Second
 	// maxRequests bounds the requests of one receiver at a time.
 	maxRequests = 32
 )
@@ -247,8 +247,8 @@ var (
 	errRequests = fmt.Errorf("more than %d requests at a time", maxRequests)
 )
 
-// enter takes a place for a receiver's request. A place belongs to a node and not to a request, so that a receiver keeps its sender from one
-// chunk to the next, and a second one does not take turns with it.
+// enter takes a place for a receiver's request. A place belongs to a node and not to a request, so that a receiver keeps its sender from
+// one chunk to the next, and a second one does not take turns with it.
 func (s *Share) enter(node string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,9 +4,9 @@
 //	chain  all nodes fetch them together, by stator weights
 //	plain  all nodes download them from the node that has them, each by itself
 //
-// Each node is a process of stator, behind a proxy that bounds the bytes that it sends in a second. Only sending is bounded: in a chain each
-// node sends to one other, so none receives more than the rate. In each fault round of chain, a node in the middle is killed when it has
-// half of the files and is started again.
+// Each node is a process of stator, behind a proxy that bounds the bytes that it sends in a second. Only sending is bounded: in a chain
+// each node sends to one other, so none receives more than the rate. In each fault round of chain, a node in the middle is killed when it
+// has half of the files and is started again.
 package main
 
 import (
@@ -172,7 +172,8 @@ func (o *options) measure(ctx context.Context, source, way string, isFault bool)
 	if way == "plain" {
 		receivers = o.receivers
 	}
-	root, err := o.start(ctx, "serve", "--model", "m", "--dir", source, "--listen-address", nodes[0].listen, "--receivers", strconv.Itoa(receivers))
+	root, err := o.start(ctx,
+		"serve", "--model", "m", "--dir", source, "--listen-address", nodes[0].listen, "--receivers", strconv.Itoa(receivers))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -209,6 +210,7 @@ func (o *options) fetch(ctx context.Context, nodes []*node, i int, way string, i
 			args = append(args, "--peers", other.public)
 		}
 	}
+
 	p, err := o.start(ctx, args...)
 	if err != nil {
 		return 0, err
@@ -261,16 +263,19 @@ func (o *options) start(ctx context.Context, args ...string) (*program, error) {
 
 // await waits until the log has a text.
 func (p *program) await(ctx context.Context, text string) error {
-	for {
+	for hasEnded := false; ; {
 		p.mu.Lock()
-		found, log := strings.Contains(p.log.String(), text), p.log.String()
+		log := p.log.String()
 		p.mu.Unlock()
-		if found {
+		switch {
+		case strings.Contains(log, text):
 			return nil
+		case hasEnded:
+			return fmt.Errorf("it has ended: %s", log)
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("it has ended: %w: %s", p.err, log)
+			hasEnded = true // the log is complete now
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(10 * time.Millisecond):
@@ -304,7 +309,8 @@ func same(want, got string) error {
 		if strings.HasPrefix(entry.Name(), ".") {
 			continue
 		}
-		if out, err := exec.Command("cmp", filepath.Join(want, entry.Name()), filepath.Join(got, entry.Name())).CombinedOutput(); err != nil {
+		out, err := exec.Command("cmp", filepath.Join(want, entry.Name()), filepath.Join(got, entry.Name())).CombinedOutput()
+		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 	}
@@ -317,6 +323,7 @@ func link(public, private string, rate int64) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	b := &bucket{rate: float64(rate), last: time.Now()}
 	go func() {
 		for {
