@@ -196,6 +196,7 @@ func TestReceiverResumes(t *testing.T) {
 	root, folder := holder(t, "root", dir)
 	n := startNode(t, "n")
 	cfg := n.config(filepath.Join(t.TempDir(), "model"), root)
+	cfg.Streams = 1 // no further chunk is under way when the receiver ends
 	ctx, cancel := context.WithCancel(t.Context())
 	cfg.Progress = func(done, total int64) {
 		if done > total/2 {
