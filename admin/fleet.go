@@ -133,7 +133,7 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 		if w.Adapters.Known() {
 			v.Adapters = append([]string{}, w.Adapters.Names()...)
 		}
-		health := r.Load.Health().View()
+		health := r.Load.HealthView()
 		v.Health, v.Why = health.State.String(), health.Why
 		v.Asleep = health.Asleep
 		if !health.Since.IsZero() {

@@ -63,13 +63,13 @@ func (a *Attempt) MayContinue() bool { return a.relayed.left > 0 }
 // Worker reports whether the attempt's worker is down, and whether it has left the fleet or is another process now. Changed is closed at
 // the next change of the fleet.
 func (a *Attempt) Worker() (down, gone bool, changed <-chan struct{}) {
-	state, present, changed := a.relayed.svc.router.WorkerState(a.decision.Worker, a.Address)
+	state, present, changed := a.relayed.svc.router.RankState(a.decision.Worker, a.decision.Rank, a.Address)
 	return present && state == fleet.Down, !present, changed
 }
 
 // Doubt records that the attempt's worker has sent nothing for long, so that its engine is asked for its health.
 func (a *Attempt) Doubt(now time.Time) {
-	a.relayed.svc.router.Doubt(a.decision.Worker, a.Address, now)
+	a.relayed.svc.router.Doubt(a.decision.Worker, a.decision.Rank, a.Address, now)
 }
 
 // Continue returns the attempt that continues the stream of this one, which has broken off, with a body for /v1/completions; nil if there

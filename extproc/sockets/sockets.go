@@ -232,7 +232,7 @@ type stream struct {
 // Batch applies one batch: the worker makes progress.
 func (s *stream) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	if rank, ok := s.cfg.Fleet.Snapshot().Rank(s.Worker, s.Rank); ok {
-		rank.Load.Health().ObserveProgress(time.Now())
+		rank.Load.ObserveProgress(time.Now())
 		s.observeBlockSize(rank.Worker, b)
 	}
 	resume, gap = s.Stream.Batch(seq, b)
@@ -260,7 +260,7 @@ func (s *stream) observeBlockSize(w *fleet.Worker, b *kvevent.Batch) {
 // Connected reports whether the engine's socket is connected. The process that published there may have ended.
 func (s *stream) Connected(up bool) {
 	if rank, ok := s.cfg.Fleet.Snapshot().Rank(s.Worker, s.Rank); ok && !up {
-		rank.Load.Health().ObserveEventsLost(time.Now())
+		rank.Load.ObserveEventsLost(time.Now())
 	}
 	s.Stream.Connected(up)
 }

@@ -80,7 +80,7 @@ type Hooks struct {
 type Fleet struct {
 	hooks Hooks
 	snap  atomic.Pointer[Snapshot]
-	// restricted counts the workers that should not get every request: see Health.Admits.
+	// restricted counts the workers, and ranks of workers, that should not get every request: see Health.Admits.
 	restricted atomic.Int64
 
 	mu      sync.Mutex
@@ -173,7 +173,12 @@ func (f *Fleet) putLocked(w Worker) (changed bool, err error) {
 		m.health = newHealth(w.firstHealth(), &f.restricted)
 		for range w.Ranks {
 			m.ids = append(m.ids, f.allocateLocked())
-			m.loads = append(m.loads, &Load{health: m.health})
+			load := &Load{health: m.health}
+			if w.Ranks > 1 {
+				load.rank = newHealth(HealthReady, &f.restricted)
+				load.rank.ofRank = true
+			}
+			m.loads = append(m.loads, load)
 		}
 	}
 	f.placeLocked(w.Name, m)
@@ -284,6 +289,11 @@ func (f *Fleet) releaseLocked(m *member) {
 		return
 	}
 	m.health.retire()
+	for _, l := range m.loads {
+		if l.rank != nil {
+			l.rank.retire()
+		}
+	}
 	for _, id := range m.ids {
 		f.hooks.RankGone(id)
 		f.free = append(f.free, id)

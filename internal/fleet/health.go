@@ -26,9 +26,10 @@ var healthNames = [HealthStates]string{"unknown", "ready", "suspect", "down", "h
 
 func (s HealthState) String() string { return name(healthNames[:], uint8(s)) }
 
-// Health has the known state of one engine process, and its evidence. It has one state for all ranks, because they share an HTTP server.
-// Evidence comes from probes of the engine, from requests and from its event connections. Leases and the configuration describe the worker
-// itself: see [Worker.State]. A new epoch has a new Health.
+// Health has the known state of one engine process, and its evidence. Its ranks share an HTTP server, so they have this state in
+// common. Each of several ranks has another Health for itself: see [Load.RankHealth]. Evidence comes from probes of the engine, from
+// requests and from its event connections. Leases and the configuration describe the worker itself: see [Worker.State]. A new epoch
+// has a new Health.
 //
 // Workers that no agent reports begin as unknown, and all others as ready:
 //
@@ -63,6 +64,8 @@ type Health struct {
 	progress atomic.Int64
 	// wake has one place: a reason that finds it full is covered by the one before it.
 	wake chan struct{}
+	// ofRank is true for one rank of several. A worker that is down is no candidate, by its [Worker.State]. A rank has none.
+	ofRank bool
 	// restricted counts the workers of the fleet that should not get every request.
 	restricted *atomic.Int64
 
@@ -316,7 +319,9 @@ func (h *Health) setState(to HealthState, why string, now time.Time) {
 func (h *Health) settle() {
 	h.plain.Store(h.state == HealthReady && h.failures == 0 && !h.asleep)
 
-	restricted := !h.gone && (h.asleep || h.state == HealthHalfOpen || h.state == HealthSuspect && h.unanswered)
+	inDoubt := h.state == HealthHalfOpen || h.state == HealthSuspect && h.unanswered
+	isDownRank := h.ofRank && h.state == HealthDown
+	restricted := !h.gone && (h.asleep || inDoubt || isDownRank)
 	switch {
 	case restricted && !h.counted:
 		h.restricted.Add(1)
@@ -363,6 +368,8 @@ func (h *Health) Admits(booked int64, now time.Time) bool {
 
 	switch {
 	case h.asleep:
+		return false
+	case h.ofRank && h.state == HealthDown:
 		return false
 	case h.state == HealthSuspect:
 		return !h.unanswered

@@ -42,6 +42,7 @@ type Load struct {
 	lateness lateness
 	pace     pace
 	health   *Health                // of the worker; nil for a Load that no fleet has made
+	rank     *Health                // of the rank alone; nil if the worker has one rank
 	reported atomic.Pointer[sample] // nil until the first report
 }
 

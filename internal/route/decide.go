@@ -168,7 +168,7 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	if r.cfg.Shadow {
 		return nil
 	}
-	w.judged.Candidates[won].Rank.Load.Health().Picked(d.At)
+	w.judged.Candidates[won].Rank.Load.Picked(d.At)
 	if q.Stored {
 		r.places.Put(q.Session, w.judged.Candidates[won].Rank.Worker.Name)
 	}

@@ -90,17 +90,19 @@ func (e *Ending) reason(rank fleet.Rank) pick.Reason {
 // correct takes back the prediction of a request that its rank did not serve, and predicts its blocks on the rank that served it. made is
 // nil for a request without a prediction.
 func (r *Router) correct(e *Ending, k *pick.Booking, made *predict.Promise, now time.Time) {
-	health := k.Rank.Load.Health()
+	load := k.Rank.Load
 	switch {
 	case e.Served == k.Rank.Worker.Address && !e.Failed:
-		health.ObserveServed(now)
+		load.ObserveServed(now)
 		if e.Refused {
 			r.predictor.Withdraw(k.Rank, made)
 		}
 		return
 	case e.Served == k.Rank.Worker.Address:
 		if e.CutOff {
-			health.ObserveCutOff(now)
+			load.ObserveCutOff(now)
+		} else {
+			load.ObserveServerError(now)
 		}
 		return
 	case e.Served == "" && !e.Failed:
@@ -112,11 +114,11 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *predict.Promise, now 
 		r.predictor.Withdraw(k.Rank, made) // the relay has sent the request to workers, and has reported how that went
 		return
 	}
-	r.unserved(health, now)
+	r.unserved(load, now)
 	if e.Failed && e.Served == "" && e.Tried != k.Rank.Worker.Address {
 		// The retry has failed, too.
-		if tried, ok := rankAt(r.fleet.Snapshot(), k.Rank.Worker, e.Tried); ok {
-			r.unserved(tried.Load.Health(), now)
+		if tried, ok := rankAt(r.fleet.Snapshot(), k.Rank, e.Tried); ok {
+			r.unserved(tried.Load, now)
 		}
 	}
 	r.predictor.Withdraw(k.Rank, made)
@@ -124,11 +126,11 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *predict.Promise, now 
 		return
 	}
 
-	served, ok := rankAt(r.fleet.Snapshot(), k.Rank.Worker, e.Served)
+	served, ok := rankAt(r.fleet.Snapshot(), k.Rank, e.Served)
 	if !ok {
 		return
 	}
-	served.Load.Health().ObserveServed(now)
+	served.Load.ObserveServed(now)
 	if made != nil && !e.Refused {
 		r.predictor.PredictOn(served, made.Chain, 0, now)
 	}
@@ -157,9 +159,9 @@ func (r *Router) left(e *Ending, k *pick.Booking, made *predict.Promise, now tim
 		return
 	}
 	if now.Sub(k.At) > overdueAfter(k) {
-		k.Rank.Load.Health().ObserveOverdue(now)
+		k.Rank.Load.ObserveOverdue(now)
 	}
-	if k.Rank.Load.Health().View().State != fleet.HealthReady {
+	if k.Rank.Load.HealthView().State != fleet.HealthReady {
 		r.predictor.Withdraw(k.Rank, made)
 	}
 }
@@ -180,19 +182,26 @@ const (
 	overdueSlack  = 2 * time.Second
 )
 
-// unserved records that a worker did not serve a request.
-func (r *Router) unserved(health *fleet.Health, now time.Time) {
-	if health.ObserveUnserved(now) {
+// unserved records that a rank did not serve a request.
+func (r *Router) unserved(load *fleet.Load, now time.Time) {
+	if load.ObserveUnserved(now) {
 		r.counts.heldBack.Add(1)
 	}
 }
 
-// rankAt returns the rank at an address in the pool and role of a worker. A worker with several ranks has one
-// address, so it is not known which of them has served; then there is no rank.
-func rankAt(snap *fleet.Snapshot, like *fleet.Worker, address string) (rank fleet.Rank, ok bool) {
-	for _, rank := range snap.Pool(like.Model, like.Role) {
-		if address != "" && rank.Worker.Address == address {
-			return rank, rank.Worker.Ranks == 1
+// rankAt returns the rank that an attempt at an address has reached, in the pool and role of the picked rank. A worker with several
+// ranks has one address, and the request names the number of the picked rank. It names none if the picked worker has one rank; then
+// it is not known which rank was reached.
+func rankAt(snap *fleet.Snapshot, picked fleet.Rank, address string) (rank fleet.Rank, ok bool) {
+	for _, rank := range snap.Pool(picked.Worker.Model, picked.Worker.Role) {
+		if address == "" || rank.Worker.Address != address {
+			continue
+		}
+		if rank.Worker.Ranks == 1 {
+			return rank, true
+		}
+		if picked.Worker.Ranks > 1 && rank.Number == picked.Number {
+			return rank, true
 		}
 	}
 	return fleet.Rank{}, false

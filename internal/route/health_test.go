@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // probe records the answer of a worker's engine.
@@ -100,5 +102,37 @@ func TestCutOffResponse(t *testing.T) {
 		if got := f.Snapshot().Ranks[0].Load.Health().View().State; (got == fleet.HealthSuspect) != cut {
 			t.Errorf("cut off %v: %s", cut, got)
 		}
+	}
+}
+
+// TestOneRankFails: of a worker with two ranks, one does not serve its requests. The other rank gets all, and the worker stays ready.
+func TestOneRankFails(t *testing.T) {
+	x := kvindex.New(kvindex.Config{MaxBytes: 16 << 20})
+	f := fleet.New(fleet.Hooks{RankGone: x.Drop})
+	r := route.New(route.Config{Seed: 1}, f, x)
+	if _, err := f.Put(fleet.Worker{Name: "dp", Model: "sim", Address: addressOf(1), Ranks: 2, State: fleet.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}}}); err != nil {
+		t.Fatal(err)
+	}
+
+	now, picked := start, [2]int{}
+	for n := range 40 {
+		d := r.Decide(batchOf(1, fmt.Sprintf("%d ", n)+strings.Repeat("all work and no play ", 8)), now)
+		picked[d.Rank]++
+		now = now.Add(10 * time.Millisecond)
+		if d.Rank == 1 {
+			r.Ended(route.Ending{ID: d.ID, Failed: true, Tried: d.Address}, now)
+			probe(t, f, "dp", fleet.Probe{Healthy: true, Asked: now}, now) // the server answers for its health
+		} else {
+			r.Ended(route.Ending{ID: d.ID, Served: d.Address}, now)
+		}
+	}
+	if picked[1] != fleet.HoldAfter {
+		t.Errorf("the rank that fails got %d of 40 requests", picked[1])
+	}
+	if state := f.Snapshot().Worker("dp").State; state != fleet.Ready {
+		t.Errorf("the worker is %s", state)
 	}
 }

@@ -181,7 +181,7 @@ func (r *Router) SettlePrefills(now time.Time) int {
 			return pick.Supposed, now
 		}
 		if overdue && now.Sub(k.At) > overdueAfter(k) {
-			k.Rank.Load.Health().ObserveOverdue(now)
+			k.Rank.Load.ObserveOverdue(now)
 		}
 		return pick.Pending, now
 	}, now)
@@ -221,7 +221,7 @@ func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int)
 	interval := rank.Load.SetReport(report, rank.Worker.Blocks)
 	rank.Load.Health().ObserveAsleep(report.Asleep)
 	if interval.Gaps > 0 {
-		rank.Load.Health().ObserveProgress(report.At)
+		rank.Load.ObserveProgress(report.At)
 	}
 	r.speeds.ObserveInterval(rank, &interval, report.At)
 	ended = r.bookings.Reconcile(rank.ID, report.Running+report.Waiting, report.At, r.cfg.Grace)
@@ -229,24 +229,25 @@ func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int)
 	return ended
 }
 
-// WorkerState returns the state of a worker; present is false if it has left the fleet, or has another address now. Changed is closed at
-// the next change of the fleet.
-func (r *Router) WorkerState(worker, address string) (state fleet.State, present bool, changed <-chan struct{}) {
+// RankState returns the state of a worker, which is down if the rank is; present is false if it has left the fleet, or has another address
+// now. Changed is closed at the next change of the fleet.
+func (r *Router) RankState(worker string, number int, address string) (state fleet.State, present bool, changed <-chan struct{}) {
 	changed = r.fleet.Changed() // before the snapshot, so that no change is missed
-	w := r.fleet.Snapshot().Worker(worker)
-	if w == nil || w.Address != address {
+	rank, ok := r.fleet.Snapshot().Rank(worker, number)
+	if !ok || rank.Worker.Address != address {
 		return fleet.Down, false, changed
 	}
-	return w.State, true, changed
+	if rank.Load.HealthView().State == fleet.HealthDown {
+		return fleet.Down, true, changed
+	}
+	return rank.Worker.State, true, changed
 }
 
-// Doubt records that a worker at an address has sent nothing in the middle of an answer for longer than it ever does.
-func (r *Router) Doubt(worker, address string, now time.Time) {
-	for _, rank := range r.fleet.Snapshot().Ranks {
-		if rank.Worker.Name == worker && rank.Worker.Address == address {
-			rank.Load.Health().ObserveOverdue(now)
-			return
-		}
+// Doubt records that a rank of a worker at an address has sent nothing in the middle of an answer for longer than it ever does.
+func (r *Router) Doubt(worker string, number int, address string, now time.Time) {
+	rank, ok := r.fleet.Snapshot().Rank(worker, number)
+	if ok && rank.Worker.Address == address {
+		rank.Load.ObserveOverdue(now)
 	}
 }
 

@@ -124,7 +124,7 @@ func (e *Finder) fill(f *Field, snap *fleet.Snapshot, q *request.Prepared, now t
 
 // Admits reports whether the health of a rank's worker admits another request beside the booked ones.
 func Admits(rank *fleet.Rank, booked int64, now time.Time) bool {
-	return rank.Load.Health().Admits(booked, now)
+	return rank.Load.Admits(booked, now)
 }
 
 // Keep leaves the ranks for which keep returns true.

@@ -108,7 +108,7 @@ func placeOf(d *decision.Decision, rank *fleet.Rank) int {
 	if node := fleet.NodeOf(d.Worker); node != "" && fleet.NodeOf(rank.Worker.Name) == node {
 		place++
 	}
-	if rank.Load.Health().HasFailed() {
+	if rank.Load.HasFailed() {
 		place += 2
 	}
 	return place
