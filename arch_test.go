@@ -88,7 +88,7 @@ var allowed = map[string][]string{
 	"internal/kvsource": {"internal/backoff", "internal/engines", "internal/kv/kvevent"},
 	// Agents and routers publish the same metrics of the sources that they read.
 	"internal/kvsource/sources": {"internal/kvsource", "internal/metric"},
-	"internal/engineprobe":      {"internal/enginetls", "internal/engines", "internal/fleet", "internal/metric"},
+	"internal/engineprobe":      {"internal/enginetls", "internal/engines", "internal/envoynames", "internal/fleet", "internal/metric"},
 	// Files are read again as the files of listeners are.
 	"internal/enginetls": {"internal/fleet", "internal/listen"},
 	"internal/child":     {"internal/backoff"},

@@ -93,3 +93,56 @@ func TestCanaries(t *testing.T) {
 		t.Errorf("a worker that works was asked for %d completions", n)
 	}
 }
+
+// TestRankCanaries: of two ranks of an engine, one fails to compute. That rank is down until it computes again, and the other rank and the
+// worker stay ready. The engine itself, which would choose a rank, is asked for no completion.
+func TestRankCanaries(t *testing.T) {
+	var sick atomic.Bool
+	e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			return
+		}
+		rank := r.Header.Get("x-data-parallel-rank")
+		if rank != "0" && rank != "1" {
+			t.Errorf("a canary for the rank %q", rank)
+		}
+		if rank == "1" && sick.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		_, _ = io.WriteString(w, `{"choices":[{"text":"b"}]}`)
+	}))
+	defer e.Close()
+
+	f := fleet.New(fleet.Hooks{})
+	w := worker("dp")
+	w.Model, w.Address, w.HealthPath, w.Ranks = "m", e.Listener.Addr().String(), "/health", 2
+	if _, err := discovery.NewListed(f, []fleet.Worker{w}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		discovery.Probe(ctx, discovery.ProbeConfig{
+			Fleet: f, Log: slog.New(slog.DiscardHandler), Canary: func(string) time.Duration { return time.Millisecond },
+		})
+	})
+	defer done.Wait()
+	defer stop()
+	await := func(first, second fleet.HealthState) {
+		t.Helper()
+		testkit.Eventually(t, first.String()+" and "+second.String(), func() bool {
+			ranks := f.Snapshot().Ranks
+			return ranks[0].Load.HealthView().State == first && ranks[1].Load.HealthView().State == second
+		})
+	}
+
+	await(fleet.HealthReady, fleet.HealthReady)
+	sick.Store(true)
+	await(fleet.HealthReady, fleet.HealthDown)
+	if state := f.Snapshot().Worker("dp").State; state != fleet.Ready {
+		t.Errorf("the worker is %s", state)
+	}
+	sick.Store(false)
+	await(fleet.HealthReady, fleet.HealthHalfOpen)
+}

@@ -30,7 +30,7 @@ import (
 //
 // An engine whose scheduler hangs may answer a question for its health all the same. With a canary it is asked for a completion of one
 // token, too: when it has done nothing for the canary's interval, and after a doubt. A failed completion counts as the answer to the
-// question, until one is answered.
+// question, until one is answered. Of an engine with several ranks each rank is asked for completions, by itself: see rankprobe.go.
 
 // askTime is the longest time that an engine may take to answer. A frozen process accepts connections and never answers.
 const askTime = time.Second
@@ -93,16 +93,29 @@ type prober struct {
 // target is an engine that is asked.
 type target struct {
 	worker, model, address, path string
+	rank                         int           // the only rank that is asked; wholeEngine for the engine
 	inDoubt                      bool          // it is asked in doubt only
 	health                       *fleet.Health // another one in another epoch
 }
+
+// wholeEngine is the rank of a target that is an engine.
+const wholeEngine = -1
 
 // targets returns the engines that may be asked now.
 func (p *prober) targets() map[target]bool {
 	wanted := map[target]bool{}
 	for _, r := range p.Fleet.Snapshot().Ranks {
-		if path := r.Worker.AskedPath(); path != "" && r.Number == 0 && r.Worker.Address != "" {
-			wanted[target{r.Worker.Name, r.Worker.Model, r.Worker.Address, path, r.Worker.AskedInDoubt(), r.Load.Health()}] = true
+		path := r.Worker.AskedPath()
+		if path == "" || r.Worker.Address == "" {
+			continue
+		}
+		t := target{r.Worker.Name, r.Worker.Model, r.Worker.Address, path, wholeEngine, r.Worker.AskedInDoubt(), r.Load.Health()}
+		if r.Number == 0 {
+			wanted[t] = true
+		}
+		if health := r.Load.RankHealth(); health != nil {
+			t.rank, t.health = r.Number, health
+			wanted[t] = true
 		}
 	}
 	return wanted
@@ -110,6 +123,10 @@ func (p *prober) targets() map[target]bool {
 
 // askAgain asks one engine until ctx ends.
 func (p *prober) askAgain(ctx context.Context, t target) {
+	if t.rank != wholeEngine {
+		p.askRankAgain(ctx, t)
+		return
+	}
 	e := engineLog{prober: p, target: t}
 	state := t.health.View().State
 	for ctx.Err() == nil {
@@ -202,6 +219,9 @@ func after(d time.Duration) <-chan time.Time {
 // wantsCanary reports whether the engine should be asked for a completion now.
 func (e *engineLog) wantsCanary(now time.Time) bool {
 	every := e.prober.canary(e.model)
+	if w := e.Fleet.Snapshot().Worker(e.worker); w != nil && w.Ranks > 1 {
+		return false
+	}
 	if every == 0 {
 		e.sick = false // the setting may have changed
 		return false

@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"syscall"
 
+	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -53,6 +56,18 @@ func AskHealth(ctx context.Context, client *http.Client, address, path string) (
 // one that does not know the model, answers with 400 or 404, and is healthy. One that answers with 200 and without a token generates
 // nothing: it is refusing. The context and the client bound the time.
 func AskCompletion(ctx context.Context, client *http.Client, address, model string) (a Answer, detail string) {
+	return askCompletion(ctx, client, address, model, nil)
+}
+
+// AskRank asks one data-parallel rank of the engine as AskCompletion asks the engine.
+func AskRank(ctx context.Context, client *http.Client, address, model string, rank int) (a Answer, detail string) {
+	return askCompletion(ctx, client, address, model, http.Header{headerRank: {strconv.Itoa(rank)}})
+}
+
+// headerRank is the header by which vLLM selects a rank.
+var headerRank = http.CanonicalHeaderKey(envoynames.HeaderDataRank)
+
+func askCompletion(ctx context.Context, client *http.Client, address, model string, headers http.Header) (a Answer, detail string) {
 	body, err := json.Marshal(map[string]any{"model": model, "prompt": "a", "max_tokens": 1, "temperature": 0})
 	if err != nil {
 		return Refusing, fmt.Sprintf("wrong name of a model: %v", err)
@@ -61,6 +76,7 @@ func AskCompletion(ctx context.Context, client *http.Client, address, model stri
 	if err != nil {
 		return Refusing, fmt.Sprintf("wrong address: %v", err)
 	}
+	maps.Copy(req.Header, headers)
 	req.Header.Set("content-type", "application/json")
 	a, detail, answer := ask(client, req, false)
 	switch {
