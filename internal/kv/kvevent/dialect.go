@@ -11,10 +11,11 @@ const (
 	SGLang
 	TRTLLM
 	Dynamo
+	Outside // caches outside engines
 	dialects
 )
 
-var dialectNames = [dialects]string{"vllm", "sglang", "trtllm", "dynamo"}
+var dialectNames = [dialects]string{"vllm", "sglang", "trtllm", "dynamo", "outside"}
 
 func (d Dialect) String() string {
 	if d < dialects {
@@ -34,6 +35,8 @@ func (d Dialect) Decode(payload []byte, lim Limits, b *Batch) error {
 		return DecodeTRTLLM(payload, lim, b)
 	case Dynamo:
 		return DecodeDynamo(payload, lim, b)
+	case Outside:
+		return DecodeOutside(payload, lim, b)
 	}
 	b.Reset()
 	return fmt.Errorf("decode events: dialect %d does not exist", d)

@@ -22,6 +22,24 @@ func FuzzDecodeSGLang(f *testing.F) {
 	f.Fuzz(func(t *testing.T, payload []byte) { decodeProperties(t, kvevent.SGLang, payload) })
 }
 
+func FuzzDecodeOutside(f *testing.F) {
+	for _, m := range made(f, "lmcache.jsonl") {
+		f.Add(m)
+	}
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		decodeProperties(t, kvevent.Outside, payload)
+		split := kvevent.Batch{Split: 2}
+		if err := kvevent.Outside.Decode(payload, fuzzLimits, &split); err != nil {
+			return
+		}
+		for _, e := range split.Events {
+			if len(e.Blocks) != 0 && len(e.Blocks) != len(e.Hashes) {
+				t.Fatalf("%d blocks for %d hashes", len(e.Blocks), len(e.Hashes))
+			}
+		}
+	})
+}
+
 func FuzzDecodeTRTLLM(f *testing.F) {
 	for _, m := range append(made(f, "trtllm.json"), inputs(f, "trtllm")...) {
 		f.Add(m)

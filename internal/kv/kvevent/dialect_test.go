@@ -18,8 +18,8 @@ import (
 
 // TestDialects reads messages that stand in the scenario or in testdata/made:
 //
-//	decode dialect=D [as=msgpack] [only=WORKER[/RANK]] [block-size=N]   the input is JSON, or becomes msgpack
-//	file dialect=D name=F [only=WORKER[/RANK]]                          every message of a file
+//	decode dialect=D [as=msgpack] [only=WORKER[/RANK]] [block-size=N] [split=N]   the input is JSON, or becomes msgpack
+//	file dialect=D name=F [only=WORKER[/RANK]] [split=N]                every message of a file
 //
 // One batch reads all messages of a scenario, as it does with those of a rank.
 func TestDialects(t *testing.T) {
@@ -31,6 +31,8 @@ func TestDialects(t *testing.T) {
 			td.MaybeScanArgs(t, "only", &only)
 			b.BlockSize = 0
 			td.MaybeScanArgs(t, "block-size", &b.BlockSize)
+			b.Split = 0
+			td.MaybeScanArgs(t, "split", &b.Split)
 			b.Only = onlyOf(t, only)
 			d := dialectNamed(t, dialect)
 			messages := [][]byte{[]byte(td.Input)}
@@ -174,7 +176,7 @@ func plainNumbers(t testing.TB, v any) any {
 // dialectNamed returns the dialect of that name.
 func dialectNamed(t *testing.T, name string) kvevent.Dialect {
 	t.Helper()
-	for d := kvevent.VLLM; d <= kvevent.Dynamo; d++ {
+	for d := kvevent.VLLM; d <= kvevent.Outside; d++ {
 		if d.String() == name {
 			return d
 		}
@@ -185,7 +187,7 @@ func dialectNamed(t *testing.T, name string) kvevent.Dialect {
 
 // TestDialectNames: every dialect has its name, the zero value is vLLM, and a number that is no dialect has none.
 func TestDialectNames(t *testing.T) {
-	want := []string{"vllm", "sglang", "trtllm", "dynamo", "unknown"}
+	want := []string{"vllm", "sglang", "trtllm", "dynamo", "outside", "unknown"}
 	for d, name := range want {
 		if got := kvevent.Dialect(d).String(); got != name {
 			t.Errorf("dialect %d: %s, want %s", d, got, name)

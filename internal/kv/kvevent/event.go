@@ -66,6 +66,9 @@ type Batch struct {
 	// BlockSize is the engine's, in tokens. TensorRT-LLM reports partial blocks like complete ones, and only
 	// their size distinguishes them. 0 means unknown: then it is the size of the largest block so far.
 	BlockSize int
+	// Split is the size of blocks that the reader wants, in tokens; 0 keeps the sizes of the events. With it, a block of n times that size
+	// is n blocks: all of them are stored and removed together. Only dialects of vLLM's shape do this.
+	Split int
 
 	// Rank is the data-parallel rank; 0 if the engine has one. Worker is the number that Dynamo gave the
 	// worker.

@@ -13,6 +13,8 @@ type memory struct {
 	// windows has the window of each attention group: 0 for full attention, unindexed for a group whose events
 	// are skipped. No engine has more groups; they would count as full attention.
 	windows [64]int32
+	// parts is the largest number of parts into which a block was cut: see Batch.Split. A removal names the block alone.
+	parts int
 
 	trt trtMemory
 

@@ -70,8 +70,6 @@ type stored struct {
 
 // addStored appends a stored event, with content hashes if the tokens fill the blocks.
 func (b *Batch) addStored(s stored) {
-	e := Event{Kind: Stored, Tier: s.tier, Hashes: s.hashes, Parent: s.parent, HasParent: s.hasParent, BlockSize: s.blockSize,
-		Window: int(s.window), Group: groupOf(s.group, s.window)}
 	seed := blockhash.Seed(s.lora, s.salt)
 	salted := s.salt != ""
 	if s.hasParent && !salted {
@@ -84,6 +82,11 @@ func (b *Batch) addStored(s stored) {
 	}
 
 	whole := s.blockSize > 0 && len(s.tokens)/s.blockSize == len(s.hashes) && len(s.tokens)%s.blockSize == 0
+	if whole || len(s.tokens) == 0 { // a copy on another tier may come without tokens
+		b.split(&s)
+	}
+	e := Event{Kind: Stored, Tier: s.tier, Hashes: s.hashes, Parent: s.parent, HasParent: s.hasParent, BlockSize: s.blockSize,
+		Window: int(s.window), Group: groupOf(s.group, s.window)}
 	if whole && !s.joined {
 		e.Blocks = b.hashContent(s.tokens, s.blockSize, seed, s.extra)
 	}

@@ -54,6 +54,7 @@ type vllmDecoder struct {
 	tokens int // seen in the message so far
 	// slowTiersHaveKeys means that events of slower tiers name the keys of their blocks too.
 	slowTiersHaveKeys bool
+	outside           bool // the events of a cache outside engines
 	f                 vllmFields
 }
 
@@ -199,7 +200,7 @@ func (d *vllmDecoder) addStored() error {
 	f := &d.f
 	window := f.windowOfKind()
 	d.b.memory.setGroup(f.group, window)
-	tier, ok := f.tier()
+	tier, ok := d.tier()
 	if !ok || window == unindexed {
 		d.skip()
 		return nil
@@ -227,7 +228,7 @@ func (d *vllmDecoder) addStored() error {
 }
 
 func (d *vllmDecoder) addRemoved() {
-	tier, ok := d.f.tier()
+	tier, ok := d.tier()
 	window := d.f.windowOfKind()
 	if len(d.f.spec) == 0 {
 		window = d.b.memory.window(d.f.group)
@@ -236,8 +237,25 @@ func (d *vllmDecoder) addRemoved() {
 		d.skip()
 		return
 	}
-	d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: tier, Hashes: d.hashes(), Window: int(window),
+	hashes := d.hashes()
+	if n := d.b.memory.parts; n > 1 && window == 0 {
+		parts, fits := d.b.appendParts(hashes, n)
+		if !fits {
+			d.b.Unknown++ // the rank is not exact any more
+			return
+		}
+		hashes = parts
+	}
+	d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: tier, Hashes: hashes, Window: int(window),
 		Group: groupOf(d.f.group, window)})
+}
+
+// tier is the tier of the present event's blocks; ok is false if no index wants them.
+func (d *vllmDecoder) tier() (t fleet.Tier, ok bool) {
+	if d.outside {
+		return d.f.tierOutside(), true
+	}
+	return d.f.tier()
 }
 
 func (d *vllmDecoder) skip() {
