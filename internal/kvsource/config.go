@@ -34,6 +34,11 @@ type Config struct {
 	// Topic is the prefix of the topics to subscribe to; empty subscribes to all. vLLM's default
 	// is empty too.
 	Topic string
+	// Match reports whether the messages of a topic are this source's. An endpoint of several caches counts the messages of all topics
+	// together, so a message of another one is delivered without its events. Nil matches all.
+	Match func(topic []byte) bool
+	// Split is the size of blocks that the consumer wants, in tokens; see kvevent.Batch.
+	Split int
 	// Rank is the rank that batches are delivered with. It replaces the rank in the messages,
 	// because engines that run their ranks as separate servers call each of them 0.
 	Rank int

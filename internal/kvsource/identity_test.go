@@ -26,7 +26,7 @@ func newTestSource(t *testing.T, cfg Config) *Source {
 func TestUnidentifiedMessagesDoNotReplaceTheLast(t *testing.T) {
 	s := newTestSource(t, Config{Replay: "tcp://127.0.0.1:1"})
 	s.onConnection(t.Context(), 1)
-	s.deliver(4, []byte("of one process"))
+	s.deliver(liveMessage{seq: 4, payload: []byte("of one process")})
 	first := s.last
 
 	s.onConnection(t.Context(), 2)

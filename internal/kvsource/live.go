@@ -15,6 +15,7 @@ import (
 type liveMessage struct {
 	connection uint64
 	seq        uint64
+	other      bool // of a topic that is not this source's
 	payload    []byte
 }
 
@@ -82,12 +83,15 @@ func (s *Source) readEvents(ctx context.Context, z *zmq4.Conn, conn *boundedConn
 				func(st *Stats) { st.Malformed++ })
 			continue
 		}
+		m.other = s.isOther(msg.Frames[0])
 		s.count(func(st *Stats) { st.Received++ })
 		if !s.pass(ctx, m) {
 			return ctx.Err()
 		}
 	}
 }
+
+func (s *Source) isOther(topic []byte) bool { return s.cfg.Match != nil && !s.cfg.Match(topic) }
 
 // subscribeTopic begins the message by which a ZMQ subscriber names a topic.
 const subscribeTopic = 1

@@ -22,14 +22,14 @@ var errOtherProcess = errors.New("the engine is another process")
 func (s *Source) replay(ctx context.Context, from uint64) error {
 	for range 2 {
 		earlier, again := uint64(0), false
-		err := s.fetch(ctx, from, func(seq uint64, payload []byte) error {
+		err := s.fetch(ctx, from, func(m liveMessage) error {
 			s.count(func(st *Stats) { st.Replayed++ })
-			resume, gap := s.deliver(seq, payload)
+			resume, gap := s.deliver(m)
 			if gap {
 				earlier, again = resume, resume < from
 				return errGapStays
 			}
-			s.progress.replayed = seq + 1
+			s.progress.replayed = m.seq + 1
 			return nil
 		})
 		if !again {
@@ -44,9 +44,9 @@ func (s *Source) replay(ctx context.Context, from uint64) error {
 // that sent it. It returns same false, and delivers nothing, if the engine is another process.
 func (s *Source) replayAfterLast(ctx context.Context) (same bool, err error) {
 	last := s.last
-	err = s.fetch(ctx, last.seq, func(seq uint64, payload []byte) error {
+	err = s.fetch(ctx, last.seq, func(m liveMessage) error {
 		if !same {
-			same = s.isLast(seq, payload)
+			same = s.isLast(m.seq, m.payload)
 			if !same {
 				return errOtherProcess
 			}
@@ -56,10 +56,10 @@ func (s *Source) replayAfterLast(ctx context.Context) (same bool, err error) {
 		}
 
 		s.count(func(st *Stats) { st.Replayed++ })
-		if _, gap := s.deliver(seq, payload); gap {
+		if _, gap := s.deliver(m); gap {
 			return errGapStays
 		}
-		s.progress.replayed = seq + 1
+		s.progress.replayed = m.seq + 1
 		return nil
 	})
 	if errors.Is(err, errOtherProcess) {
@@ -70,7 +70,7 @@ func (s *Source) replayAfterLast(ctx context.Context) (same bool, err error) {
 
 // fetch asks the replay socket for every message from number from on, and calls each for it until
 // the engine has no more or each returns an error.
-func (s *Source) fetch(ctx context.Context, from uint64, each func(seq uint64, payload []byte) error) error {
+func (s *Source) fetch(ctx context.Context, from uint64, each func(m liveMessage) error) error {
 	err := s.fetchAll(ctx, from, each)
 	if err != nil && !errors.Is(err, errOtherProcess) && ctx.Err() == nil {
 		s.failed("read replay", err, func(st *Stats) { st.ReplayErrors++ })
@@ -80,7 +80,7 @@ func (s *Source) fetch(ctx context.Context, from uint64, each func(seq uint64, p
 
 // fetchAll is fetch without the counters. Each wait for a message is bounded by Config.Timeout, so an engine
 // that stops in the middle of a replay is an error.
-func (s *Source) fetchAll(ctx context.Context, from uint64, each func(seq uint64, payload []byte) error) error {
+func (s *Source) fetchAll(ctx context.Context, from uint64, each func(m liveMessage) error) error {
 	z, conn, err := dial(ctx, s.cfg.Replay, zmq4.Dealer, &s.cfg)
 	if err != nil {
 		return err
@@ -102,14 +102,15 @@ func (s *Source) fetchAll(ctx context.Context, from uint64, each func(seq uint64
 			continue
 		}
 
-		seq, payload, end, err := parseReplay(msg.Frames)
+		topic, m, end, err := parseReplay(msg.Frames)
 		if err != nil || end {
 			return err
 		}
-		if seq < from { // an engine may begin at the start of its buffer
+		if m.seq < from { // an engine may begin at the start of its buffer
 			continue
 		}
-		if err := each(seq, payload); err != nil {
+		m.other = s.isOther(topic)
+		if err := each(m); err != nil {
 			return err
 		}
 	}
@@ -120,11 +121,14 @@ const endOfReplay = math.MaxUint64
 
 // parseReplay reads [delimiter, topic, sequence number, payload]. Older engines omit the topic, and
 // the delimiter may be missing.
-func parseReplay(frames [][]byte) (seq uint64, payload []byte, end bool, err error) {
+func parseReplay(frames [][]byte) (topic []byte, m liveMessage, end bool, err error) {
 	n := len(frames)
 	if n < 2 || n > 4 || len(frames[n-2]) != seqBytes {
-		return 0, nil, false, fmt.Errorf("a message of %d frames: want delimiter, topic, sequence number, payload", n)
+		return nil, m, false, fmt.Errorf("a message of %d frames: want delimiter, topic, sequence number, payload", n)
 	}
-	seq, payload = binary.BigEndian.Uint64(frames[n-2]), frames[n-1]
-	return seq, payload, seq == endOfReplay, nil
+	if n == 4 {
+		topic = frames[1]
+	}
+	m.seq, m.payload = binary.BigEndian.Uint64(frames[n-2]), frames[n-1]
+	return topic, m, m.seq == endOfReplay, nil
 }

@@ -70,7 +70,7 @@ func New(cfg Config) (*Source, error) {
 
 	cfg = cfg.withDefaults()
 	s := &Source{cfg: cfg, live: make(chan liveMessage, cfg.Buffer), freed: make(chan struct{}, 1), retry: cfg.backoff()}
-	s.batch.BlockSize = cfg.BlockSize
+	s.batch.BlockSize, s.batch.Split = cfg.BlockSize, cfg.Split
 	if cfg.After != nil {
 		s.last = lastMessage{known: true, seq: cfg.After.Seq, seconds: cfg.After.Seconds}
 	}
@@ -283,7 +283,7 @@ func (s *Source) onLive(ctx context.Context, m liveMessage) {
 	}
 
 	s.progress.live = m.seq + 1
-	resume, gap := s.deliver(m.seq, m.payload)
+	resume, gap := s.deliver(m)
 	if !gap {
 		return
 	}
@@ -309,7 +309,7 @@ func (s *Source) closeGap(ctx context.Context, m liveMessage, resume uint64) {
 		}
 
 		var gap bool
-		resume, gap = s.deliver(m.seq, m.payload)
+		resume, gap = s.deliver(m)
 		if gap {
 			return errGapStays
 		}
@@ -327,21 +327,24 @@ func (s *Source) closeGap(ctx context.Context, m liveMessage, resume uint64) {
 
 // deliver decodes one message and hands it to the consumer. A message that cannot be decoded is
 // delivered as an empty batch with one unknown event, so that the numbers stay without a hole.
-func (s *Source) deliver(seq uint64, payload []byte) (resume uint64, gap bool) {
-	if err := s.cfg.Dialect.Decode(payload, s.cfg.Limits, &s.batch); err != nil {
+func (s *Source) deliver(m liveMessage) (resume uint64, gap bool) {
+	if m.other {
+		s.batch.Reset()
+		s.batch.Seconds = kvevent.DecodeTime(m.payload)
+	} else if err := s.cfg.Dialect.Decode(m.payload, s.cfg.Limits, &s.batch); err != nil {
 		s.batch.Unknown = 1
 		s.failed("decode event message", err, func(st *Stats) { st.Malformed++ })
 	}
 	s.batch.Rank = s.cfg.Rank
 
-	resume, gap = s.consumer.Batch(seq, &s.batch)
+	resume, gap = s.consumer.Batch(m.seq, &s.batch)
 	if gap {
 		s.count(func(st *Stats) { st.Gaps++ })
 		return resume, true
 	}
 	if !s.keepLast {
-		s.last = lastMessage{known: true, seq: seq, sum: xxh3.Hash(payload)}
+		s.last = lastMessage{known: true, seq: m.seq, sum: xxh3.Hash(m.payload)}
 	}
-	s.count(func(st *Stats) { st.LastSeq = seq })
+	s.count(func(st *Stats) { st.LastSeq = m.seq })
 	return 0, false
 }
