@@ -112,6 +112,8 @@ type Candidate struct {
 	// of its node, if other engines have reported them, and PeerBlocks in the memory of other nodes.
 	NodeBlocks int `json:"node_blocks,omitempty"`
 	PeerBlocks int `json:"peer_blocks,omitempty"`
+	// OutsideBlocks follow the blocks of Overlap in caches outside engines from which the rank can load.
+	OutsideBlocks int `json:"outside_blocks,omitempty"`
 
 	// Booked by all routers, and the requests on the engine that no router booked.
 	BookedRequests      int64 `json:"booked_requests"`
@@ -213,6 +215,7 @@ func viewCandidate(c *decision.Candidate) Candidate {
 			Device: c.Overlap[fleet.Device], Host: c.Overlap[fleet.Host], Disk: c.Overlap[fleet.Disk], External: c.Overlap[fleet.External],
 		},
 		EvictingBlocks: c.Evicting, NodeBlocks: c.OnNode, PeerBlocks: c.OnPeers,
+		OutsideBlocks:  c.Outside[fleet.Host] + c.Outside[fleet.Disk] + c.Outside[fleet.External],
 		BookedRequests: c.Load.Requests, BookedPrefillTokens: c.Load.PrefillTokens, BookedDecodeBlocks: c.Load.DecodeBlocks,
 		UntrackedRequests: c.Untracked,
 		Score: Score{

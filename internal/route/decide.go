@@ -276,9 +276,13 @@ func (r *Router) newBooking(q *request.Prepared, j *score.Judged, c *pick.Candid
 		cached = c.Facts.Cached(&j.Request)
 	}
 	certain := min(cached, c.Facts.Overlap[fleet.Device]*max(1, j.Request.BlockSize))
+	outside, from := j.LoadedOutside(c)
+
 	return pick.Booking{
 		Rank: *c.Rank, Amount: amount, Last: last, At: d.At,
-		Tokens:     pick.Tokens{Prompt: int32(d.PromptTokens), Cached: int32(cached), Certain: int32(certain)},
+		Tokens: pick.Tokens{
+			Prompt: int32(d.PromptTokens), Cached: int32(cached), Certain: int32(certain), Outside: int32(outside), OutsideTier: from,
+		},
 		FirstToken: pick.InMicros(firstToken),
 		Caller:     unique.Make(pick.Caller{Source: d.Source, Account: d.Account, Stream: d.Stream}),
 	}

@@ -57,6 +57,8 @@ type Config struct {
 	// Starts returns whether a worker of a pool starts because requests wait for it. It is called for requests that find no ready worker,
 	// must be quick, and must not call the router: a queue may be locked. Nil: none does.
 	Starts func(pool string) Start
+	// Outside has the blocks in caches outside engines; nil for none.
+	Outside *score.Outside
 	// Waits is called when a request has begun to wait for the start of a worker, and no other one waits for that pool. It must be quick
 	// and must not call the router. May be nil.
 	Waits func()
@@ -125,7 +127,7 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	speeds, predictor := learned.NewSpeeds(cfg.Speeds), predict.New(x, cfg.PredictFor)
 	r := &Router{
 		cfg: cfg, fleet: f, index: x, recent: decision.NewRecent(cfg.Decisions),
-		finder: eligible.NewFinder(f, speeds), judge: score.NewJudge(x, speeds), predictor: predictor,
+		finder: eligible.NewFinder(f, speeds), judge: score.NewJudge(x, cfg.Outside, speeds), predictor: predictor,
 		speeds: speeds, transfers: learned.NewTransfers(speeds), breaks: breaks.New(cfg.Seed),
 	}
 	r.ids.init(cfg)

@@ -20,6 +20,7 @@ import (
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/score"
 	"github.com/stator-project/stator/internal/route/serving"
 )
 
@@ -36,6 +37,8 @@ var line = perfmodel.Line{Token: 1e6}
 //	       [queue=REQUESTS] [maxwait=SECONDS]   text: a class per line: NAME [quantum=N] [order=wspt] [fair]
 //	                                            replaces all models
 //	holds NAME [tier=T] [rank=R]    text: the rank reports these blocks
+//	outside cluster|n1|n2.c [tier=T] [away|back]   text: a cache outside engines has these blocks: of all ranks, of
+//	                                            node n1, or of worker n2.c; away means that it is not connected
 //	load NAME [requests=N] [prefill=TOKENS] [decode=BLOCKS]
 //	report NAME kv=USAGE            the engine's report about itself
 //	decide [id=ID] [model=M] [path=unknown] [endpoint=embeddings] [times=N] [session=S] [tenant=T] [wait]
@@ -53,7 +56,8 @@ func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		w := &world{index: kvindex.New(kvindex.Config{}), now: start, tickets: map[string]request.Ticket{}}
 		w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.index.Drop(id); w.router.RankGone(id) }})
-		w.router = route.New(route.Config{Seed: 1, Speeds: map[string]perfmodel.Speed{"sim": {Prefill: line, Decode: perfmodel.DefaultSpeed().Decode}}}, w.fleet, w.index)
+		w.startOutside()
+		w.router = route.New(route.Config{Seed: 1, Outside: w.outside, Speeds: map[string]perfmodel.Speed{"sim": {Prefill: line, Decode: perfmodel.DefaultSpeed().Decode}}}, w.fleet, w.index)
 		datadriven.RunTest(t, file, w.act)
 	})
 }
@@ -63,6 +67,10 @@ type world struct {
 	fleet  *fleet.Fleet
 	router *route.Router
 	now    time.Time
+
+	outside *score.Outside
+	caches  *kvindex.Index // of outside, by the positions in outsideNames
+	away    [3]bool
 
 	tickets map[string]request.Ticket
 	told    strings.Builder
@@ -129,13 +137,16 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 			text += fmt.Sprintf("%s %s: %d requests, %d tokens, %d cached\n", q.Pool, q.Class, q.Requests, q.Tokens, q.CachedTokens)
 		}
 		return text
+	case "outside":
+		w.change(a, d.Input)
+		return ""
 	case "holds":
 		m, _ := w.fleet.Snapshot().Rank(a.words[0], a.number("rank", 0))
 		tier := fleet.Device
 		for tier.String() != a.value["tier"] && a.value["tier"] != "" {
 			tier++
 		}
-		w.holds(m, tier, d.Input)
+		store(w.index, m.ID, tier, d.Input)
 		return ""
 	case "load":
 		m, _ := w.fleet.Snapshot().Rank(a.words[0], a.number("rank", 0))
@@ -266,13 +277,40 @@ func tokens(text string) (ids []uint32) {
 	return ids
 }
 
-func (w *world) holds(m fleet.Rank, tier fleet.Tier, text string) {
+var outsideNames = []string{"cluster", "n1", "n2.c"}
+
+// startOutside makes the caches outside engines.
+func (w *world) startOutside() {
+	var places []score.Place
+	for i := range outsideNames {
+		places = append(places, score.Place{Rank: fleet.RankID(i), Model: "sim", Usable: func() bool { return !w.away[i] }})
+	}
+	places[1].Node, places[2].Workers = outsideNames[1], outsideNames[2:]
+	w.caches = kvindex.New(kvindex.Config{})
+	w.outside = score.NewOutside(w.caches, places)
+}
+
+// change changes a cache outside engines.
+func (w *world) change(a args, text string) {
+	i := slices.Index(outsideNames, a.words[0])
+	if len(a.words) > 1 {
+		w.away[i] = a.words[1] == "away"
+		return
+	}
+	tier := fleet.Host
+	for tier.String() != a.value["tier"] {
+		tier++
+	}
+	store(w.caches, fleet.RankID(i), tier, text)
+}
+
+func store(x *kvindex.Index, rank fleet.RankID, tier fleet.Tier, text string) {
 	blocks := blockhash.Append(nil, tokens(text), 4, blockhash.Seed("", ""))
 	hashes := make([]uint64, len(blocks))
 	for i, s := range blockhash.Chain(nil, blocks) {
 		hashes[i] = uint64(s)
 	}
-	w.index.Store(m.ID, tier, kvindex.Chain{Hashes: hashes, Blocks: blocks})
+	x.Store(rank, tier, kvindex.Chain{Hashes: hashes, Blocks: blocks})
 }
 
 func (w *world) decide(a args, input string) string {

@@ -44,6 +44,9 @@ type Request struct {
 	// Transfer is the learned time of transfers of KV caches to the candidate's class of workers, over the tokens that the
 	// candidate does not have; only [Delay] needs it.
 	Transfer perfmodel.Line
+	// Loads has the learned times of loads from caches outside engines to the candidate's class of workers, by tier; only [Delay] needs
+	// them.
+	Loads [fleet.Tiers]fleet.TierLoad
 }
 
 // Blocks is the number of blocks the prompt occupies, the incomplete last one included.
@@ -77,6 +80,9 @@ type Facts struct {
 	// OnNode and OnPeers count the blocks after Overlap that the rank can load from host memory: first OnNode from its own node, if other
 	// engines have reported them, and then OnPeers from other nodes. Only [Delay] uses them.
 	OnNode, OnPeers int
+	// Outside counts the blocks after Overlap that the rank can load from caches outside engines, by tier, each after the faster ones. Only
+	// [Delay] uses them.
+	Outside [fleet.Tiers]int
 	// Booked is the load that routers have placed there.
 	Booked fleet.Amount
 	// Untracked is the requests there that no router has booked, Slots the number of requests that the engine runs at once (0 is unknown),
@@ -144,7 +150,7 @@ type Score struct {
 	Credit, Ahead float64
 	// Transfer is, by Delay, the time in which the prompt's KV cache comes from the worker that computes it.
 	Transfer float64 `json:",omitempty"`
-	// Loaded is, by Delay, the tokens of OnNode and OnPeers that are worth loading.
+	// Loaded is, by Delay, the tokens of OnNode, OnPeers and Outside that are worth loading.
 	Loaded int `json:",omitempty"`
 	// Pulled is, by Delay, the prompt tokens that the rank should fetch from another worker's cache.
 	Pulled int `json:",omitempty"`

@@ -126,6 +126,12 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 		s.Uncached -= loaded // and not Tie: among equal costs the rank that has the blocks is better
 		saved = min(saved+gain, float64(r.reusable()))
 	}
+	if f.Outside != [fleet.Tiers]int{} {
+		loaded, gain := w.outside(r, f, token)
+		s.Loaded += loaded
+		s.Uncached -= loaded
+		saved = min(saved+gain, float64(r.reusable()))
+	}
 
 	compute = token * (float64(r.PromptTokens) - saved)
 	if f.Pullable > 0 {
@@ -266,6 +272,28 @@ func (w *Delay) load(r *Request, f *Facts, token float64) (tokens int, gain floa
 			tokens += onPeers
 			gain += more
 		}
+	}
+	return tokens, gain
+}
+
+// outside returns the number of tokens after its own blocks that the rank should load from caches outside engines, and the number that
+// could be computed in the time that this saves. It ends at the first tier from which a load would last longer than to compute the tokens.
+func (w *Delay) outside(r *Request, f *Facts, token float64) (tokens int, gain float64) {
+	room := r.reusable() - f.Cached(r)
+	for t, n := range f.Outside {
+		more := min(n*max(1, r.BlockSize), room-tokens)
+		if more <= 0 {
+			continue
+		}
+		saves := w.Tier[t] * float64(more)
+		if load := r.Loads[t]; load.Known() && token > 0 {
+			saves = left(load, float64(more), token)
+		}
+		if saves <= 0 {
+			break
+		}
+		tokens += more
+		gain += saves
 	}
 	return tokens, gain
 }

@@ -131,7 +131,9 @@ type Candidate struct {
 	// OnNode and OnPeers count the blocks after Overlap that the rank can load from host memory: OnNode from the memory of the rank's node,
 	// if other engines have reported the blocks, and OnPeers from the memory of other nodes.
 	OnNode, OnPeers int
-	Load            fleet.Amount // booked there before this request
+	// Outside counts the blocks after Overlap that the rank can load from caches outside engines, by tier.
+	Outside [fleet.Tiers]int
+	Load    fleet.Amount // booked there before this request
 	// Untracked is the requests there that no router has booked.
 	Untracked int64
 	// Reported means that the rank's engine has reported its load. Else bookings stand for it.

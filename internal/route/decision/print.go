@@ -54,7 +54,7 @@ func (d *Decision) String() string {
 	}
 	fmt.Fprintf(&b, "\n%s\n", d.why())
 	if won, _ := d.split(); won != nil && won.Score.Loaded > 0 {
-		fmt.Fprintf(&b, "%s loads %d tokens of the prompt from host memory of its node or of others\n", won.name(d), won.Score.Loaded)
+		fmt.Fprintf(&b, "%s loads %d tokens of the prompt from %s\n", won.name(d), won.Score.Loaded, won.loadedFrom())
 	}
 	if d.Pin > 0 {
 		fmt.Fprintf(&b, "the prompt's blocks stay in the KV store for %v\n", d.Pin)
@@ -66,6 +66,14 @@ func (d *Decision) String() string {
 		fmt.Fprintln(&b, legs)
 	}
 	return b.String()
+}
+
+// loadedFrom describes the memory from which a candidate loads.
+func (c *Candidate) loadedFrom() string {
+	if cost.HeldBlocks(c.Outside) > 0 {
+		return "a cache outside engines"
+	}
+	return "host memory of its node or of others"
 }
 
 // column is a column of the table of candidates.
@@ -124,6 +132,7 @@ var loadColumns = []column{
 	{"ext", func(c *Candidate) float64 { return float64(c.Overlap[fleet.External]) }, whole, false},
 	{"node", func(c *Candidate) float64 { return float64(c.OnNode) }, whole, false},
 	{"peers", func(c *Candidate) float64 { return float64(c.OnPeers) }, whole, false},
+	{"outside", func(c *Candidate) float64 { return float64(cost.HeldBlocks(c.Outside)) }, whole, false},
 	{"prefill tokens", func(c *Candidate) float64 { return float64(c.Load.PrefillTokens) }, whole, true},
 	{"decode blocks", func(c *Candidate) float64 { return float64(c.Load.DecodeBlocks) }, whole, true},
 	{"requests", func(c *Candidate) float64 { return float64(c.Load.Requests) }, whole, true},

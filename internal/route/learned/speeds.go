@@ -40,6 +40,7 @@ type Class struct {
 	Pass, Transfer *perfmodel.Learned
 	Answers        answerLengths
 	Reuse          reuse
+	outside        [fleet.Tiers]loadTime // of loads from caches outside engines
 }
 
 // Of returns the learned values of a worker's class, and begins a new class with its first estimate.
@@ -81,6 +82,12 @@ func (s *Speeds) ObservePrefill(k *pick.Booking, p fleet.Ended) {
 	}
 
 	class, w := s.Of(k.Rank.Worker), workOf(k.Rank, &period)
+	if k.Outside > 0 { // its time beyond the pass is the load's
+		if period.Prompts == 1 {
+			class.outside[k.OutsideTier].observe(int(k.Outside), period.Took-class.Pass.Pass().Time(w), p.At)
+		}
+		return
+	}
 	load.ObservePace(period.Took, class.Pass.Pass().Time(w), p.At)
 	class.Pass.Observe(w, period.Took)
 }

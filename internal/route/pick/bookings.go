@@ -79,6 +79,9 @@ type Tokens struct {
 	// Cached is the number of them that the choice took for cached. Certain is the number of these on the rank's device: its engine may
 	// compute the others if that is faster.
 	Cached, Certain int32
+	// Outside is the number of them that the rank was expected to load from caches outside engines, if all are of one tier, OutsideTier.
+	Outside     int32
+	OutsideTier fleet.Tier
 }
 
 // Micros is a time in microseconds, which takes less room than a time.Duration. Times of more than 71 minutes are that.

@@ -61,7 +61,7 @@ func (j *Judged) Explain(d *decision.Decision, won, shown int) {
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
 			Capacity: c.Rank.Worker.Blocks,
 			Overlap:  c.Facts.Overlap, Evicting: c.Facts.Evicting, OnNode: c.Facts.OnNode, OnPeers: c.Facts.OnPeers,
-			Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Reported: c.Facts.Reported,
+			Outside: c.Facts.Outside, Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Reported: c.Facts.Reported,
 		}
 		j.judgeOne(c, &d.Candidates[i].Score)
 		if at == won {

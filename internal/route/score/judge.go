@@ -25,9 +25,11 @@ type Judged struct {
 	// Booking is the load that a pick adds, whichever candidate it is, so without its prefill.
 	Booking fleet.Amount
 
-	source source     // from which candidates could fetch a part of the prompt
-	stores storeReach // and from which they could load it
-	speeds *learned.Speeds
+	source  source          // from which candidates could fetch a part of the prompt
+	outside kvindex.Overlap // of the prompt with caches outside engines
+	stores  storeReach      // and from which they could load it
+	speeds  *learned.Speeds
+	now     time.Time
 	// models are the learned models that were read for this decision. Learning goes on beside it,
 	// and the reasons that are printed must match the costs that decided.
 	models []classModel
@@ -44,18 +46,20 @@ type classModel struct {
 	class          *learned.Class
 	pass, transfer *perfmodel.Pass
 	answer, reuse  float64
+	loads          [fleet.Tiers]fleet.TierLoad
 }
 
 // Judge computes the cost of a request on ranks. It is safe for concurrent use.
 type Judge struct {
-	index  *kvindex.Index
-	speeds *learned.Speeds
-	uses   uses
+	index   *kvindex.Index
+	speeds  *learned.Speeds
+	outside *Outside
+	uses    uses
 }
 
-// NewJudge returns a judge by the caches of an index and the learned values of speeds.
-func NewJudge(x *kvindex.Index, speeds *learned.Speeds) *Judge {
-	return &Judge{index: x, speeds: speeds}
+// NewJudge returns a judge by the caches of an index and of o, which may be nil, and the learned values of speeds.
+func NewJudge(x *kvindex.Index, o *Outside, speeds *learned.Speeds) *Judge {
+	return &Judge{index: x, outside: o, speeds: speeds}
 }
 
 // Touch records that a prompt uses the blocks of its chain on a rank.
@@ -68,7 +72,7 @@ func (g *Judge) Forget(rank fleet.RankID) { g.uses.drop(rank) }
 // prompt with the cache of each rank.
 func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, f *eligible.Field, now time.Time) *Judged {
 	j.asked = q
-	j.speeds = g.speeds
+	j.speeds, j.now = g.speeds, now
 	j.models = j.models[:0]
 	j.Request = cost.Request{BlockSize: q.Model.BlockSize, PromptTokens: q.Tokens, Computed: q.Remote}
 	j.loadFacts(f, overlap, now)
@@ -80,6 +84,7 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 
 	j.findPulls(f, overlap)
 	j.findLoads(f, overlap)
+	j.findOutside(g.outside)
 
 	j.function = j.costFunction()
 	for i := range j.Candidates {
@@ -141,6 +146,7 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 		c.Facts.Evicting = 0
 		c.Facts.Pullable = 0
 		c.Facts.OnNode, c.Facts.OnPeers = 0, 0
+		c.Facts.Outside = [fleet.Tiers]int{}
 		c.Facts.Store = nil
 		if !j.asked.ReadsNoCache {
 			c.Facts.Overlap = overlap.Of(c.Rank.ID)
@@ -174,7 +180,9 @@ func (j *Judged) model(class *learned.Class) *classModel {
 	if known := float64(j.asked.OutputTokens); known > 0 {
 		answer = known
 	}
-	j.models = append(j.models, classModel{class, class.Pass.Pass(), class.Transfer.Pass(), answer, class.Reuse.Ratio()})
+	j.models = append(j.models, classModel{
+		class, class.Pass.Pass(), class.Transfer.Pass(), answer, class.Reuse.Ratio(), class.Loads(j.now),
+	})
 	return &j.models[len(j.models)-1]
 }
 
@@ -184,6 +192,7 @@ func (j *Judged) setModel(class *learned.Class) {
 	r.Line, r.Decode = m.pass.Prefill, m.pass.Decode
 	r.Transfer = m.transfer.Prefill
 	r.Answer, r.Reuse = m.answer, m.reuse
+	r.Loads = m.loads
 }
 
 // setModelOf sets the learned values of a candidate's class in the request. It looks the class up, because candidates may have been removed
