@@ -24,6 +24,7 @@ import (
 	"github.com/stator-project/stator/admin/history"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/extproc/emitters"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/enginetls"
@@ -54,7 +55,9 @@ type Sources struct {
 	// DryRun returns the decision that a request with that body would get at a path, and changes nothing.
 	DryRun func(path, tenant string, body []byte) (*decision.Decision, error)
 	Feed   *feed.Feed
-	Peers  *peers.Receiver
+	// Emitters returns the caches outside engines whose events the router reads. Nil is never called.
+	Emitters func() []emitters.State
+	Peers    *peers.Receiver
 	// Envoys returns the Envoys that are connected to the router.
 	Envoys func() []accesslog.Envoy
 	// Coverage returns how much of the fleet's caches the router's index has room for.

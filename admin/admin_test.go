@@ -21,6 +21,7 @@ import (
 	"github.com/stator-project/stator/admin/history"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/extproc/emitters"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
@@ -133,6 +134,12 @@ func newWorld(t *testing.T) *world {
 		Coverage: func() kvindex.Coverage { return index.Coverage(w.fleet.Snapshot()) },
 		Envoys: func() []accesslog.Envoy {
 			return []accesslog.Envoy{{Name: "edge-1", Ends: "stream_end", Followed: 2, ByResponse: 1, ByStreamEnd: 7}}
+		},
+		Emitters: func() []emitters.State {
+			return []emitters.State{{
+				Name: "pool", Model: "sim", Place: "cluster", Connected: true, Messages: 12,
+				RankState: feed.RankState{State: feed.Exact, Blocks: 640, LastEvent: w.now},
+			}}
 		},
 		XDS:    func() xds.Status { return exampleXDS },
 		Drains: discovery.NewDrains(w.fleet, slog.New(slog.DiscardHandler)),

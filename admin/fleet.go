@@ -17,6 +17,8 @@ type fleetView struct {
 	Ranks []rankView `json:"ranks"`
 	// Null in a process without an index.
 	Index *coverageView `json:"index"`
+	// Emitters are caches outside engines whose events the router reads.
+	Emitters []emitterView `json:"emitters,omitempty"`
 }
 
 // rankView is one rank of a fleet.
@@ -111,8 +113,58 @@ func (s Sources) fleet(w http.ResponseWriter, r *http.Request) {
 		index = viewCoverage(s.Coverage())
 	}
 	show(w, r,
-		func() string { return fleetTable(snapshot, s.Feed) + coverageText(index) },
-		func() any { return fleetView{viewRanks(snapshot, s.Feed), index} })
+		func() string {
+			return fleetTable(snapshot, s.Feed) + coverageText(index) + emittersTable(s.viewEmitters())
+		},
+		func() any { return fleetView{viewRanks(snapshot, s.Feed), index, s.viewEmitters()} })
+}
+
+// emitterView is a cache outside engines.
+type emitterView struct {
+	Name  string `json:"name"`
+	Model string `json:"model"`
+	// Place is the ranks that can load its blocks: "cluster", "node NAME", or a number of workers.
+	Place string `json:"place"`
+	// Connected means that its event socket is connected. Its blocks count only then.
+	Connected   bool   `json:"connected"`
+	CacheState  string `json:"cache_state"`
+	CacheReason string `json:"cache_reason,omitempty"`
+	Blocks      int    `json:"blocks"`
+	// Messages are its own, and OtherTopics the messages of other caches on the same socket.
+	Messages    uint64 `json:"messages"`
+	OtherTopics uint64 `json:"other_topics"`
+	// LastEvent is null before the first batch.
+	LastEvent *time.Time `json:"last_event"`
+}
+
+func (s Sources) viewEmitters() (list []emitterView) {
+	if s.Emitters == nil {
+		return nil
+	}
+	for _, e := range s.Emitters() {
+		v := emitterView{
+			Name: e.Name, Model: e.Model, Place: e.Place, Connected: e.Connected, CacheState: e.State.String(), CacheReason: e.Reason.String(),
+			Blocks: e.Blocks, Messages: e.Messages, OtherTopics: e.OtherTopics,
+		}
+		if !e.LastEvent.IsZero() {
+			v.LastEvent = &e.LastEvent
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+// emittersTable returns a row for each cache outside engines; nothing without one.
+func emittersTable(list []emitterView) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return "\n" + table("EMITTER\tMODEL\tPLACE\tCONNECTED\tCACHE\tBLOCKS\tMESSAGES\tOF OTHER TOPICS", func(row func(...any)) {
+		for i := range list {
+			e := &list[i]
+			row(e.Name, e.Model, e.Place, e.Connected, cacheText(e.CacheState, e.CacheReason), e.Blocks, e.Messages, e.OtherTopics)
+		}
+	})
 }
 
 // viewRanks returns the ranks of a fleet. caches is nil in a process without cache states.

@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/extproc/answers"
 	"github.com/stator-project/stator/extproc/cachesync"
+	"github.com/stator-project/stator/extproc/emitters"
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/extproc/sockets"
@@ -71,6 +72,7 @@ type Router struct {
 	lists     chan []fleet.Worker
 	socketsMu sync.Mutex // held from the reading of the listed workers to the setting of sockets
 	sockets   *sockets.Reader
+	emitters  *emitters.Set // nil for none
 	caches    *cachesync.Syncer
 	loads     *adapterLoads
 	demand    *demand // the requests of clients to this replica
@@ -119,6 +121,12 @@ func New(cfg Config) (*Router, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.emitters, err = emitters.New(emitters.Config{
+		Emitters: listedEmitters(settings), BlockSize: r.models.blockSize, Log: cfg.Log, Metrics: cfg.Metrics,
+	})
+	if err != nil {
+		return nil, err
+	}
 	r.routes, err = r.newRoutes(settings, cfg.Relay != nil, cfg.Shadow)
 	if err != nil {
 		return nil, err
@@ -157,7 +165,7 @@ func (r *Router) newRoutes(settings *config.Config, relayed, shadow bool) (*rout
 	cfg := route.Config{
 		Seed: rand.Uint64(), Replica: r.replica, PredictFor: r.feed.Lifetime, Speeds: speeds,
 		Served: r.requestServed, Missing: r.loads.want, Relayed: relayed, Counted: r.decided,
-		Starts: r.starts, Waits: r.demand.urge,
+		Starts: r.starts, Waits: r.demand.urge, Outside: r.emitters.Outside(),
 	}
 	if shadow {
 		// No adapter is loaded for copies, and the planner counts requests once. The decision log needs all candidates.
@@ -171,6 +179,19 @@ func (r *Router) newRoutes(settings *config.Config, relayed, shadow bool) (*rout
 		cfg.Decided = r.decisionLog.Decided
 	}
 	return route.New(cfg, r.fleet, r.index), nil
+}
+
+// listedEmitters returns the caches outside engines of a configuration.
+func listedEmitters(settings *config.Config) (list []emitters.Emitter) {
+	for i := range settings.Models {
+		m := &settings.Models[i]
+		for _, e := range m.Emitters {
+			list = append(list, emitters.Emitter{
+				Name: e.Name, Model: m.Name, KVEvents: e.KVEvents, KVReplay: e.KVReplay, Topic: e.Topic, Node: e.Node, Workers: e.Workers,
+			})
+		}
+	}
+	return list
 }
 
 // decided counts a final decision about a client's request: as demand for its model, which planners count, and as a refusal if it is
@@ -239,6 +260,9 @@ func (r *Router) Promises() []drift.WorkerStats { return r.drift.Stats() }
 func (r *Router) DryRun(path, tenant string, body []byte) (*decision.Decision, error) {
 	return r.doors.requests.DryRun(path, tenant, body, time.Now())
 }
+
+// Emitters returns the caches outside engines.
+func (r *Router) Emitters() []emitters.State { return r.emitters.States() }
 
 // Drains returns the orders of operators.
 func (r *Router) Drains() *discovery.Drains { return r.members.Drains() }
@@ -351,6 +375,7 @@ func (r *Router) Run(asked context.Context, cfg RunConfig) error {
 		defer serveHealth(cfg.Health, r.doors.health, r.log)()
 	}
 	followers.Go(func() { r.sockets.Run(ctx) })
+	followers.Go(func() { r.emitters.Run(ctx) })
 	followers.Go(func() { r.members.Run(ctx) })
 	followers.Go(func() { r.followList(ctx) })
 	followers.Go(func() { r.doors.requests.Run(ctx) })

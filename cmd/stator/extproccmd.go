@@ -118,6 +118,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	return p.runParts(ctx, admin.Sources{
 		Ready: func() error { return cmp.Or(p.foundNone(), router.Listening(), router.ReadyModels()) },
 		Fleet: router.Fleet().Snapshot, Router: router.Routes(), DryRun: router.DryRun, Feed: router.Feed(), Peers: router.Peers(),
+		Emitters: router.Emitters,
 		Coverage: router.Coverage, Promises: router.Promises, Envoys: router.Envoys, Degraded: router.Degraded,
 		Drains: router.Drains(), OnBus: p.bus != nil,
 	})

@@ -125,6 +125,7 @@ func metricParts(t *testing.T) []metricPart {
 	cfg.Decisions.Log = filepath.Join(t.TempDir(), "decisions.jsonl")
 	cfg.Tracing.Endpoint = "http://127.0.0.1:4318"
 	cfg.Models[0].Router.Queue.MaxWait = 1 // a queue that is there has figures
+	cfg.Models[0].Emitters = []config.Emitter{{Name: "pool", KVEvents: "tcp://127.0.0.1:5557"}}
 	log, members := slog.New(slog.DiscardHandler), fleet.New(fleet.Hooks{})
 	every, router, control, plans, agent, onBus := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()
 	testkit.JoinBus(t, bus.Config{Embedded: testkit.Server(t), Metrics: onBus})

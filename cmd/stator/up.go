@@ -311,7 +311,8 @@ func (u *up) runParts(ctx context.Context) error {
 func (u *up) sources() admin.Sources {
 	return admin.Sources{
 		Metrics: u.reg, History: u.history, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(),
-		Plan: u.planner.Current, Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises,
+		Emitters: u.router.Emitters,
+		Plan:     u.planner.Current, Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises,
 		Envoys: u.router.Envoys, DryRun: u.router.DryRun, Drains: u.router.Drains(), OnBus: true, Config: u.configStatus(),
 		Engines: u.engines, Agent: u.agent.Status, EnvoyMetrics: u.envoys.metrics, KV: kvSources(u.stores), XDS: u.control.server.Status,
 		Degraded: func() error {

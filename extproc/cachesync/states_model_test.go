@@ -58,6 +58,7 @@ type engineModel struct {
 	remember int
 	size     int  // of the blocks in events
 	garbles  bool // events are not readable at times
+	chunks   bool // it is an emitter, with LMCache's messages
 	// wire are the batches that the source has not read yet, over the connection with the number connection.
 	wire       []wireBatch
 	connection int // 0 without one
@@ -132,9 +133,10 @@ type sourceModel struct {
 	process    int
 	last       int
 	identified bool
-	keepLast   bool // last is of an earlier connection, and the process of this one is not known
-	first      bool // no live message of the connection was read yet
-	replayed   int  // messages below it came by a replay on this connection
+	keepLast   bool          // last is of an earlier connection, and the process of this one is not known
+	first      bool          // no live message of the connection was read yet
+	replayed   int           // messages below it came by a replay on this connection
+	decoder    kvevent.Batch // of an emitter's messages
 }
 
 // connect breaks the connection if there is one, and else makes one.
@@ -233,7 +235,7 @@ func (s *sourceModel) fetch(from uint64) bool {
 }
 
 func (s *sourceModel) deliver(process, seq int, b *kvevent.Batch) (resume uint64, gap bool) {
-	resume, gap = s.consumer.Batch(uint64(seq), b)
+	resume, gap = s.consumer.Batch(uint64(seq), s.decoded(b))
 	if !gap && !s.keepLast {
 		s.last = seq
 		s.process = process

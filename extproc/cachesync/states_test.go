@@ -14,6 +14,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 )
 
@@ -23,7 +24,7 @@ var (
 )
 
 // TestExactMeansEqual plays random histories of two engines, one with an agent and one that the router reads
-// itself, against a model that knows the engines' caches. Events are lost, doubled, swapped and garbled; engines,
+// itself, and of a cache outside engines, whose chunks are blocks of several sizes, against a model that knows the caches. Events are lost, doubled, swapped and garbled; engines,
 // agents and routers restart; connections, answers and snapshots break; clocks and block sizes change. Whenever
 // a rank is exact its index equals the engine's cache at the rank's position. After each history the faults
 // end: then an exact rank is at the engine's position, and after its cache was cleared every rank is exact.
@@ -87,7 +88,7 @@ func (a *tally) add(b *tally) {
 	a.Ahead += b.Ahead
 }
 
-// history is one router, an engine with an agent ("a") and one without ("d"). It is the syncer's transport.
+// history is one router, an engine with an agent ("a"), one without ("d"), and an emitter ("e"). It is the syncer's transport.
 type history struct {
 	t   *testing.T
 	rng *rand.Rand
@@ -108,8 +109,8 @@ type history struct {
 
 	syncer   *Syncer
 	epoch    uint64
-	engines  [2]*engineModel // with the agent, and without
-	sources  [2]*sourceModel
+	engines  [3]*engineModel // with the agent, without, and the emitter
+	sources  [3]*sourceModel
 	answers  bool // replay sockets answer
 	lastMark time.Time
 	full     bool // the agent's index is too small for the cache
@@ -125,7 +126,9 @@ func newHistory(t *testing.T, seed uint64) *history {
 	for i := range h.engines {
 		e := &engineModel{rng: h.rng, replay: h.rng.IntN(3) > 0, remember: 1 + h.rng.IntN(60), size: modelSize}
 		e.garbles = h.rng.IntN(4) == 0
-		if h.rng.IntN(8) == 0 {
+		if i == 2 {
+			e.chunks = true
+		} else if h.rng.IntN(8) == 0 {
 			e.size = 2 * modelSize
 		}
 		e.restart()
@@ -139,12 +142,12 @@ func newHistory(t *testing.T, seed uint64) *history {
 }
 
 // workers are the workers of the fleet now.
-func (h *history) workers() [2]fleet.Worker {
+func (h *history) workers() [3]fleet.Worker {
 	w := fleet.Worker{Model: "m", Address: "10.0.0.1:8000", Ranks: 1, State: fleet.Ready, KVEvents: "tcp://10.0.0.1:5557"}
-	a, d := w, w
+	a, d, e := w, w, w
 	a.Name, a.Epoch, a.BlockSize = "a", h.epoch, h.engines[0].size
-	d.Name = "d"
-	return [2]fleet.Worker{a, d}
+	d.Name, e.Name = "d", "e"
+	return [3]fleet.Worker{a, d, e}
 }
 
 // startAgent starts an agent without knowledge, for the present process of its engine.
@@ -169,19 +172,26 @@ func (h *history) startRouter() {
 	h.index = kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
 	h.feed = feed.New(feed.Config{BlockSize: func(*fleet.Worker) int { return h.size }}, h.fleet, h.index)
 	h.join()
-	stream := &feed.Stream{Feed: h.feed, Worker: "d", Now: time.Now}
-	h.sources[1] = &sourceModel{engine: h.engines[1], consumer: stream, last: -1}
-	h.engines[1].wire = nil
-	h.engines[1].connection = 0
+	for i := 1; i < len(h.engines); i++ {
+		h.readDirectly(i)
+	}
 
 	syncer := New(Config{
-		Fleet: h.fleet, Feed: h.feed, Excluded: func(w string) bool { return w == "d" }, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Fleet: h.fleet, Feed: h.feed, Excluded: func(w string) bool { return w != "a" }, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	h.syncer = syncer
 	ctx, cancel := context.WithCancel(context.Background())
 	h.cancel = cancel
 	h.done.Go(func() { _ = syncer.Run(ctx, h) })
 	synctest.Wait()
+}
+
+// readDirectly starts the router's own source of an engine or the emitter.
+func (h *history) readDirectly(i int) {
+	stream := &feed.Stream{Feed: h.feed, Worker: h.workers()[i].Name, Now: time.Now}
+	h.sources[i] = &sourceModel{engine: h.engines[i], consumer: stream, last: -1, decoder: kvevent.Batch{Split: h.size}}
+	h.engines[i].wire = nil
+	h.engines[i].connection = 0
 }
 
 // join puts the workers into the router's fleet.
@@ -237,7 +247,7 @@ func (h *history) play() {
 
 // act makes one event or fault.
 func (h *history) act() {
-	i := h.rng.IntN(2)
+	i := h.rng.IntN(3)
 	e, s := h.engines[i], h.sources[i]
 	switch n := h.rng.IntN(100); {
 	case n < 45:
@@ -274,9 +284,9 @@ func (h *history) act() {
 func (h *history) restartEngine(i int) {
 	up := h.engines[i].connection != 0
 	h.engines[i].restart()
-	if i == 1 {
+	if i > 0 {
 		if up {
-			h.sources[1].consumer.Connected(false)
+			h.sources[i].consumer.Connected(false)
 		}
 		return
 	}
@@ -305,6 +315,13 @@ func (h *history) reload() {
 	h.size = 3*modelSize - h.size
 	h.feed.Forget("a", 0)
 	h.feed.Forget("d", 0)
+
+	// An emitter is read from the start, with blocks of the new size.
+	if h.engines[2].connection != 0 {
+		h.sources[2].connect(false)
+	}
+	h.feed.Forget("e", 0)
+	h.readDirectly(2)
 }
 
 // setBus makes the bus come or go.
@@ -443,7 +460,7 @@ func (h *history) check() {
 		}
 
 		want := e.after[s.Next]
-		if got := h.indexed(m.ID); got != want {
+		if got := h.indexed(m.ID, e); got != want {
 			h.t.Errorf("rank %s is exact at %d of %d with the blocks %b, and the engine had %b:\n%s",
 				m.Worker.Name, s.Next, len(e.sent), got, want, h.feed)
 		}
@@ -451,7 +468,10 @@ func (h *history) check() {
 }
 
 // indexed returns the blocks of a rank in the router's index.
-func (h *history) indexed(id fleet.RankID) cacheSet {
+func (h *history) indexed(id fleet.RankID, e *engineModel) cacheSet {
+	if e.chunks {
+		return h.indexedChunks(id)
+	}
 	var set cacheSet
 	for node, seq := range sequences {
 		if h.index.IsReported(id, seq) {

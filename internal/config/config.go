@@ -346,6 +346,8 @@ type Model struct {
 	Launch []Launch `yaml:"launch" reload:"agents" entries:"live"`
 	// Workers lists engines that are started elsewhere.
 	Workers []Worker `yaml:"workers"`
+	// Emitters are caches outside engines whose KV events routers read, such as LMCache's servers: see docs/emitters.md.
+	Emitters []Emitter `yaml:"emitters" reload:"routers"`
 }
 
 // Adapter is a LoRA adapter of a model.
@@ -588,6 +590,22 @@ type KV struct {
 	// ObjectWrite selects the blocks that are copied to the object store: "all", or only "reused" ones, which were stored or
 	// found a second time lately.
 	ObjectWrite string `yaml:"objectWrite"`
+}
+
+// Emitter is a cache outside engines that publishes its blocks in vLLM's format over ZMQ, as LMCache's coordinator does.
+type Emitter struct {
+	// Name is unique among the emitters of the file and matches [a-z0-9-]+.
+	Name string `yaml:"name" default:"required"`
+	// KVEvents is the ZMQ endpoint on which it publishes, such as "tcp://10.0.0.1:5557".
+	KVEvents string `yaml:"kvEvents" default:"required"`
+	// KVReplay is the ZMQ endpoint on which it replays. Without it, a gap or a lost connection leaves the emitter stale until it restarts.
+	KVReplay string `yaml:"kvReplay" default:"none"`
+	// Node is the node whose workers can load its blocks: the part before the dot in the names of workers with an agent.
+	Node string `yaml:"node" default:"all workers of the model"`
+	// Workers are the names of the workers that can load its blocks, in place of a node.
+	Workers []string `yaml:"workers" default:"all workers of the model"`
+	// Topic is the topic of its messages. Messages on the endpoint with other topics are of other caches.
+	Topic string `yaml:"topic" default:"kv@node:NODE@MODEL with node, else kv@pool:…@MODEL; required with workers"`
 }
 
 // Worker is an engine that is started elsewhere.

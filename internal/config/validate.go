@@ -100,9 +100,10 @@ func (c *Config) Validate() error {
 	}
 
 	names, workers := map[string]string{}, map[string]string{}
-	addresses := map[string]string{}
+	addresses, emitters := map[string]string{}, map[string]string{}
 	for i := range c.Models {
 		v.model(&c.Models[i], fmt.Sprintf("models[%d]", i), names, workers, addresses)
+		v.emitters(&c.Models[i], fmt.Sprintf("models[%d].emitters", i), emitters)
 		wait, hold := c.Models[i].Router.Queue.MaxWait, c.Models[i].Holds()
 		v.is(hold == 0 || hold+waitMargin <= c.Gateway.IdleTimeout, fmt.Sprintf("models[%d].router.queue.hold", i),
 			"is %s: it must be at least %s less than gateway.idleTimeout, which is %s", hold, waitMargin, c.Gateway.IdleTimeout)
