@@ -43,6 +43,8 @@ type Settings struct {
 	CORSOrigins []string
 	// AccessLog is the file to which Envoys write lines of JSON, as they see it: empty for none, and StdoutLog for their output.
 	AccessLog string
+	// Tracing has Envoys export spans.
+	Tracing Tracing
 	// AnswerTokens has Envoys read the usage in answers for the access log of routers.
 	AnswerTokens bool
 	// ExtProc lists the addresses of routers, at least one: ip:port, name:port, or unix:///path; see CheckServers.
@@ -154,6 +156,13 @@ func buildTables(s Settings) (Resources, error) {
 		return Resources{}, fmt.Errorf("build clusters of issuers: %w", err)
 	}
 	r.Clusters = append(r.Clusters, jwks...)
+	traces, err := buildTraces(s)
+	if err != nil {
+		return Resources{}, fmt.Errorf("build cluster: %w", err)
+	}
+	if traces != nil {
+		r.Clusters = append(r.Clusters, traces)
+	}
 	for _, m := range s.Models {
 		pool, err := buildPool(m, s)
 		if err != nil {

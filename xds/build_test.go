@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -21,7 +22,7 @@ import (
 //	worker name=w model=m address=ip:port [weight=n] [state=ready|starting|draining|down]
 //	gone name=w
 //	left model=m address=ip:port    a worker that has gone a moment ago
-//	build [models=(a,b)] [extproc=address] [secrets=folder] [affinity=file] show=(listener,routes,clusters,endpoints)
+//	build [models=(a,b)] [extproc=address] [secrets=folder] [affinity=file] [traces=url] show=(listener,routes,clusters,endpoints,tracing)
 //
 // Run with -rewrite to update, and read the diff: every Envoy will get it.
 func TestBuild(t *testing.T) {
@@ -86,6 +87,8 @@ func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot, left []xd
 			s.Models = a.Vals
 		case "extproc":
 			s.ExtProc = a.Vals
+		case "traces":
+			s.Tracing = xds.Tracing{Receiver: a.Vals[0], Ratio: 0.25}
 		case "affinity":
 			s.AffinityModule = a.Vals[0]
 		case "secrets":
@@ -102,7 +105,7 @@ func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot, left []xd
 			continue
 		}
 		for _, what := range a.Vals {
-			for _, m := range pick(r, what) {
+			for _, m := range pick(t, r, what) {
 				b.WriteString(asYAML(t, m))
 			}
 		}
@@ -110,7 +113,7 @@ func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot, left []xd
 	return b.String()
 }
 
-func pick(r xds.Resources, what string) (out []proto.Message) {
+func pick(t *testing.T, r xds.Resources, what string) (out []proto.Message) {
 	switch what {
 	case "listener":
 		for _, m := range r.Listeners {
@@ -127,6 +130,17 @@ func pick(r xds.Resources, what string) (out []proto.Message) {
 	case "endpoints":
 		for _, m := range r.Endpoints {
 			out = append(out, m)
+		}
+	case "tracing":
+		var manager hcmv3.HttpConnectionManager
+		if err := r.Listeners[0].FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(&manager); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, manager.Tracing, manager.RequestIdExtension)
+		for _, m := range r.Clusters {
+			if m.Name == "stator_traces" {
+				out = append(out, m)
+			}
 		}
 	}
 	return out

@@ -204,21 +204,26 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 	c.OutlierDetection = routerEjection()
 	// Without a healthy router requests go on undecided at once.
 	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}}
-	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: p.pack(&httpv3.HttpProtocolOptions{
-		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
-				// A body may be large and is sent as one message. These windows hold several of them.
-				InitialStreamWindowSize:     wrapperspb.UInt32(4 << 20),
-				InitialConnectionWindowSize: wrapperspb.UInt32(64 << 20),
-				// A router whose host has vanished must not delay requests until TCP gives up.
-				ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(routerPings), Timeout: seconds(routerPings / 2)},
-			}},
-		}},
-	})}
+	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: p.pack(overHTTP2(&corev3.Http2ProtocolOptions{
+		// A body may be large and is sent as one message. These windows hold several of them.
+		InitialStreamWindowSize:     wrapperspb.UInt32(4 << 20),
+		InitialConnectionWindowSize: wrapperspb.UInt32(64 << 20),
+		// A router whose host has vanished must not delay requests until TCP gives up.
+		ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(routerPings), Timeout: seconds(routerPings / 2)},
+	}))}
 	if s.ExtProcSecrets != "" {
 		c.TransportSocket = clientTLS(s.ExtProcSecrets, s.ExtProcServerName, &p)
 	}
 	return c, p.err
+}
+
+// overHTTP2 returns the HTTP settings of a cluster of gRPC servers.
+func overHTTP2(o *corev3.Http2ProtocolOptions) *httpv3.HttpProtocolOptions {
+	return &httpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: o},
+		}},
+	}
 }
 
 // buildServers builds a cluster of routers or control planes: where they are, and no more.

@@ -96,7 +96,7 @@ func socketAddress(hostPort string) (*corev3.Address, error) {
 
 // buildConnectionManager builds the HTTP settings: ext_proc decides, and the router filter forwards.
 func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnectionManager {
-	return &hcmv3.HttpConnectionManager{
+	m := &hcmv3.HttpConnectionManager{
 		StatPrefix: envoynames.ConnectionManager,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
 			RouteConfigName: routesName, ConfigSource: adsSource(), // apart from the listener, so that a new model drains no connection
@@ -130,6 +130,9 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		AccessLog:        buildAccessLogs(s, a, p),
 		HttpFilters:      buildFilters(s, a, p),
 	}
+
+	setTracing(m, s, a, p)
+	return m
 }
 
 // authenticated reports whether the gateway authenticates the clients of the listener.

@@ -58,6 +58,7 @@ var since = map[protoreflect.FullName]Version{
 
 	selectedHostField: 38,
 	customTagsField:   37,
+	passHeaderField:   38,
 
 	"envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor.status_on_error":                      36,
 	"envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor.processing_request_modifier":          36,
@@ -88,6 +89,10 @@ const customTagsField protoreflect.FullName = "envoy.extensions.access_loggers.g
 
 // selectedHostField is the field in which Envoy writes the address that served a request, for routers that follow responses.
 const selectedHostField protoreflect.FullName = "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost.selected_host_key"
+
+// passHeaderField has Envoy pass the header traceparent on as routers have set it.
+const passHeaderField protoreflect.FullName = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.Tracing." +
+	"no_context_propagation"
 
 // has reports whether an Envoy of this version knows a field.
 func (v Version) has(field protoreflect.FullName) bool { return v >= since[field] }

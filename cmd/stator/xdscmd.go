@@ -171,6 +171,11 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
 		Splits:      cfg.Splits(), FailClosed: cfg.FailsClosed(),
 	}
+
+	// Which authorities an Envoy of another host has is not known, so it makes no spans for a receiver with TLS.
+	if t := &cfg.Tracing; !strings.HasPrefix(t.Endpoint, "https:") {
+		s.Tracing = xds.Tracing{Receiver: t.Endpoint, Ratio: t.Ratio}
+	}
 	for _, m := range cfg.Models {
 		s.Models = append(s.Models, m.Name)
 	}

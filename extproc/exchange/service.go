@@ -184,6 +184,8 @@ type Origin struct {
 	Configured, ReadsMetadata bool
 	// TrustedListener means that the request came on Envoy's listener for trusted clients.
 	TrustedListener bool
+	// Traceparent is the trace context of Envoy's span; empty without one. It is read if there is a tracer: see [Service.Traces].
+	Traceparent string
 }
 
 // Begin returns the exchange of a new request.

@@ -11,12 +11,15 @@ import (
 )
 
 // beginSpan begins the span of a request, if there is a tracer.
-func (x *Exchange) beginSpan(parent spans.Context, now time.Time) {
-	x.span = x.svc.tracer.Begin(parent, now)
+func (x *Exchange) beginSpan(header spans.Context, now time.Time) {
+	x.span = x.svc.tracer.Begin(header, spans.Parse([]byte(x.origin.Traceparent)), now)
 	if x.span.MayBeExported() {
 		x.steps = &request.Steps{Now: x.svc.clock.Now}
 	}
 }
+
+// Traces reports whether there is a tracer.
+func (s *Service) Traces() bool { return s.tracer != nil }
 
 // traceparent returns the header of the trace context that engines get: the router's span if it is exported, and otherwise the
 // request's own context.
@@ -139,14 +142,14 @@ func (x *Exchange) operation() string {
 	return "chat"
 }
 
-// EndSpan ends the span of the request with that booking, if there is one.
-func (s *Service) EndSpan(booking string, a *spans.Answer, now time.Time) {
+// EndSpan ends the span of the request with that booking, if there is one. It returns the id of the trace if the span is exported, and
+// otherwise an empty one.
+func (s *Service) EndSpan(booking string, a *spans.Answer, now time.Time) (trace string) {
 	if s.tracer == nil || booking == "" {
-		return
+		return ""
 	}
-	if span, ok := s.spans.take(booking); ok {
-		span.Ended(a, now)
-	}
+	span, _ := s.spans.take(booking)
+	return span.Ended(a, now)
 }
 
 // EndSpans ends the spans of all requests whose ends have not come, because the process ends.

@@ -1,7 +1,9 @@
 package spans
 
 import (
+	"cmp"
 	"encoding/binary"
+	"encoding/hex"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -21,14 +23,21 @@ type Span struct {
 	encoded   []byte // the fields of opentelemetry.proto.trace.v1.Span so far
 }
 
-// Begin returns the span of a request whose headers came at that time, with the context of its header. It is nil without a tracer.
-func (t *Tracer) Begin(parent Context, at time.Time) *Span {
+// Begin returns the span of a request whose headers came at that time, with the context of its header, and the context of Envoy's span,
+// if Envoy makes spans. It is nil without a tracer.
+func (t *Tracer) Begin(header, envoy Context, at time.Time) *Span {
 	if t == nil {
 		return nil
 	}
-	s := &Span{tracer: t, parent: parent, own: parent, began: at, decided: at}
+
+	parent := header
+	if envoy.IsSampled() {
+		parent = envoy
+	}
+	trace := cmp.Or(parent, envoy) // the span of an Envoy that does not sample is not exported, so it is no parent
+	s := &Span{tracer: t, parent: parent, own: trace, began: at, decided: at}
 	binary.BigEndian.PutUint64(s.own.Span[:], rand.Uint64()|1) // an id of zeros is none
-	if parent.IsValid() {
+	if trace.IsValid() {
 		return s
 	}
 
@@ -60,6 +69,14 @@ func (s *Span) IsSampled() bool { return s != nil && (s.own.IsSampled() || s.imp
 
 // MayBeExported reports whether the span needs attributes.
 func (s *Span) MayBeExported() bool { return s.IsSampled() || s != nil && s.tracer.cfg.SlowerThan > 0 }
+
+// Trace returns the id of the trace, if the span is exported in any case; otherwise it is empty.
+func (s *Span) Trace() string {
+	if !s.IsSampled() {
+		return ""
+	}
+	return hex.EncodeToString(s.own.Trace[:])
+}
 
 // Began returns the time of the request's headers.
 func (s *Span) Began() time.Time { return s.began }
@@ -160,16 +177,18 @@ type Answer struct {
 	Outcome, Served string
 }
 
-// Ended ends the span, and queues it for the export if it is to be exported. It takes the span: no method may be called after it.
-func (s *Span) Ended(a *Answer, now time.Time) {
+// Ended ends the span, and queues it for the export if it is to be exported. Then it returns the id of the trace, and otherwise an empty
+// one. It takes the span: no method may be called after it.
+func (s *Span) Ended(a *Answer, now time.Time) (trace string) {
 	if s == nil || s.encoded == nil {
-		return
+		return ""
 	}
 	failed := a.Status >= 500
 	slow := s.tracer.cfg.SlowerThan
 	if !s.IsSampled() && !failed && (slow <= 0 || s.untilToken(a, now) < slow) {
-		return
+		return ""
 	}
+	s.important = true
 
 	end := now
 	if a.LastByte > 0 {
@@ -196,6 +215,7 @@ func (s *Span) Ended(a *Answer, now time.Time) {
 	}
 	s.encoded = appendTime(s.encoded, spanEnd, end)
 	s.tracer.enqueue(s.encoded)
+	return s.Trace()
 }
 
 // untilToken returns how long the client waited: for the first token, or for the end of a request without one.

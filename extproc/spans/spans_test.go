@@ -2,6 +2,7 @@ package spans
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"io"
@@ -96,7 +97,7 @@ var start = time.Unix(1_800_000_000, 0)
 // TestSpan decodes a span with OpenTelemetry's own messages. Texts are cut, and are valid UTF-8.
 func TestSpan(t *testing.T) {
 	tracer := newTracer(t, Config{})
-	s := tracer.Begin(Parse([]byte(header)), start)
+	s := tracer.Begin(Parse([]byte(header)), Context{}, start)
 	s.Decided("chat sim", start.Add(2*time.Millisecond))
 	s.Text("stator.worker", "w0")
 	s.Text("absent", "")
@@ -150,46 +151,70 @@ func TestSpan(t *testing.T) {
 // TestSampling lists which spans are exported, and which engines join.
 func TestSampling(t *testing.T) {
 	sampled, not := Parse([]byte(header)), Parse([]byte(header[:53]+"00"))
+	envoy := func(c Context) Context {
+		c.Span = [8]byte{7}
+		return c
+	}
 	for name, c := range map[string]struct {
 		cfg      Config
-		parent   Context
+		header   Context
+		envoy    Context
 		keep     bool
 		answer   Answer
 		joins    bool
 		exported bool
+		parent   string // of the exported span
 	}{
-		"sampled by the parent":      {parent: sampled, joins: true, exported: true},
-		"not sampled by the parent":  {cfg: Config{Ratio: 1}, parent: not},
+		"sampled by the parent":      {header: sampled, parent: parent, joins: true, exported: true},
+		"not sampled by the parent":  {cfg: Config{Ratio: 1}, header: not},
 		"sampled by the ratio":       {cfg: Config{Ratio: 1}, joins: true, exported: true},
 		"not sampled by the ratio":   {},
-		"refused":                    {parent: not, keep: true, exported: true},
+		"refused":                    {header: not, parent: parent, keep: true, exported: true},
 		"slow":                       {cfg: Config{SlowerThan: time.Second}, answer: Answer{FirstToken: time.Second}, exported: true},
 		"slow without a first token": {cfg: Config{SlowerThan: time.Second}, answer: Answer{LastByte: 2 * time.Second}, exported: true},
 		"slow without an answer":     {cfg: Config{SlowerThan: time.Second}, exported: true},
 		"a long answer is not slow":  {cfg: Config{SlowerThan: time.Second}, answer: Answer{FirstToken: 1, LastByte: time.Hour}},
 		"failed":                     {cfg: Config{SlowerThan: time.Hour}, answer: Answer{Status: 503, LastByte: 1}, exported: true},
+		"sampled by Envoy":           {envoy: envoy(sampled), parent: "0700000000000000", joins: true, exported: true},
+		"a header sampled by Envoy":  {header: sampled, envoy: envoy(sampled), parent: "0700000000000000", joins: true, exported: true},
+		"not sampled by Envoy":       {cfg: Config{Ratio: 1}, envoy: envoy(not)},
+		"refused, unsampled Envoy":   {envoy: envoy(not), keep: true, exported: true},
+		"refused, unsampled header":  {header: not, envoy: envoy(not), keep: true, parent: parent, exported: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tracer := newTracer(t, c.cfg)
-			s := tracer.Begin(c.parent, start)
+			s := tracer.Begin(c.header, c.envoy, start)
 			if c.keep {
 				s.Keep()
 			}
 			own := s.Own()
-			if own.IsValid() != c.joins || c.joins && !own.IsSampled() || c.joins && c.parent.IsValid() && own.Trace != c.parent.Trace {
+			if own.IsValid() != c.joins || c.joins && !own.IsSampled() || c.joins && c.header.IsValid() && own.Trace != c.header.Trace {
 				t.Errorf("engines get %q", own)
 			}
 			if s.MayBeExported() {
 				s.Decided("chat", start)
 			}
-			s.Ended(&c.answer, start.Add(time.Minute))
-			if n := len(queued(t, tracer)); (n == 1) != c.exported {
-				t.Errorf("%d spans", n)
+			id := s.Ended(&c.answer, start.Add(time.Minute))
+			all := queued(t, tracer)
+			if (len(all) == 1) != c.exported || (id != "") != c.exported {
+				t.Fatalf("%d spans, trace %q", len(all), id)
+			}
+			if !c.exported {
+				return
+			}
+			if hex.EncodeToString(all[0].ParentSpanId) != c.parent {
+				t.Errorf("its parent is %x, want %q", all[0].ParentSpanId, c.parent)
+			}
+			if hex.EncodeToString(all[0].TraceId) != id {
+				t.Errorf("its trace is %x, and %q is returned", all[0].TraceId, id)
+			}
+			if joined := cmp.Or(c.header, c.envoy); joined.IsValid() && [16]byte(all[0].TraceId) != joined.Trace {
+				t.Errorf("its trace is %x", all[0].TraceId)
 			}
 		})
 	}
 	var none *Tracer
-	if s := none.Begin(sampled, start); s != nil || s.MayBeExported() || s.Own().IsValid() {
+	if s := none.Begin(sampled, Context{}, start); s != nil || s.MayBeExported() || s.Own().IsValid() {
 		t.Error("a span without a tracer")
 	}
 }
@@ -198,7 +223,7 @@ func TestSampling(t *testing.T) {
 func TestFullQueueDrops(t *testing.T) {
 	tracer := newTracer(t, Config{Ratio: 1})
 	for range queueLength + 3 {
-		s := tracer.Begin(Context{}, start)
+		s := tracer.Begin(Context{}, Context{}, start)
 		s.Decided("chat", start)
 		s.Ended(&Answer{}, start)
 	}
@@ -245,7 +270,7 @@ func TestExport(t *testing.T) {
 	for _, endpoint := range []string{overHTTP.URL + "/base", "grpc://" + ln.Addr().String()} {
 		tracer := newTracer(t, Config{Ratio: 1, Endpoint: endpoint})
 		for range maxBatch + 5 {
-			s := tracer.Begin(Context{}, start)
+			s := tracer.Begin(Context{}, Context{}, start)
 			s.Decided("chat", start)
 			s.Ended(&Answer{}, start)
 		}
@@ -294,7 +319,7 @@ func TestReceiverAway(t *testing.T) {
 // BenchmarkMessage: what does the export of one span cost in this process, without the connection?
 func BenchmarkMessage(b *testing.B) {
 	tracer := newTracer(b, Config{Ratio: 1})
-	s := tracer.Begin(Context{}, start)
+	s := tracer.Begin(Context{}, Context{}, start)
 	s.Decided("chat sim", start)
 	for range 20 {
 		s.Text("stator.some_attribute", "some-value")

@@ -134,10 +134,14 @@ func (s *Server) open(stream grpc.ServerStream) *door {
 	ctx := stream.Context()
 	configured := hasMetadata(ctx, ":authority", envoynames.Authority)
 	ours := configured || hasMetadata(ctx, ":authority", envoynames.SnippetAuthority)
-	return &door{srv: s, stream: stream, foreign: !ours, Exchange: s.requests.Begin(exchange.Origin{
+	origin := exchange.Origin{
 		Source: accesslog.Source(ctx), Context: ctx, Configured: configured, ReadsMetadata: ours,
 		TrustedListener: hasMetadata(ctx, envoynames.MetadataTrusted, "true"),
-	})}
+	}
+	if s.requests.Traces() {
+		origin.Traceparent = metadataOf(ctx, "traceparent")
+	}
+	return &door{srv: s, stream: stream, foreign: !ours, Exchange: s.requests.Begin(origin)}
 }
 
 // headerNames returns the headers to read.
@@ -273,9 +277,14 @@ func streamEnd(err error) error {
 	return err
 }
 
-// hasMetadata reports whether the metadata with which Envoy opened the stream has this value. Clients of the
-// gateway cannot set it.
-func hasMetadata(ctx context.Context, key, value string) bool {
+// hasMetadata reports whether the metadata with which Envoy opened the stream has this value, which is not empty.
+func hasMetadata(ctx context.Context, key, value string) bool { return metadataOf(ctx, key) == value }
+
+// metadataOf returns a value of the metadata with which Envoy opened the stream; empty without it. Clients of the gateway cannot set it.
+func metadataOf(ctx context.Context, key string) string {
 	values := metadata.ValueFromIncomingContext(ctx, key)
-	return len(values) == 1 && values[0] == value
+	if len(values) != 1 {
+		return ""
+	}
+	return values[0]
 }

@@ -39,7 +39,7 @@ type Config struct {
 	Prompts Prompts `yaml:"prompts"`
 	// Decisions configures the log of the router's decisions. The newest decisions are always in memory.
 	Decisions Decisions `yaml:"decisions"`
-	// Tracing exports a span for requests to a receiver of OpenTelemetry's protocol. Without it there are none.
+	// Tracing has routers and Envoys export spans of requests to a receiver of OpenTelemetry's protocol. Without it there are none.
 	Tracing Tracing `yaml:"tracing" reload:"routers"`
 	// Bus configures how the processes of one cluster find each other.
 	Bus Bus `yaml:"bus"`
@@ -694,7 +694,8 @@ type Decisions struct {
 // Tracing configures the spans of requests: see docs/operations.md.
 type Tracing struct {
 	// Endpoint is the receiver of OTLP: "http://host:4318" or "https://host" for OTLP over HTTP, and "grpc://host:4317" for OTLP over gRPC
-	// without TLS. A receiver that is away or slow delays no request; its spans are lost and counted.
+	// without TLS. A receiver that is away or slow delays no request; its spans are lost and counted. Envoys use it, too, except over
+	// "https".
 	Endpoint string `yaml:"endpoint" default:"none"`
 	// Ratio is the share of the requests without a header traceparent whose spans are exported, 0 to 1. A request with that header
 	// follows the header's flag. The spans of refused requests, and of answers with a status of 500 or more, are always exported.

@@ -8,10 +8,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -20,8 +22,9 @@ import (
 // traceReceiver receives spans as a collector does, over gRPC and HTTP.
 type traceReceiver struct {
 	collector.UnimplementedTraceServiceServer
-	mu  sync.Mutex
-	all []*otlp.Span // guarded by mu
+	mu    sync.Mutex
+	all   []*otlp.Span // of routers; guarded by mu
+	envoy []*otlp.Span // guarded by mu
 }
 
 // Export receives spans over gRPC.
@@ -29,8 +32,12 @@ func (r *traceReceiver) Export(_ context.Context, m *collector.ExportTraceServic
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, resource := range m.ResourceSpans {
+		into := &r.all
+		if attribute(resource.Resource.Attributes, "service.name") == "envoy" {
+			into = &r.envoy
+		}
 		for _, scope := range resource.ScopeSpans {
-			r.all = append(r.all, scope.Spans...)
+			*into = append(*into, scope.Spans...)
 		}
 	}
 	return &collector.ExportTraceServiceResponse{}, nil
@@ -47,23 +54,23 @@ func (r *traceReceiver) ServeHTTP(w http.ResponseWriter, request *http.Request) 
 	_, _ = r.Export(request.Context(), m)
 }
 
-// spans returns all spans when there are n.
-func (r *traceReceiver) spans(t *testing.T, n int) (all []*otlp.Span) {
-	eventually(t, fmt.Sprintf("%d spans", n), func() error {
+// spans returns all spans of routers and Envoys when there are so many of each.
+func (r *traceReceiver) spans(t *testing.T, routers, envoys int) (all, envoy []*otlp.Span) {
+	eventually(t, fmt.Sprintf("%d spans of routers and %d of Envoys", routers, envoys), func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		all = r.all
-		if len(all) != n {
-			return fmt.Errorf("%d spans: %v", len(all), all)
+		all, envoy = r.all, r.envoy
+		if len(all) != routers || len(envoy) != envoys {
+			return fmt.Errorf("%d and %d: %v %v", len(all), len(envoy), all, envoy)
 		}
 		return nil
 	})
-	return all
+	return all, envoy
 }
 
 // attribute returns the text of an attribute; empty without it.
-func attribute(s *otlp.Span, key string) string {
-	for _, a := range s.Attributes {
+func attribute(of []*common.KeyValue, key string) string {
+	for _, a := range of {
 		if a.Key == key {
 			return a.Value.GetStringValue()
 		}
@@ -71,8 +78,9 @@ func attribute(s *otlp.Span, key string) string {
 	return ""
 }
 
-// TestTraces: through a real Envoy, the span of a request is a child of the client's, and the engine gets it as its parent. A refused
-// request without a trace has a span with the reason. Other requests have none, and their engine gets what the client has sent.
+// TestTraces: Envoy's span of a request is a child of the client's, the router's is a child of Envoy's, and the engine gets the router's as
+// its parent. A refused request without a trace has a span of the router with the reason. Other requests have none, and their engine gets
+// what the client has sent.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	r := &traceReceiver{}
@@ -101,8 +109,7 @@ func TestTraces(t *testing.T) {
 
 	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	const unsampled = "00-" + trace + "-" + parent + "-00"
-	before := 0
-	for _, endpoint := range []string{overHTTP.URL, "grpc://" + ln.Addr().String()} {
+	for round, endpoint := range []string{overHTTP.URL, "grpc://" + ln.Addr().String()} {
 		g := up(t, "--config", configFile(t, fmt.Sprintf(`
 tracing: {endpoint: %q, ratio: 0}
 models: [{name: sim, path: "builtin:sim", workers: [{name: w, address: %q, healthPath: none}]}]
@@ -127,14 +134,25 @@ models: [{name: sim, path: "builtin:sim", workers: [{name: w, address: %q, healt
 			t.Fatalf("status %d, %v", refused.status, err)
 		}
 
-		all := r.spans(t, before+2)[before:]
-		before += 2
-		pick, refusal := all[0], all[1]
-		if attribute(pick, "error.type") != "" {
+		all, envoy := r.spans(t, 2*round+2, 3*round+3)
+		pick, refusal := all[2*round], all[2*round+1]
+		if attribute(pick.Attributes, "error.type") != "" {
 			pick, refusal = refusal, pick
 		}
-		if hex.EncodeToString(pick.TraceId) != trace || hex.EncodeToString(pick.ParentSpanId) != parent {
-			t.Errorf("the span of trace %x has the parent %x", pick.TraceId, pick.ParentSpanId)
+		named := map[string]*otlp.Span{"chat sim": pick}
+		for _, s := range envoy[3*round:] {
+			named[s.Name] = s
+		}
+		const call = "async envoy.service.ext_proc.v3.ExternalProcessor.Process egress"
+		parents := map[string]string{"ingress": parent}
+		for name, of := range map[string]string{"router pool/sim egress": "ingress", call: "ingress", "chat sim": call} {
+			parents[name] = hex.EncodeToString(named[of].GetSpanId())
+		}
+		for name, parent := range parents {
+			s := named[name]
+			if hex.EncodeToString(s.GetTraceId()) != trace || hex.EncodeToString(s.GetParentSpanId()) != parent {
+				t.Errorf("the span %q of trace %x has the parent %x, want %s", name, s.GetTraceId(), s.GetParentSpanId(), parent)
+			}
 		}
 		if at, want := <-got, fmt.Sprintf("00-%s-%x-01", trace, pick.SpanId); at != want {
 			t.Errorf("the engine gets %q, and the span is %q", at, want)
@@ -143,14 +161,45 @@ models: [{name: sim, path: "builtin:sim", workers: [{name: w, address: %q, healt
 			"stator.decision.id": answer.decision, "stator.worker": "w", "stator.answer": "as_picked",
 			"stator.served": engine.Listener.Addr().String(), "gen_ai.request.model": "sim", "gen_ai.operation.name": "chat",
 		} {
-			if v := attribute(pick, key); v != want {
+			if v := attribute(pick.Attributes, key); v != want {
 				t.Errorf("%s is %q, want %q", key, v, want)
 			}
 		}
-		if len(refusal.ParentSpanId) != 0 || attribute(refusal, "error.type") != "model_not_found" || attribute(refusal, "stator.worker") != "" {
+		if len(refusal.ParentSpanId) != 0 || attribute(refusal.Attributes, "error.type") != "model_not_found" || attribute(refusal.Attributes, "stator.worker") != "" {
 			t.Errorf("the refusal is %v", refusal)
 		}
+		g.assertExemplar(trace)
 		g.assertServed(3)
 		g.up.stop()
+	}
+}
+
+// assertExemplar demands that a scraper which asks for OpenMetrics gets the trace of a request as an exemplar of its duration.
+func (g *gateway) assertExemplar(trace string) {
+	g.t.Helper()
+	r, err := http.NewRequestWithContext(g.t.Context(), http.MethodGet, "http://"+g.admin+"/metrics", nil)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	r.Header.Set("accept", "application/openmetrics-text")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, `# {trace_id="`+trace+`"}`) {
+			found[strings.SplitN(line, "_bucket{", 2)[0]] = true
+		}
+	}
+	for _, name := range []string{"stator_request_duration_seconds", "stator_extproc_decision_duration_seconds"} {
+		if !found[name] {
+			g.t.Errorf("%s has no exemplar of the trace, but there are %v", name, found)
+		}
 	}
 }
