@@ -193,6 +193,17 @@ test-dashboards: $(ENVOY_STAMP) ## ask a real Prometheus each query of dashboard
 	go test ./test/dashboards -count 1
 	go test ./test/scenario -run '^(TestDashboards|TestAlerts)$$' -count 1 -v -timeout 10m | grep 'of dashboards\|^ok\|FAIL\|_test.go'
 
+JAEGER := .tools/jaeger-v1.76.0
+
+# 10 minutes of CPU, and 3 GiB of the build cache, once.
+$(JAEGER): test/jaeger/go.mod
+	cd test/jaeger && CGO_ENABLED=0 go build -ldflags '-s -w' -o $(CURDIR)/$@ tool
+
+.PHONY: test-jaeger
+test-jaeger: bin/stator $(ENVOY_STAMP) $(JAEGER) ## send spans to a real Jaeger, and ask it for the traces of requests from Envoy to both engines (a minute; the first time 10 min of CPU)
+	cd test/jaeger && STATOR_TEST_JAEGER=$(CURDIR)/$(JAEGER) STATOR_TEST_STATOR=$(CURDIR)/bin/stator \
+	  STATOR_TEST_ENVOY=$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages/envoy/_bin/envoy) go test -count 1 -v -vet=off . $(ARGS)
+
 .PHONY: test-envoys
 test-envoys: $(ENVOY_STAMP) ## kill one of two Envoys on one port 20 times under 40 streams: how long are clients refused? (2 min)
 	go test ./test/scenario -run '^TestSecondEnvoyServes$$' -count 1 -v -timeout 20m -args -envoys.kills 20 | grep 'kills under\|^ok\|FAIL'
