@@ -165,7 +165,7 @@ func Handler(s Sources) http.Handler {
 	p.addPage(pathHealth, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	p.addPage(pathReady, s.readyz)
 	if s.Metrics != nil {
-		p.addPage(pathMetrics, promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}).ServeHTTP)
+		p.addPage(pathMetrics, promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{EnableOpenMetrics: true}).ServeHTTP)
 	}
 	s.addScrapes(p)
 	if s.Config != nil {

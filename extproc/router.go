@@ -229,8 +229,12 @@ func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking
 	if isEmpty, regular := e.IsEmptyAnswer(); regular {
 		r.doors.requests.Answered(e.Booking, isEmpty, now)
 	}
+	trace := ""
+	if r.tracer != nil {
+		trace = r.doors.requests.EndSpan(e.Booking, answerOf(e, outcome), now)
+	}
 	if k != nil {
-		how := answers.How{Retried: outcome == accesslog.Retried, Tokens: r.doors.requests.Settings().AnswerTokens}
+		how := answers.How{Retried: outcome == accesslog.Retried, Tokens: r.doors.requests.Settings().AnswerTokens, Trace: trace}
 		tokens := r.answers.Ended(k, e, how, f)
 		r.doors.requests.ChargeAnswer(k.Caller.Value().Account, tokens, now)
 		if r.lines != nil {
@@ -238,9 +242,6 @@ func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking
 		}
 	}
 
-	if r.tracer != nil {
-		r.doors.requests.EndSpan(e.Booking, answerOf(e, outcome), now)
-	}
 	if r.decisionLog != nil && e.Decision != "" {
 		r.decisionLog.Ended(endOf(e, outcome, now))
 	}

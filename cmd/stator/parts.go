@@ -95,7 +95,8 @@ func openMetrics(address string, log *slog.Logger, metrics prometheus.Gatherer) 
 		return nil, err
 	}
 	pages := http.NewServeMux()
-	pages.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
+	options := promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce, EnableOpenMetrics: true}
+	pages.Handle("GET /metrics", promhttp.HandlerFor(metrics, options))
 	srv := newServer(pages, log)
 	done := make(chan struct{})
 	go func() {

@@ -113,6 +113,8 @@ type How struct {
 	Retried bool
 	// Tokens means that Envoys read the usage in answers, so that the tokens of answers can be counted.
 	Tokens bool
+	// Trace is the id of the request's trace, if its span was exported; otherwise it is empty.
+	Trace string
 }
 
 // Ended counts a request whose booking has ended. e is its access-log entry, and f the fleet. It returns the tokens of the answer, by its
@@ -136,11 +138,11 @@ func (m *Metrics) Ended(k *pick.Booking, e *messages.Entry, how How, f *fleet.Sn
 	w.prompt.Add(float64(k.Prompt))
 	w.cached.Add(float64(k.Cached))
 	if e.LastByte > 0 && !e.Left && !e.Broken {
-		w.duration.Observe(e.LastByte.Seconds())
+		metric.Observe(w.duration, e.LastByte.Seconds(), how.Trace)
 	}
 	streamed := by.Stream && e.FirstToken > 0
 	if streamed {
-		w.firstToken.Observe(e.FirstToken.Seconds())
+		metric.Observe(w.firstToken, e.FirstToken.Seconds(), how.Trace)
 	}
 	var tokens int64
 	counted := false

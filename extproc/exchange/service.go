@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/extproc/spans"
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/pick"
@@ -215,7 +216,7 @@ func (x *Exchange) observed(r Reply, began time.Time) Reply {
 	}
 	if r.Pick != nil {
 		if r.Pick.Wait == nil && !r.Pick.Split {
-			s.metrics.duration.Observe(duration.Seconds())
+			metric.Observe(s.metrics.duration, duration.Seconds(), x.span.Trace())
 		}
 		s.metrics.blocks.Observe(float64(r.Pick.Blocks))
 	}

@@ -3,6 +3,7 @@ package exchange
 import (
 	"time"
 
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/request"
@@ -65,7 +66,7 @@ func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 // awaitTurn returns the decision of a request in the router's queue; nil if the client has left.
 func (x *Exchange) awaitTurn(q *Queued) *decision.Decision {
 	began := x.svc.clock.Now()
-	defer func() { x.svc.metrics.waits.Observe(x.svc.clock.Now().Sub(began).Seconds()) }()
+	defer func() { metric.Observe(x.svc.metrics.waits, x.svc.clock.Now().Sub(began).Seconds(), x.span.Trace()) }()
 
 	expired, stop := x.svc.clock.At(q.ticket.Until())
 	defer stop()

@@ -65,6 +65,16 @@ func (p Part) Histograms(name, help string, buckets []float64, labels ...string)
 	}, labels))
 }
 
+// Observe adds a value to a histogram, with the id of a trace as its exemplar unless that is empty. Scrapers that ask for OpenMetrics get
+// the latest exemplar of each bucket.
+func Observe(to prometheus.Observer, value float64, trace string) {
+	if h, ok := to.(prometheus.ExemplarObserver); ok && trace != "" {
+		h.ObserveWithExemplar(value, prometheus.Labels{"trace_id": trace})
+		return
+	}
+	to.Observe(value)
+}
+
 // Summaries registers sums and counts of observations with labels. They have no quantiles.
 func (p Part) Summaries(name, help string, labels ...string) *prometheus.SummaryVec {
 	return register(p, prometheus.NewSummaryVec(prometheus.SummaryOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help},

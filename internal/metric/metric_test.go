@@ -1,10 +1,13 @@
 package metric_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/stator-project/stator/internal/metric"
@@ -47,6 +50,35 @@ stator_kitchen_wait_duration_seconds_count 1
 `
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestExemplars: a scraper of OpenMetrics gets the trace of a value that has one.
+func TestExemplars(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	waits := metric.For(reg, "kitchen").Histogram("wait_duration_seconds", "Waits.", []float64{1})
+	metric.Observe(waits, 0.5, "")
+	metric.Observe(waits, 2, "0af7651916cd43dd8448eb211c80319c")
+
+	r, w := httptest.NewRequest(http.MethodGet, "/metrics", nil), httptest.NewRecorder()
+	r.Header.Set("Accept", "application/openmetrics-text")
+	promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true}).ServeHTTP(w, r)
+	if text := w.Body.String(); strings.Count(text, " # {") != 1 ||
+		!strings.Contains(text, `wait_duration_seconds_bucket{le="+Inf"} 2 # {trace_id="0af7651916cd43dd8448eb211c80319c"} 2.0 `) {
+		t.Error(text)
+	}
+}
+
+// BenchmarkObserve: a value without a trace allocates nothing.
+func BenchmarkObserve(b *testing.B) {
+	waits := metric.For(prometheus.NewRegistry(), "kitchen").Histogram("wait_duration_seconds", "Waits.", []float64{1})
+	for name, trace := range map[string]string{"none": "", "one": "0af7651916cd43dd8448eb211c80319c"} {
+		b.Run("trace="+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				metric.Observe(waits, 0.5, trace)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -25,6 +26,7 @@ func TestDashboards(t *testing.T) {
 	needPrometheus(t)
 	g := up(t, "--config", configFile(t, `
 index: {driftTokens: 1000}
+tracing: {endpoint: "http://127.0.0.1:1", ratio: 1} # exemplars need no receiver
 models:
 - name: sim
   path: "builtin:sim"
@@ -68,6 +70,7 @@ models:
 			}
 		}
 	}
+	p.awaitExemplars("stator_request_duration_seconds_bucket")
 	t.Logf("%d queries of dashboards were asked, and %d of them rightly return nothing", asked, empty)
 }
 
@@ -202,7 +205,7 @@ func startPrometheus(t *testing.T, admin string, times ...*regexp.Regexp) *prome
 	}
 
 	program := exec.Command("prometheus", "--config.file", filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path", filepath.Join(dir, "data"),
-		"--web.listen-address", p.at, "--log.level", "error")
+		"--web.listen-address", p.at, "--log.level", "error", "--enable-feature", "exemplar-storage")
 	startCommand(t, program)
 	eventually(t, "Prometheus is ready", func() error {
 		_, err := get("http://" + p.at + "/-/ready")
@@ -217,6 +220,32 @@ func (p *prometheus) awaitNone(query string) {
 	eventually(p.t, query+" is empty", func() error {
 		if n := p.samples(query); n > 0 {
 			return fmt.Errorf("%d series", n)
+		}
+		return nil
+	})
+}
+
+// awaitExemplars waits until a query returns exemplars, each with the id of a trace.
+func (p *prometheus) awaitExemplars(query string) {
+	p.t.Helper()
+	eventually(p.t, "Prometheus has exemplars", func() error {
+		text, err := get("http://" + p.at + "/api/v1/query_exemplars?query=" + url.QueryEscape(query) + fmt.Sprintf("&start=0&end=%d", time.Now().Unix()))
+		if err != nil {
+			return err
+		}
+		var answer struct {
+			Data []struct {
+				Exemplars []struct{ Labels map[string]string }
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &answer); err != nil {
+			return err
+		}
+		if len(answer.Data) == 0 || len(answer.Data[0].Exemplars) == 0 {
+			return errors.New("there is none")
+		}
+		if id := answer.Data[0].Exemplars[0].Labels["trace_id"]; len(id) != 32 {
+			p.t.Errorf("an exemplar has the trace %q", id)
 		}
 		return nil
 	})
