@@ -38,6 +38,7 @@ func returnToALongLife(t *testing.T, saved bool) {
 	const replayable = 10_000 // messages, in the simulated engine as in vLLM
 	for p.feedSeq() < replayable+500 {
 		answerAtLength(t, engine, 4000)
+		p.awaitEvents()
 	}
 	eventually(t, "caches are known exactly", p.knowledge("exact", 1))
 	// An agent saves seldom. The engine can replay only what follows a new file.
@@ -45,7 +46,8 @@ func returnToALongLife(t *testing.T, saved bool) {
 	eventually(t, "the agent has saved the cache", func() error {
 		file, err := os.Stat(filepath.Join(state, "caches", "sim-0", "0"))
 		if err == nil && file.ModTime().Before(full) {
-			answerAtLength(t, engine, 4000)
+			answerAtLength(t, engine, 500)
+			p.awaitEvents()
 			err = fmt.Errorf("the newest file is %s old", time.Since(file.ModTime()))
 		}
 		return err
@@ -113,6 +115,12 @@ func (p *parts) feedSeq() uint64 {
 		p.t.Fatalf("%v: %s", err, text)
 	}
 	return ranks[0].Seq
+}
+
+// awaitEvents waits until the router has all events. On a busy machine the agent is behind the engine by more than the engine can replay.
+func (p *parts) awaitEvents() {
+	p.t.Helper()
+	settles(p.t, "the last event", func() (uint64, error) { return p.feedSeq(), nil })
 }
 
 // answerAtLength has an engine write sixteen answers of so many tokens. They complete a block in turn, so that nearly each of its passes
