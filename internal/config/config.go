@@ -336,7 +336,7 @@ type Model struct {
 	// requests wait for an engine that starts for them: see router.queue.hold and docs/planning.md. It needs a planner.connector. 0s
 	// keeps min engines.
 	IdleAfter Duration `yaml:"idleAfter"`
-	// Canary has each router ask an engine for a completion of one token when it has done nothing for so long, at least 5s, and when a
+	// Canary has each router ask an engine for a completion of one token when it has done nothing for so long, at least 1s, and when a
 	// request fails there or waits for longer than expected. It finds engines that answer at their health path and compute nothing, which
 	// else only a client finds. An engine that does not answer it within 5 s gets no requests until it does. 0s asks for none.
 	Canary Duration `yaml:"canary" reload:"routers"`

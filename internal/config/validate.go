@@ -53,7 +53,7 @@ const (
 	maxModelName    = 256
 	maxAdapterPath  = 4096
 	maxBlockSize    = 4096
-	minCanary       = Duration(5 * time.Second)
+	minCanary       = Duration(time.Second)
 	maxContext      = fleet.MaxContext
 	maxMigrations   = 100
 	maxPrefillShare = 1000

@@ -42,6 +42,44 @@ func TestResetsWhileIdle(t *testing.T) {
 	}
 }
 
+// TestCanaryShowsReset: an idle engine that is reset reports that with its next step, and a canary is one. No client sends a request.
+func TestCanaryShowsReset(t *testing.T) {
+	t.Parallel()
+	at, events, replay := freeAddress(t), "tcp://"+freeAddress(t), "tcp://"+freeAddress(t)
+	start(t, "sim", "--name", "listed", "--listen-address", at, "--kv-events", events, "--kv-replay", replay)
+	g := up(t, "--config", configFile(t, fmt.Sprintf(`models:
+- name: sim
+  path: "builtin:sim"
+  canary: 1s
+  workers: [{name: listed, address: %q, engine: sim, kvEvents: %q, kvReplay: %q}]
+`, at, events, replay)))
+	const most = 20
+	await := func(what string, is func(cacheOf) bool) {
+		t.Helper()
+		eventually(t, what, func() error {
+			if c := g.cache("listed"); c.State != "exact" || !is(c) {
+				return fmt.Errorf("%+v", c)
+			}
+			return nil
+		})
+	}
+
+	g.chat([]message{{"user", strings.Repeat("a long question ", 200)}}, 1)
+	await("the prompt is cached", func(c cacheOf) bool { return c.Blocks > most })
+	eventually(t, "the engine is idle", func() error {
+		resp, err := http.Post("http://"+at+"/reset_prefix_cache", "", nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("status %d", resp.StatusCode)
+		}
+		return nil
+	})
+	await("the reset is known", func(c cacheOf) bool { return c.Blocks <= most })
+}
+
 func testResets(t *testing.T, worker string, g *gateway) {
 	await := func(what string, is func(cacheOf) bool) {
 		t.Helper()
