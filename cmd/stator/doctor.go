@@ -108,7 +108,9 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		asked.Kubernetes = &cluster
 	}
 
+	endBar := cli.NewProgressBar(env.err).During(*wait)
 	diagnosis := doctor.Examine(ctx, asked)
+	endBar()
 	if *asJSON {
 		err = diagnosis.PrintJSON(env.out)
 	} else {

@@ -37,7 +37,10 @@ func runPlan(ctx context.Context, env environment, args []string) error {
 		return f.UsageError("%v", err)
 	}
 
+	bar := cli.NewProgressBar(env.err)
+	p.Show = bar.Show
 	a, err := p.Answer(ctx)
+	bar.Clear()
 	if err != nil {
 		return err
 	}

@@ -46,11 +46,14 @@ func runStatus(ctx context.Context, env environment, args []string) error {
 	}
 
 	routers := eachRouter(ctx, admin)
+	endBar := cli.NewProgressBar(env.err).During(2 * statusWait)
 	s, agents, err := readStatus(ctx, routers, parts)
 	if err != nil {
+		endBar()
 		return err
 	}
 	found, err := examine(ctx, cmp.Or(*file, os.Getenv(configVariable)), routers[0], agents)
+	endBar()
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,11 @@ type Options struct {
 	AsJSON, Simulate bool
 	// Output is one of Outputs, for manifests in place of the tables, and empty for the tables. Image is the image of the engines.
 	Output, Image string
+
+	// Show is called with the share of a simulation that is done; one simulation follows another. Nil is not called.
+	Show func(share float64)
+
+	requests int // of the trace
 }
 
 // The bounds of the question.

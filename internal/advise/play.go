@@ -66,6 +66,7 @@ func (p *Options) readTrace() (*tracedDemand, error) {
 		return nil, fmt.Errorf("%s has %d requests: a plan needs 2 at least", p.Trace, len(times))
 	}
 
+	p.requests = len(times)
 	d := &tracedDemand{peak: peakRate(times)}
 	d.shape.Prompt, d.shape.PromptSpread = meanSpread(prompts)
 	d.shape.Answer, d.shape.AnswerSpread = meanSpread(answers)
@@ -136,13 +137,18 @@ func (p *Options) playAt(ctx context.Context, a *Answer, f *propose.Proposal, ra
 	cfg.ArrivalSpeedup = a.speedup
 	cfg.Stopped = func() bool { return ctx.Err() != nil }
 	var ended []sim.Outcome
-	cfg.Ended = func(o sim.Outcome) { ended = append(ended, o) }
-
-	next, end, err := p.arrivals(&cfg, rate)
+	next, requests, end, err := p.arrivals(&cfg, rate)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
+	cfg.Ended = func(o sim.Outcome) {
+		ended = append(ended, o)
+		if p.Show != nil {
+			p.Show(float64(len(ended)) / float64(requests))
+		}
+	}
+
 	r, err := sim.Run(cfg, next)
 	if err != nil {
 		return nil, err
@@ -153,17 +159,18 @@ func (p *Options) playAt(ctx context.Context, a *Answer, f *propose.Proposal, ra
 	return a.summarize(r, ended, cfg.Warmup), nil
 }
 
-// arrivals returns the arrivals to play, and sets the warm-up of generated arrivals.
-func (p *Options) arrivals(cfg *sim.Config, rate float64) (next trace.Source, end func(), err error) {
+// arrivals returns the arrivals to play and their number, and sets the warm-up of generated arrivals.
+func (p *Options) arrivals(cfg *sim.Config, rate float64) (next trace.Source, n int, end func(), err error) {
 	if p.IsTraced {
-		return p.openTrace()
+		next, end, err = p.openTrace()
+		return next, p.requests, end, err
 	}
-	n := min(planRequests, max(200, int(rate*planPlay.Seconds())))
+	n = min(planRequests, max(200, int(rate*planPlay.Seconds())))
 	cfg.Warmup = time.Duration(planWarmup * float64(n) / rate * float64(time.Second))
 	next, err = trace.Generated{
 		Requests: n, Rate: rate, Input: int(p.ISL), Output: int(p.OSL), Spread: p.Spread, PrefixShare: p.Cached,
 	}.Source()
-	return next, func() {}, err
+	return next, n, func() {}, err
 }
 
 // summarize returns the figures of the requests that arrived after the warm-up.

@@ -70,6 +70,17 @@ Other:
 	}
 }
 
+// TestProgressOfATime: a bar of a known time is drawn at once, and removed at the end.
+func TestProgressOfATime(t *testing.T) {
+	var w bytes.Buffer
+	(&ProgressBar{w: &w, began: time.Now()}).During(time.Hour)()
+	if text := w.String(); !strings.HasPrefix(text, "\r"+strings.Repeat("░", 40)+"   0 %") || !strings.HasSuffix(text, "\r\x1b[K") {
+		t.Errorf("%q", text)
+	}
+	var none *ProgressBar
+	none.During(time.Hour)()
+}
+
 // TestProgressBar checks that a bar is drawn on terminals alone, at most every 100 ms, and is removed at
 // the end.
 func TestProgressBar(t *testing.T) {

@@ -13,6 +13,7 @@ type ProgressBar struct {
 	w     io.Writer
 	began time.Time
 	last  time.Time // when it was drawn
+	share float64   // of the last call of Show
 }
 
 // NewProgressBar returns a bar, or nil where w is no terminal.
@@ -43,12 +44,17 @@ const (
 	eraseLine = "\r\x1b[K"
 )
 
-// Show draws the bar at a share from 0 to 1, with an estimate of the time that is left.
+// Show draws the bar at a share from 0 to 1, with an estimate of the time that is left. A share that is smaller than the last one begins
+// another estimate.
 func (b *ProgressBar) Show(share float64) {
 	if b == nil {
 		return
 	}
 	now := time.Now()
+	if share < b.share {
+		b.began = now
+	}
+	b.share = share
 	if now.Sub(b.last) < drawEvery {
 		return
 	}
@@ -60,6 +66,33 @@ func (b *ProgressBar) Show(share float64) {
 		text += fmt.Sprintf("  %s left ", (time.Duration(float64(took)*(1/share-1)) + time.Second/2).Truncate(time.Second))
 	}
 	fmt.Fprint(b.w, text+"\x1b[K")
+}
+
+// During draws the bar for something that takes about a known time, until the returned function is called, which removes it.
+func (b *ProgressBar) During(takes time.Duration) (end func()) {
+	if b == nil {
+		return func() {}
+	}
+
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		defer b.Clear()
+		tick := time.NewTicker(drawEvery)
+		defer tick.Stop()
+		for {
+			b.Show(min(0.99, time.Since(b.began).Seconds()/takes.Seconds()))
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return func() {
+		close(ended)
+		<-done
+	}
 }
 
 // Clear removes the bar.
