@@ -19,7 +19,8 @@ decisions and their reasons. It changes nothing.
 Keys: 1 to 5 and tab choose a list, arrows a row. enter opens a worker, and then one of its decisions. esc goes back, / filters, s sorts
 by the next column, r reverses, q ends.
 
---once prints the lists as plain text, for scripts. Where --admin-address names several routers, the first one is shown.`
+--once prints the lists as plain text, for scripts. Several routers, which --admin-address names with commas or by a DNS name, are shown as
+one: decisions, queues and figures of workers are those of all, and times at the top those of the slowest.`
 
 func runTop(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "top", topAbout)
@@ -31,18 +32,21 @@ func runTop(ctx context.Context, env environment, args []string) error {
 	}
 
 	routers := eachRouter(ctx, admin)
-	client, err := adminclient.New(routers[0], status.Timeout)
-	if err != nil {
-		return err
+	var readers top.Readers
+	for _, router := range routers {
+		client, err := adminclient.New(router, status.Timeout)
+		if err != nil {
+			return err
+		}
+		readers = append(readers, &top.Reader{Port: status.Port{Address: router.Address, Admin: client}})
 	}
-	reader := &top.Reader{Port: status.Port{Address: routers[0].Address, Admin: client}}
 	model := &top.Model{Title: routers[0].Address}
 	if len(routers) > 1 {
-		model.Title += fmt.Sprintf(" (the first of %d routers)", len(routers))
+		model.Title = fmt.Sprintf("%d routers", len(routers))
 	}
 
 	if *once {
-		d, err := reader.Read(ctx, time.Now())
+		d, err := readers.Read(ctx, time.Now())
 		if err != nil {
 			return err
 		}
@@ -55,5 +59,5 @@ func runTop(ctx context.Context, env environment, args []string) error {
 	if !isFile || !cli.IsTerminal(in) || !cli.IsTerminal(env.out) {
 		return errors.New("stator top needs a terminal; --once prints the lists as plain text")
 	}
-	return top.Run(ctx, in, out, model, reader, cli.HasColour(env.out))
+	return top.Run(ctx, in, out, model, readers, cli.HasColour(env.out))
 }

@@ -27,20 +27,40 @@ const (
 )
 
 // Reader reads a router's admin pages, and keeps the counts from which it makes figures. It belongs to one goroutine, apart from
-// Explain.
+// explain.
 type Reader struct {
 	Port status.Port
 
 	decisions []decisionlog.Decision // the newest first
 	sumsAt    time.Time              // of the last reading of the metrics
 	sums      map[string]sums        // by worker
-	figures   map[string]Figures     // by worker
+	ended     map[string]sums        // by worker, between the last two readings of the metrics
+	hasRates  bool                   // there were two
 	queue     []Waiting
 	last      *history.Point
 }
 
-// sums are the router's counts of a worker's ended requests since its start.
-type sums struct{ requests, prompt, cached, streams, firstToken, total, answer float64 }
+// sums are the router's counts of a worker's ended requests. rate is in requests a second, of those between two readings alone.
+type sums struct{ requests, prompt, cached, streams, firstToken, total, answer, rate float64 }
+
+func (s sums) plus(o sums) sums {
+	return sums{
+		s.requests + o.requests, s.prompt + o.prompt, s.cached + o.cached, s.streams + o.streams, s.firstToken + o.firstToken,
+		s.total + o.total, s.answer + o.answer, s.rate + o.rate,
+	}
+}
+
+// since returns the counts of the requests after before, which were read so long ago.
+func (s sums) since(before sums, apart time.Duration) sums {
+	if before.requests > s.requests { // the router was started again
+		before = sums{}
+	}
+	return sums{
+		s.requests - before.requests, s.prompt - before.prompt, s.cached - before.cached, s.streams - before.streams,
+		s.firstToken - before.firstToken, s.total - before.total, s.answer - before.answer,
+		(s.requests - before.requests) / apart.Seconds(),
+	}
+}
 
 // Read returns the state of the router. An error names the page that cannot be read.
 func (r *Reader) Read(ctx context.Context, now time.Time) (Data, error) {
@@ -66,8 +86,9 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Data, error) {
 
 	d := Data{At: now, Ready: readiness(ready), Decisions: r.decisions, Queue: r.queue, Last: r.last}
 	for _, rank := range fleet.Ranks {
-		d.Ranks = append(d.Ranks, Rank{rank, r.figures[rank.Worker]})
+		d.Ranks = append(d.Ranks, Rank{Rank: rank})
 	}
+	d.setFigures(r.ended, r.hasRates)
 	return d, nil
 }
 
@@ -165,45 +186,48 @@ func (r *Reader) count(samples metric.Samples, now time.Time) {
 		all[worker] = at
 	}
 
-	r.figures = map[string]Figures{}
+	r.ended, r.hasRates = map[string]sums{}, !r.sumsAt.IsZero()
 	for worker, s := range all {
-		before := r.sums[worker]
-		if before.requests > s.requests { // the router was started again
-			before = sums{}
-		}
-		r.figures[worker] = figures(&before, &s, now.Sub(r.sumsAt), !r.sumsAt.IsZero())
+		r.ended[worker] = s.since(r.sums[worker], now.Sub(r.sumsAt))
 	}
 	r.sums, r.sumsAt = all, now
 }
 
-// figures returns averages of the requests between two readings. There is no rate without an earlier one.
-func figures(before, now *sums, apart time.Duration, hasEarlier bool) Figures {
-	f := Figures{}
-	requests, streams := now.requests-before.requests, now.streams-before.streams
-	if hasEarlier {
-		f.Rate = new(requests / apart.Seconds())
+// setFigures sets the figures of all workers with counts.
+func (d *Data) setFigures(counts map[string]sums, hasRates bool) {
+	for i := range d.Ranks {
+		if s, ok := counts[d.Ranks[i].Worker]; ok {
+			d.Ranks[i].Figures = s.figures(hasRates)
+		}
 	}
-	if prompt := now.prompt - before.prompt; prompt > 0 {
-		f.Cached = new((now.cached - before.cached) / prompt)
-	}
+}
 
-	if streams <= 0 {
+// figures returns averages of ended requests. There is no rate without two readings.
+func (s sums) figures(hasRates bool) Figures {
+	f := Figures{}
+	if hasRates {
+		f.Rate = new(s.rate)
+	}
+	if s.prompt > 0 {
+		f.Cached = new(s.cached / s.prompt)
+	}
+	if s.streams <= 0 {
 		return f
 	}
-	firstToken := now.firstToken - before.firstToken
-	f.FirstToken = new(firstToken / streams)
+
+	f.FirstToken = new(s.firstToken / s.streams)
 	// The durations are those of all answers, so that they count only if all were streams. The first token of each is not a next one.
-	if next := now.answer - before.answer - streams; next > 0 && streams == requests {
-		f.NextToken = new((now.total - before.total - firstToken) / next)
+	if next := s.answer - s.streams; next > 0 && s.streams == s.requests {
+		f.NextToken = new((s.total - s.firstToken) / next)
 	}
 	return f
 }
 
-// Explain returns the text of a decision, or why there is none. It may run beside Read.
-func (r *Reader) Explain(ctx context.Context, id string) string {
-	text, _, err := r.Port.Get(ctx, "/debug/decisions/"+url.PathEscape(id))
+// explain returns the text of a decision, or why there is none, and the status of the answer.
+func (r *Reader) explain(ctx context.Context, id string) (text string, status int) {
+	page, status, err := r.Port.Get(ctx, "/debug/decisions/"+url.PathEscape(id))
 	if err != nil {
-		return "The decision cannot be read: " + err.Error()
+		return "The decision cannot be read: " + err.Error(), 0
 	}
-	return string(text)
+	return string(page), status
 }

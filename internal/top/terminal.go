@@ -32,8 +32,8 @@ const (
 )
 
 // Run shows the model in a terminal until a key or ctx ends it, and then restores the terminal. in and out are the same terminal; it is an
-// error if they are none. A router that does not answer is asked again.
-func Run(ctx context.Context, in, out *os.File, m *Model, r *Reader, inColour bool) error {
+// error if they are none. Routers that do not answer are asked again.
+func Run(ctx context.Context, in, out *os.File, m *Model, r Readers, inColour bool) error {
 	before, err := term.MakeRaw(int(in.Fd()))
 	if err != nil {
 		return err
@@ -100,14 +100,14 @@ func Run(ctx context.Context, in, out *os.File, m *Model, r *Reader, inColour bo
 	return nil
 }
 
-// reading is the result of one call of [Reader.Read].
+// reading is the result of one call of [Readers.Read].
 type reading struct {
 	data Data
 	err  error
 }
 
 // readOften reads the router until ctx ends.
-func readOften(ctx context.Context, r *Reader, to chan<- reading) {
+func readOften(ctx context.Context, r Readers, to chan<- reading) {
 	tick := time.NewTicker(often)
 	defer tick.Stop()
 	for {

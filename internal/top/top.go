@@ -1,9 +1,9 @@
 // Package top shows a router live in a terminal: its workers, queue, tenants, decisions and their reasons, and on request one worker or
 // one decision.
 //
-// A [Reader] reads the admin pages of a router. A [Model] holds the last reading and the state of the screen. It is pure: [Model.Read] and
-// [Model.Press] change it, and [Model.Frame] returns the lines of a screen. [Run] connects both with a terminal. [Model.Text] is for
-// scripts.
+// A [Reader] reads the admin pages of a router, and [Readers] several routers as one. A [Model] holds the last reading and the state of the
+// screen. It is pure: [Model.Read] and [Model.Press] change it, and [Model.Frame] returns the lines of a screen. [Run] connects both
+// with a terminal. [Model.Text] is for scripts.
 //
 // Names in the pages come from engines and clients. They are shown as one line of printable text each. A Model and a Reader belong to one
 // goroutine each.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -212,20 +213,7 @@ func TestReader(t *testing.T) {
 		"/debug/decisions/2": "the text",
 		"/metrics":           metricsOf(10, 5, 1000, 250, 80),
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		page, ok := pages[r.URL.Path]
-		if !ok {
-			http.NotFound(w, r)
-			return
-		}
-		_, _ = w.Write([]byte(page))
-	}))
-	defer server.Close()
-	admin, err := adminclient.New(adminclient.Config{Address: server.Listener.Addr().String()}, status.Timeout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &Reader{Port: status.Port{Admin: admin}}
+	r := readerOf(t, pages)
 
 	first, err := r.Read(t.Context(), noon)
 	if err != nil {
@@ -257,7 +245,7 @@ func TestReader(t *testing.T) {
 	if ids != "3picked 2picked 1picked " || second.Decisions[2].Candidates != nil {
 		t.Errorf("the decisions are %s", ids)
 	}
-	if text := r.Explain(t.Context(), "2"); text != "the text" {
+	if text := (Readers{r}).Explain(t.Context(), "2"); text != "the text" {
 		t.Errorf("the decision is %q", text)
 	}
 
@@ -273,6 +261,81 @@ func TestReader(t *testing.T) {
 	cancel()
 	if _, err := r.Read(ended, noon); err == nil {
 		t.Error("a router that does not answer is no error")
+	}
+}
+
+// readerOf returns a reader of a router with these pages.
+func readerOf(t *testing.T, pages map[string]string) *Reader {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page, ok := pages[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write([]byte(page))
+	}))
+	t.Cleanup(server.Close)
+	address := server.Listener.Addr().String()
+	admin, err := adminclient.New(adminclient.Config{Address: address}, status.Timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Reader{Port: status.Port{Address: address, Admin: admin}}
+}
+
+// TestReaders: two routers are shown as one. The figures of a worker are those of the requests of both, and one that is away is named.
+func TestReaders(t *testing.T) {
+	a := map[string]string{
+		"/readyz":            "ok",
+		"/debug/fleet":       `{"ranks": [{"worker": "a", "cache_state": "exact", "booked_requests": 3}]}`,
+		"/debug/decisions":   `[{"id": "3", "at": "2026-01-02T00:00:03Z"}, {"id": "1", "at": "2026-01-02T00:00:01Z"}]`,
+		"/debug/history":     `[{"picked_per_second": 1, "first_token_p50_seconds": 0.5}]`,
+		"/debug/queue":       `[{"model": "m", "class": "c", "requests": 4, "tokens": 10}]`,
+		"/debug/decisions/3": "three",
+		"/metrics":           metricsOf(10, 10, 100, 50, 110),
+	}
+	b := maps.Clone(a)
+	b["/debug/fleet"] = `{"ranks": [{"worker": "b", "cache_state": "exact"}, {"worker": "a", "cache_state": "stale", "booked_requests": 3}]}`
+	b["/debug/decisions"] = `[{"id": "2", "at": "2026-01-02T00:00:02Z"}]`
+	b["/debug/history"] = `[{"picked_per_second": 2, "first_token_p50_seconds": 0.25}]`
+	b["/debug/queue"] = `[{"model": "m", "class": "c", "requests": 1}, {"model": "m", "class": "d", "requests": 2}]`
+	delete(b, "/debug/decisions/3")
+	all := Readers{readerOf(t, b), readerOf(t, a)}
+	if _, err := all.Read(t.Context(), noon); err != nil {
+		t.Fatal(err)
+	}
+	a["/metrics"], b["/metrics"] = metricsOf(20, 20, 200, 150, 220), metricsOf(40, 40, 400, 50, 440)
+
+	d, err := all.Read(t.Context(), noon.Add(seldom))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Ranks) != 2 || d.Ranks[0].Worker != "b" || d.Ranks[1].Booked != 3 || d.Ranks[1].Cache != "stale" || d.Ranks[0].Rate != nil {
+		t.Errorf("ranks %+v", d.Ranks)
+	}
+	// 10 requests of one router and 30 of the other in 10 s, with 100 and 0 cached tokens of 100 and 300.
+	if f := d.Ranks[1].Figures; *f.Rate != 4 || *f.Cached != 0.25 || *f.FirstToken != 0.5 {
+		t.Errorf("figures %v %v %v", *f.Rate, *f.Cached, *f.FirstToken)
+	}
+	if len(d.Queue) != 2 || d.Queue[0].Requests != 5 || d.Queue[0].Tokens != 10 || d.Queue[1].Requests != 2 {
+		t.Errorf("queue %+v", d.Queue)
+	}
+	if d.Ready != "ready" || d.Last.Picked != 3 || d.Last.First50 != 0.5 || len(d.Decisions) != 3 || d.Decisions[1].ID != "2" {
+		t.Errorf("%+v", d)
+	}
+	if text := all.Explain(t.Context(), "3"); text != "three" {
+		t.Errorf("the decision is %q", text)
+	}
+
+	delete(b, "/debug/fleet")
+	d, err = all.Read(t.Context(), noon.Add(seldom))
+	if err != nil || len(d.Ranks) != 1 || !strings.HasPrefix(d.Ready, all[0].Port.Address+": ") {
+		t.Errorf("with one router away: %+v, %v", d, err)
+	}
+	delete(a, "/debug/fleet")
+	if _, err := all.Read(t.Context(), noon); err == nil {
+		t.Error("two routers that are away are no error")
 	}
 }
 
