@@ -25,11 +25,12 @@ type Judged struct {
 	// Booking is the load that a pick adds, whichever candidate it is, so without its prefill.
 	Booking fleet.Amount
 
-	source  source          // from which candidates could fetch a part of the prompt
-	outside kvindex.Overlap // of the prompt with caches outside engines
-	stores  storeReach      // and from which they could load it
-	speeds  *learned.Speeds
-	now     time.Time
+	source     source          // from which candidates could fetch a part of the prompt
+	outside    kvindex.Overlap // of the prompt with caches outside engines
+	anyOutside bool            // it is not empty
+	stores     storeReach      // and from which they could load it
+	speeds     *learned.Speeds
+	now        time.Time
 	// models are the learned models that were read for this decision. Learning goes on beside it,
 	// and the reasons that are printed must match the costs that decided.
 	models []classModel
@@ -73,7 +74,7 @@ func (g *Judge) Forget(rank fleet.RankID) { g.uses.drop(rank) }
 func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, f *eligible.Field, now time.Time) *Judged {
 	j.asked = q
 	j.speeds, j.now = g.speeds, now
-	j.models = j.models[:0]
+	j.models, j.anyOutside = j.models[:0], false
 	j.Request = cost.Request{BlockSize: q.Model.BlockSize, PromptTokens: q.Tokens, Computed: q.Remote}
 	j.loadFacts(f, overlap, now)
 	for i := range j.Candidates {
@@ -180,9 +181,11 @@ func (j *Judged) model(class *learned.Class) *classModel {
 	if known := float64(j.asked.OutputTokens); known > 0 {
 		answer = known
 	}
-	j.models = append(j.models, classModel{
-		class, class.Pass.Pass(), class.Transfer.Pass(), answer, class.Reuse.Ratio(), class.Loads(j.now),
-	})
+	m := classModel{class: class, pass: class.Pass.Pass(), transfer: class.Transfer.Pass(), answer: answer, reuse: class.Reuse.Ratio()}
+	if j.anyOutside { // few requests need these times, and they are behind locks
+		m.loads = class.Loads(j.now)
+	}
+	j.models = append(j.models, m)
 	return &j.models[len(j.models)-1]
 }
 

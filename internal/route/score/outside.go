@@ -67,6 +67,7 @@ func (j *Judged) findOutside(o *Outside) {
 		return
 	}
 
+	j.anyOutside = true
 	model := j.asked.Model.Pool
 	for i := range j.Candidates {
 		c := &j.Candidates[i]
