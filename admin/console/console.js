@@ -11,7 +11,7 @@ const mostRows = 50;     // rows of every other table
 
 const state = {
   token: sessionStorage.getItem('stator-token') || '',
-  ranks: [], caches: new Map(), decisions: [], history: [],
+  ranks: [], served: new Map(), caches: new Map(), decisions: [], history: [],
   sort: 'worker', descending: false, page: 0, paused: false, reads: 0, ready: '',
 };
 
@@ -48,7 +48,24 @@ async function ask(path) {
 
 async function read(path) {
   const response = await ask(path + (path.includes('?') ? '&' : '?') + 'format=json');
+  state.served.set(path.split('?')[0], response !== null);
   return response && response.json();
+}
+
+// sources are the pages of which sections are made.
+const sources = {
+  hour: ['/debug/history'], workers: ['/debug/fleet'], decisions: ['/debug/decisions'], queue: ['/debug/queue', '/debug/decisions'],
+  plan: ['/debug/plan'], tiers: ['/debug/kv'], pairs: ['/debug/decisions'], envoys: ['/debug/xds', '/debug/envoys'],
+  errors: ['/debug/agent', '/debug/decisions'],
+};
+
+// hideUnknown hides the sections of which this process serves no page: a control plane has no queue, and a planner no Envoys.
+function hideUnknown() {
+  for (const [id, pages] of Object.entries(sources)) {
+    const unknown = pages.every((page) => state.served.get(page) === false);
+    $(id).hidden = unknown;
+    document.querySelector(`nav a[href="#${id}"]`).hidden = unknown;
+  }
 }
 
 // table fills a table. Each column is [title, key for sorting or '', value of a row, class]; a value is a text, a number or an element.
@@ -286,6 +303,7 @@ async function drawSeldom() {
     .map((g) => ({ where: g.newest.model, text: g.newest.error?.message || g.newest.reason, n: g.n, at: clock(g.newest.at) }));
   table('errors-table', [['Where', '', (e) => e.where], ['Times', '', (e) => e.n], ['Newest', '', (e) => e.at], ['Error', '', (e) => e.text]],
     [...failures, ...refusals].slice(0, mostRows));
+  hideUnknown();
 }
 
 async function drawOften() {

@@ -56,3 +56,26 @@ func TestNoMarkupFromTexts(t *testing.T) {
 		}
 	}
 }
+
+// TestSourcesOfSections: each section of the page has a list of the pages that it is made of, by which it is hidden, and a link.
+func TestSourcesOfSections(t *testing.T) {
+	page, err := fs.ReadFile(files, "index.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := fs.ReadFile(files, "console.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, sources, _ := strings.Cut(string(script), "const sources = {")
+	sources, _, _ = strings.Cut(sources, "};")
+	sections := regexp.MustCompile(`<section id="([a-z]+)"`).FindAllStringSubmatch(string(page), -1)
+	if len(sections) < 9 || len(sections) != strings.Count(sources, ": [") {
+		t.Errorf("%d sections, and sources %s", len(sections), sources)
+	}
+	for _, s := range sections {
+		if !strings.Contains(sources, " "+s[1]+": [") || !strings.Contains(string(page), `<a href="#`+s[1]+`">`) {
+			t.Errorf("the section %s has no sources or no link", s[1])
+		}
+	}
+}
