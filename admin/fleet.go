@@ -144,7 +144,8 @@ func (s Sources) viewEmitters() (list []emitterView) {
 	for _, e := range s.Emitters() {
 		v := emitterView{
 			Name: e.Name, Model: e.Model, Place: e.Place, Connected: e.Connected,
-			CacheState: e.State.String(), CacheReason: e.Reason.String(), Blocks: e.Blocks, Messages: e.Messages, OtherTopics: e.OtherTopics,
+			CacheState: e.State.String(), CacheReason: e.Reason.String(), Blocks: e.Blocks,
+			Messages: e.Messages, OtherTopics: e.OtherTopics,
 		}
 		if !e.LastEvent.IsZero() {
 			v.LastEvent = &e.LastEvent
