@@ -233,6 +233,10 @@ func (s *Server) remove(path string) {
 		return
 	}
 	delete(s.objects, path)
+
+	// A watch may be writing an earlier event of the object.
+	object = maps.Clone(object)
+	object["metadata"] = maps.Clone(object["metadata"].(map[string]any))
 	s.recordLocked("DELETED", path, object)
 }
 
