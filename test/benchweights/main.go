@@ -10,7 +10,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -24,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/stator-project/stator/test/loopback"
@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	}
 
 	fmt.Fprintf(out, "%d MiB in shards of 256 MiB, links of %d Mbit/s, so one transfer takes %.1f s at least; load average %s\n\n",
-		o.mib, o.mbit, float64(o.mib)*8*1.048576/float64(o.mbit), loadAverage())
+		o.mib, o.mbit, float64(o.mib)*8*1.048576/float64(o.mbit), process.LoadAverage())
 	fmt.Fprintln(out, "| Way | First node, s | Last node, s | ÷ one transfer |\n|---|---|---|---|")
 	unit := 0.0
 	for round := range o.rounds + o.faults {
@@ -97,17 +97,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 			fmt.Fprintf(out, "| %s | %.1f | %.1f | %.2f |\n", name, first.Seconds(), last.Seconds(), last.Seconds()/max(unit, 1e-9))
 		}
 	}
-	fmt.Fprintf(out, "\nAll files were compared with the source. Load average %s.\n", loadAverage())
+	fmt.Fprintf(out, "\nAll files were compared with the source. Load average %s.\n", process.LoadAverage())
 	return nil
-}
-
-// loadAverage returns the load of the last minute.
-func loadAverage() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.Fields(string(text))[0]
 }
 
 // makeFiles writes the files, in shards.
@@ -172,13 +163,13 @@ func (o *options) measure(ctx context.Context, source, way string, isFault bool)
 	if way == "plain" {
 		receivers = o.receivers
 	}
-	root, err := o.start(ctx,
+	root, err := o.start("root",
 		"serve", "--model", "m", "--dir", source, "--listen-address", nodes[0].listen, "--receivers", strconv.Itoa(receivers))
 	if err != nil {
 		return 0, 0, err
 	}
-	defer root.stop()
-	if err := root.await(ctx, "serving the files"); err != nil {
+	defer root.Stop()
+	if err := await(ctx, root, "serving the files"); err != nil {
 		return 0, 0, err
 	}
 
@@ -211,93 +202,60 @@ func (o *options) fetch(ctx context.Context, nodes []*node, i int, way string, i
 		}
 	}
 
-	p, err := o.start(ctx, args...)
+	name := filepath.Base(nodes[i].dir)
+	p, err := o.start(name, args...)
 	if err != nil {
 		return 0, err
 	}
 	if isKilled {
 		time.Sleep(time.Duration(float64(o.mib) * 8e6 * 1.048576 / float64(o.mbit) / 1e6 / 2 * float64(time.Second)))
-		p.kill()
-		p, err = o.start(ctx, args...)
+		_ = p.Signal(syscall.SIGKILL)
+		p.Stop() // waits for its end
+		p, err = o.start(name, args...)
 		if err != nil {
 			return 0, err
 		}
 	}
-	defer p.stop()
-	if err := p.await(ctx, "all files of the model are there"); err != nil {
+	defer p.Stop() // after its time for the nodes that fetch from it: it ends by itself
+	if err := await(ctx, p, "all files of the model are there"); err != nil {
 		return 0, err
 	}
 	took := time.Since(began)
-	return took, p.wait()
+	return took, process.Await(ctx, patience, func(context.Context) error {
+		if !p.Ended() {
+			return errors.New("it goes on")
+		}
+		return nil
+	})
 }
 
-// program is a running process of stator.
-type program struct {
-	cmd  *exec.Cmd
-	log  bytes.Buffer
-	mu   sync.Mutex
-	done chan struct{}
-	err  error
-}
-
-// Write appends to the log.
-func (p *program) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Write(b)
-}
-
-func (o *options) start(ctx context.Context, args ...string) (*program, error) {
-	p := &program{done: make(chan struct{})}
-	p.cmd = exec.CommandContext(ctx, o.stator, append([]string{"weights"}, args...)...)
-	p.cmd.Stderr = p
-	if err := p.cmd.Start(); err != nil {
+// start starts stator weights, whose log is beside the files.
+func (o *options) start(name string, args ...string) (*process.Child, error) {
+	log := filepath.Join(o.dir, name+".log")
+	if err := os.Remove(log); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.done)
-	}()
-	return p, nil
+	return process.StartChild(name, log, nil, o.stator, append([]string{"weights"}, args...)...)
 }
 
-// await waits until the log has a text.
-func (p *program) await(ctx context.Context, text string) error {
-	for hasEnded := false; ; {
-		p.mu.Lock()
-		log := p.log.String()
-		p.mu.Unlock()
-		switch {
-		case strings.Contains(log, text):
-			return nil
-		case hasEnded:
-			return fmt.Errorf("it has ended: %s", log)
+// await waits until the log of a process has a text. A process that has ended may have written it before.
+func await(ctx context.Context, p *process.Child, text string) error {
+	hasText := func(context.Context) error {
+		log, err := os.ReadFile(p.Log)
+		if err == nil && !strings.Contains(string(log), text) {
+			err = fmt.Errorf("its log does not have %q", text)
 		}
-		select {
-		case <-p.done:
-			hasEnded = true // the log is complete now
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(10 * time.Millisecond):
-		}
+		return err
 	}
+	err := p.Await(ctx, patience, hasText)
+	if err != nil && p.Ended() && hasText(ctx) == nil {
+		return nil
+	}
+	return err
 }
 
-// wait waits until the process has ended.
-func (p *program) wait() error {
-	<-p.done
-	return p.err
-}
-
-func (p *program) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.done
-}
-
-func (p *program) stop() {
-	_ = p.cmd.Process.Signal(os.Interrupt)
-	<-p.done
-}
+// patience bounds a transfer.
+const patience = time.Hour
 
 // same compares the files of two folders.
 func same(want, got string) error {
