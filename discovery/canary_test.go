@@ -17,6 +17,22 @@ import (
 	"github.com/stator-project/stator/test/testkit"
 )
 
+// sendCanaries asks the engines of a fleet for completions, again and again, until stop is called.
+func sendCanaries(t *testing.T, f *fleet.Fleet) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		discovery.Probe(ctx, discovery.ProbeConfig{
+			Fleet: f, Log: slog.New(slog.DiscardHandler), Canary: func(string) time.Duration { return time.Millisecond },
+		})
+	})
+	return func() {
+		cancel()
+		done.Wait()
+	}
+}
+
 // TestCanaries: an engine that answers at its health path and fails to compute is down, until it computes again. Engines that work are
 // asked for no completion.
 func TestCanaries(t *testing.T) {
@@ -59,15 +75,7 @@ func TestCanaries(t *testing.T) {
 		}
 	}
 
-	ctx, stop := context.WithCancel(t.Context())
-	var done sync.WaitGroup
-	done.Go(func() {
-		discovery.Probe(ctx, discovery.ProbeConfig{
-			Fleet: f, Log: slog.New(slog.DiscardHandler), Canary: func(string) time.Duration { return time.Millisecond },
-		})
-	})
-	defer done.Wait()
-	defer stop()
+	defer sendCanaries(t, f)()
 	await := func(want fleet.HealthState) {
 		t.Helper()
 		testkit.Eventually(t, want.String(), func() bool {
@@ -120,15 +128,7 @@ func TestRankCanaries(t *testing.T) {
 	if _, err := discovery.NewListed(f, []fleet.Worker{w}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	var done sync.WaitGroup
-	done.Go(func() {
-		discovery.Probe(ctx, discovery.ProbeConfig{
-			Fleet: f, Log: slog.New(slog.DiscardHandler), Canary: func(string) time.Duration { return time.Millisecond },
-		})
-	})
-	defer done.Wait()
-	defer stop()
+	defer sendCanaries(t, f)()
 	await := func(first, second fleet.HealthState) {
 		t.Helper()
 		testkit.Eventually(t, first.String()+" and "+second.String(), func() bool {
