@@ -57,7 +57,7 @@ var allowed = map[string][]string{
 	"internal/route/score":    {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/perfmodel", "internal/route/cost", "internal/route/decision", "internal/route/eligible", "internal/route/learned", "internal/route/pick", "internal/route/request"},
 	"internal/route/serving":  {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	"internal/bundle":         {"internal/adminclient"},
-	"internal/weights":        {},
+	"internal/weights":        {"internal/backoff"},
 	// The faults that the tables show have the form of the doctor's.
 	"internal/status": {"doctor", "internal/adminclient", "internal/cli", "internal/metric"},
 	// It reads the admin pages as they are written, and shows the same ranks as the status.
@@ -74,7 +74,7 @@ var allowed = map[string][]string{
 	"internal/plan/planlog": {"internal/fleet", "internal/perfmodel", "internal/plan"},
 	"internal/plan/propose": {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan/capacity"},
 	"internal/plan":         {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
-	"internal/decisionlog":  {"internal/fleet", "internal/kv/blockhash", "internal/route/decision"},
+	"internal/decisionlog":  {"internal/fleet", "internal/kv/blockhash", "internal/route/cost", "internal/route/decision"},
 	"internal/sim/engine":   {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/onboard", "internal/perfmodel"},
 	"internal/trace":        {"internal/decisionlog"},
 	// The simulation runs the real router on the real index, with the events of its engines.

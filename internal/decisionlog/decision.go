@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/decision"
 )
 
@@ -215,7 +216,7 @@ func viewCandidate(c *decision.Candidate) Candidate {
 			Device: c.Overlap[fleet.Device], Host: c.Overlap[fleet.Host], Disk: c.Overlap[fleet.Disk], External: c.Overlap[fleet.External],
 		},
 		EvictingBlocks: c.Evicting, NodeBlocks: c.OnNode, PeerBlocks: c.OnPeers,
-		OutsideBlocks:  c.Outside[fleet.Host] + c.Outside[fleet.Disk] + c.Outside[fleet.External],
+		OutsideBlocks:  cost.HeldBlocks(c.Outside),
 		BookedRequests: c.Load.Requests, BookedPrefillTokens: c.Load.PrefillTokens, BookedDecodeBlocks: c.Load.DecodeBlocks,
 		UntrackedRequests: c.Untracked,
 		Score: Score{
