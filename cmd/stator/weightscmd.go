@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/internal/weights"
@@ -324,9 +325,7 @@ func (o *weightsOptions) serveOthers(ctx context.Context, share *weights.Share) 
 	}
 	const poll = 100 * time.Millisecond
 	for end := time.Now().Add(o.linger); !share.IsIdle() && time.Now().Before(end); {
-		select {
-		case <-time.After(poll):
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, poll) != nil {
 			return
 		}
 	}

@@ -33,7 +33,7 @@ type Folder struct {
 
 // Size returns the bytes of the files in a folder.
 func Size(dir string) (n int64, err error) {
-	files, err := list(dir)
+	files, _, err := list(dir)
 	for _, f := range files {
 		n += f.Bytes
 	}
@@ -54,12 +54,17 @@ func Open(ctx context.Context, dir string, done func(n int)) (*Folder, error) {
 		_ = os.WriteFile(filepath.Join(dir, manifestName), m.text, 0o644)
 	}
 
+	return newComplete(m, dir), nil
+}
+
+// newComplete returns a folder that has all files.
+func newComplete(m *Manifest, dir string) *Folder {
 	f := newFolder(m, dir)
 	for i := range f.has {
 		f.has[i] = true
 	}
 	f.left = 0
-	return f, nil
+	return f
 }
 
 func newFolder(m *Manifest, dir string) *Folder {
@@ -84,13 +89,12 @@ func stored(dir string) *Manifest {
 
 	// Sums are not compared: to read 140 GB at each start would cost more than the fetch spares. A file that was changed in place has a
 	// newer time.
-	now, err := list(dir)
-	if err != nil || len(now) != len(m.Files) {
+	now, newest, err := list(dir)
+	if err != nil || len(now) != len(m.Files) || newest.After(written.ModTime()) {
 		return nil
 	}
 	for i, f := range now {
-		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(f.Name)))
-		if err != nil || f.Name != m.Files[i].Name || f.Bytes != m.Files[i].Bytes || info.ModTime().After(written.ModTime()) {
+		if f.Name != m.Files[i].Name || f.Bytes != m.Files[i].Bytes {
 			return nil
 		}
 	}

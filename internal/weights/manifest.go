@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // ChunkBytes is the size of a chunk: the last one of a file may be smaller. A chunk takes 34 ms at 1 Gbit/s, which is the delay of each
@@ -170,7 +171,7 @@ func (m *Manifest) Chunks() int { return len(m.chunks) }
 // Scan makes the manifest of the files of a folder and of the folders below it. Hidden files are left out. Links are followed, because the
 // cache of a Hugging Face hub has links. done is called with the bytes that were read since the last call; it may be nil.
 func Scan(ctx context.Context, folder string, done func(n int)) (*Manifest, error) {
-	files, err := list(folder)
+	files, _, err := list(folder)
 	if err != nil {
 		return nil, err
 	}
@@ -223,8 +224,8 @@ func Scan(ctx context.Context, folder string, done func(n int)) (*Manifest, erro
 	return newManifest(files, text)
 }
 
-// list returns the files of a folder, sorted by name, without their sums.
-func list(folder string) (files []File, err error) {
+// list returns the files of a folder, sorted by name, without their sums, and the time of the newest.
+func list(folder string) (files []File, newest time.Time, err error) {
 	// A link may lead to a folder above it. The bounds of names and depths end such a walk with an error.
 	var walk func(below string) error
 	walk = func(below string) error {
@@ -252,19 +253,22 @@ func list(folder string) (files []File, err error) {
 					return fmt.Errorf("%s has more than %d files: name the folder of one model", folder, maxFiles)
 				}
 				files = append(files, File{Name: name, Bytes: info.Size(), Sums: []Sum{}})
+				if info.ModTime().After(newest) {
+					newest = info.ModTime()
+				}
 			}
 		}
 		return nil
 	}
 
 	if err := walk(""); err != nil {
-		return nil, fmt.Errorf("read the files of a model: %w", err)
+		return nil, newest, fmt.Errorf("read the files of a model: %w", err)
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s has no files", folder)
+		return nil, newest, fmt.Errorf("%s has no files", folder)
 	}
 	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
-	return files, nil
+	return files, newest, nil
 }
 
 // maxDepth bounds the folders in each other, and so a link to a folder above it.

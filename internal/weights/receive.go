@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/stator-project/stator/internal/backoff"
 )
 
 const (
@@ -60,7 +62,7 @@ type ReceiverConfig struct {
 // peers. An error has the answer of each peer.
 func Receive(ctx context.Context, cfg ReceiverConfig) (*Folder, error) {
 	r := &receiving{ReceiverConfig: cfg, wrong: map[string]bool{}, last: time.Now()}
-	f, err := r.complete(ctx)
+	f, err := r.complete()
 	if f == nil && err == nil {
 		f, err = r.run(ctx)
 	}
@@ -84,7 +86,7 @@ type receiving struct {
 }
 
 // complete returns the folder if it is complete already; nil if it does not exist.
-func (r *receiving) complete(ctx context.Context) (*Folder, error) {
+func (r *receiving) complete() (*Folder, error) {
 	entries, err := os.ReadDir(r.Dir)
 	if errors.Is(err, os.ErrNotExist) || err == nil && len(entries) == 0 {
 		return nil, nil
@@ -100,11 +102,11 @@ func (r *receiving) complete(ctx context.Context) (*Folder, error) {
 		r.Log.Info("the folder has the files of another manifest, and is replaced", "folder", r.Dir, "manifest", m.id)
 		return nil, nil
 	}
-	f, err := Open(ctx, r.Dir, nil)
-	if err == nil && r.Share != nil {
+	f := newComplete(m, r.Dir)
+	if r.Share != nil {
 		r.Share.Add(r.Model, f)
 	}
-	return f, err
+	return f, nil
 }
 
 // peer is another node that was asked.
@@ -150,10 +152,9 @@ func (r *receiving) run(ctx context.Context) (*Folder, error) {
 		if quiet > r.Patience {
 			return nil, fmt.Errorf("no chunk has come for %v: %s", r.Patience, describe(peers))
 		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause)): // nodes that wait for one place do not ask all at once
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		// Nodes that wait for one place do not ask all at once.
+		if err := backoff.Sleep(ctx, pause/2+rand.N(pause)); err != nil {
+			return nil, err
 		}
 	}
 }
