@@ -81,7 +81,7 @@ func checkCapacity(o *observation) []Finding {
 		if m == nil || !w.fromFile || w.engine.capacity == 0 {
 			return Finding{}, false
 		}
-		blocks := w.engine.capacity / o.routedBlockSize(m)
+		blocks := w.engine.capacity / o.blockSizes(m).Model
 		return Finding{
 			What: fmt.Sprintf("its slots have room for %d tokens, which are %d blocks, and its blocks is %d",
 				w.engine.capacity, blocks, w.blocks),

@@ -426,50 +426,47 @@ func (w *workerSeen) reportedBlockSize() (size int, source string) {
 	return w.engine.blockSize, "its metrics"
 }
 
-// routedBlockSize returns the tokens per block that the router uses for a model: the configured size, or the one of most of its engines, of
-// as many the smallest.
-func (o *observation) routedBlockSize(m *modelSeen) int {
-	if m.blockSize > 0 {
-		return m.blockSize
-	}
-	votes := map[int]int{}
+// blockSizes returns the block sizes of a model as the router finds them.
+func (o *observation) blockSizes(m *modelSeen) config.BlockSizes {
+	reported := map[int]int{}
 	for i := range o.workers {
 		if w := &o.workers[i]; w.model == m.name {
-			if size, _ := w.reportedBlockSize(); size >= config.MinAutoBlockSize {
-				votes[size]++
+			if size, _ := w.reportedBlockSize(); size > 0 {
+				reported[size]++
 			}
 		}
 	}
-	best := 0
-	for _, size := range slices.Sorted(maps.Keys(votes)) {
-		if votes[size] > votes[best] {
-			best = size
-		}
-	}
-	return cmp.Or(best, fleet.DefaultBlockSize)
+	sizes := config.NewBlockSizes(m.blockSize, reported)
+	sizes.Model = cmp.Or(sizes.Model, fleet.DefaultBlockSize)
+	return sizes
 }
 
+// checkBlockSize finds engines whose block size is not the configured one, or does not go with the sizes of the model's other engines.
 func checkBlockSize(o *observation) []Finding {
 	return eachRead(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
 		size, source := w.reportedBlockSize()
 		if m == nil || size == 0 {
 			return Finding{}, false
 		}
-		routed := o.routedBlockSize(m)
-		if size == routed {
-			return Finding{}, false
-		}
 
-		remedy := fmt.Sprintf(cmp.Or(w.kind.Remedies.BlockSize, "give the engine blocks of %d tokens"), routed)
-		if size > 1 && m.blockSize > 0 { // an index of single tokens is too large
-			remedy = fmt.Sprintf("set models[].blockSize to %d, or ", size) + remedy
+		sizes := o.blockSizes(m)
+		fits := slices.Contains(sizes.Engines, size)
+		f := Finding{What: fmt.Sprintf("its blocks have %s according to %s", count(size, "token"), source)}
+		switch {
+		case m.blockSize > 0 && size != m.blockSize:
+			f.What += fmt.Sprintf(", and models[].blockSize of model %s is %d", m.name, m.blockSize)
+			f.Why = "the number counts for engines without events: predictions of their caches are wrong"
+			f.Remedy = "leave models[].blockSize out, or "
+		case size < config.MinAutoBlockSize:
+			f.What += fmt.Sprintf(", and the least that model %s can have is %d", m.name, config.MinAutoBlockSize)
+		case !fits:
+			f.What += fmt.Sprintf(", which does not go with the blocks of model %s of %d", m.name, sizes.Model)
 		}
-		return Finding{
-			What: fmt.Sprintf("its blocks have %s according to %s, and those of model %s have %d", count(size, "token"), source, m.name,
-				routed),
-			Why:    "blocks of another size have other hashes: its events are ignored, and no prompt is found in its cache",
-			Remedy: remedy,
-		}, true
+		if !fits {
+			f.Why = "the router has no blocks that divide them: its events are ignored, and no prompt is found in its cache"
+		}
+		f.Remedy += fmt.Sprintf(cmp.Or(w.kind.Remedies.BlockSize, "give the engine blocks of %d tokens"), cmp.Or(m.blockSize, sizes.Model))
+		return f, f.Why != ""
 	})
 }
 

@@ -246,11 +246,11 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		}, []string{"worker a: its max_model_len is 2048, and the context length of model m is 4096", "refused by the engine"}},
 		{"", func(o *observation) { o.models[0].contextLength, o.models[0].lengthIsSet = 1024, false }, nil},
 		{"block-size", func(o *observation) { o.workers[0].engine.blockSize, o.workers[0].sockets[0].blockSize = 32, 0 },
-			[]string{"its blocks have 32 tokens according to its metrics, and those of model m have 16", "set models[].blockSize to 32"}},
+			[]string{"its blocks have 32 tokens according to its metrics, and models[].blockSize of model m is 16", "leave models[].blockSize out"}},
 		{"block-size", func(o *observation) { o.workers[0].sockets[0].blockSize = 64 }, []string{"64 tokens according to its events"}},
-		{"block-size", func(o *observation) { o.models[0].blockSize, o.workers[0].sockets[0].blockSize = 0, 64 }, nil},
-		{"block-size", split(func(o *observation) { o.models[0].blockSize, o.workers[1].sockets[0].blockSize = 0, 64 }),
-			[]string{"worker b: its blocks have 64 tokens according to its events, and those of model m have 16"}},
+		{"", split(func(o *observation) { o.models[0].blockSize, o.workers[1].sockets[0].blockSize = 0, 64 }), nil}, // each has its own
+		{"block-size", split(func(o *observation) { o.models[0].blockSize, o.workers[1].sockets[0].blockSize = 0, 18 }),
+			[]string{"worker b: its blocks have 18 tokens according to its events, which does not go with the blocks of model m of 16"}},
 		{"", func(o *observation) { // a model whose prompts are not read
 			o.models[0].path, o.models[0].tokens = "", nil
 			o.workers[0].engine.blockSize, o.workers[0].sockets[0].blockSize, o.workers[0].engine.cachingOff = 32, 32, true

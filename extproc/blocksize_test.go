@@ -42,6 +42,10 @@ func TestReloadOfTheBlockSizeForgets(t *testing.T) {
 		if err := r.Reload(settings(t, fmt.Sprintf(models, 32))); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := r.fleet.Update("w0", func(w *fleet.Worker) { w.BlockSize = 32 }); err != nil { // as the list of workers does
+			t.Fatal(err)
+		}
+		r.models.applyFacts()
 		expect("the size was corrected", feed.Syncing, feed.Sound, 0)
 	}
 
@@ -56,19 +60,30 @@ func TestReloadOfTheBlockSizeForgets(t *testing.T) {
 	}
 }
 
-// TestBlockSizeOfEngines: without a configured block size a model has the size that most of its engines have. Blocks that came before it was known
-// stay, and a worker with another size is counted.
-func TestBlockSizeOfEngines(t *testing.T) {
+// TestBlockSizesOfEngines: each engine's cache is searched by blocks of its own size, and the model has blocks of the size that divides them
+// all. Blocks that came before a size was known stay. A size that would make the model's blocks too small is left out, and its worker is
+// counted.
+func TestBlockSizesOfEngines(t *testing.T) {
 	r := modelsRouter(t, "blockSize: auto")
-	if _, err := r.fleet.Put(fleet.Worker{Name: "w2", Model: "base", Address: "10.0.0.3:80", Ranks: 1, State: fleet.Ready}); err != nil {
-		t.Fatal(err)
+	put := func(name, address string) {
+		t.Helper()
+		w := fleet.Worker{Name: name, Model: "base", Address: address, Ranks: 1, State: fleet.Ready}
+		if _, err := r.fleet.Put(w); err != nil {
+			t.Fatal(err)
+		}
 	}
+	put("w2", "10.0.0.3:80")
 	worker, _ := r.fleet.Snapshot().Rank("w0", 0)
-	expect := func(when string, size, odd, blocks int) {
+	expect := func(when string, model int, coarse []int, w0, odd, blocks int) {
 		t.Helper()
 		r.models.applyFacts()
-		if got := r.models.blockSize(worker.Worker); got != size || len(r.models.engines.odd) != odd || r.feed.Blocks(worker) != blocks {
-			t.Errorf("%s: %d tokens, odd %v, %d blocks; want %d, %d, %d", when, got, r.models.engines.odd, r.feed.Blocks(worker), size, odd, blocks)
+		now, sizes := r.fleet.Snapshot().Worker("w0"), r.models.engines.blockSizes["base"]
+		if now == nil {
+			now = worker.Worker
+		}
+		got := []any{sizes.Model, sizes.Coarse(), r.models.blockSize(now), len(r.models.engines.odd), r.feed.Blocks(worker)}
+		if want := []any{model, coarse, w0, odd, blocks}; fmt.Sprint(got...) != fmt.Sprint(want...) {
+			t.Errorf("%s: model, coarse sizes, size of w0, odd workers and blocks are %v; want %v", when, got, want)
 		}
 	}
 	report := func(name string, size int) {
@@ -81,21 +96,50 @@ func TestBlockSizeOfEngines(t *testing.T) {
 
 	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 528, Hashes: []kvevent.EngineHash{1}, Blocks: []blockhash.Block{1}}
 	r.feed.Apply(&feed.Message{Worker: "w0", Batch: &kvevent.Batch{Seconds: 1000, Events: []kvevent.Event{e}}}, time.Now())
-	expect("before a report", 0, 0, 1)
+	expect("before a report", 0, nil, 0, 0, 1)
 	report("w0", 528)
-	expect("of one in three", 0, 0, 1)
+	expect("of one", 528, nil, 528, 0, 1)
+	report("w1", 16)
+	expect("of two", 16, []int{528}, 528, 0, 1)
+	report("w2", 24)
+	expect("of three, with one divisor", 8, []int{16, 24, 528}, 528, 0, 1)
+	report("w2", 18)
+	expect("of a size that leaves too small blocks", 16, []int{528}, 528, 1, 1)
 	r.fleet.Remove("w2")
-	expect("of one in two", 528, 0, 1)
-	if _, err := r.fleet.Put(fleet.Worker{Name: "w2", Model: "base", Address: "10.0.0.3:80", Ranks: 1, State: fleet.Ready}); err != nil {
+	r.fleet.Remove("w1")
+	put("w1", "10.0.0.2:80")
+	expect("of an engine that starts again: its size stays", 16, []int{528}, 528, 0, 1)
+	r.fleet.Remove("w1")
+	expect("of the one that is left", 528, nil, 528, 0, 1)
+	r.fleet.Remove("w0")
+	expect("of none: it stays", 528, nil, 528, 0, 0)
+}
+
+// TestBlockSizeThatComesLate: events of a size that is not known yet are skipped, as when an agent's lease is late, and their rank is
+// rebuilt when it is known.
+func TestBlockSizeThatComesLate(t *testing.T) {
+	r := modelsRouter(t, "blockSize: auto")
+	if _, err := r.fleet.Update("w1", func(w *fleet.Worker) { w.Figures.BlockSize.Set(32, fleet.FromEvents) }); err != nil {
 		t.Fatal(err)
 	}
-	report("w1", 16)
-	expect("of as many, the one before", 528, 1, 1)
-	report("w2", 16)
-	expect("of most", 16, 1, 0)
-	r.fleet.Remove("w1")
-	r.fleet.Remove("w2")
-	expect("of the one that is left", 528, 0, 0)
-	r.fleet.Remove("w0")
-	expect("of none: it stays", 528, 0, 0)
+	r.models.applyFacts()
+	rank, _ := r.fleet.Snapshot().Rank("w0", 0)
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 64, Hashes: []kvevent.EngineHash{1}, Blocks: []blockhash.Block{1}}
+	first := &feed.Message{Worker: "w0", Batch: &kvevent.Batch{Seconds: 1000, Events: []kvevent.Event{e}}}
+	r.feed.Apply(first, time.Now())
+	if got := r.feed.Reason(rank); got != feed.OtherBlockSize {
+		t.Errorf("events of an unknown size: %v", got)
+	}
+
+	if _, err := r.fleet.Update("w0", func(w *fleet.Worker) { w.BlockSize = 64 }); err != nil {
+		t.Fatal(err)
+	}
+	r.models.applyFacts()
+	if got := r.feed.State(rank); got != feed.Syncing {
+		t.Errorf("after the lease with the size: %v", got)
+	}
+	r.feed.Apply(first, time.Now())
+	if state, blocks := r.feed.State(rank), r.feed.Blocks(rank); state != feed.Exact || blocks != 1 {
+		t.Errorf("after the replay: %v, %d blocks", state, blocks)
+	}
 }

@@ -14,14 +14,14 @@ import (
 //
 //	fact       reported by            when no worker reports it
 //	length     the largest engine     it stays until one does, or a reload sets another
-//	block size most engines           it stays until one does, or a reload sets another
+//	block size each engine            it stays until all do
 //	adapters   any engine             it ends, unless an engine of the model is starting, or there is none
 type engineFacts struct {
 	// lengths holds the context length by model, in tokens. A model without one has the length of its files.
 	lengths map[string]int
-	// blockSizes holds the tokens per block by model, of the models with models[].blockSize "auto".
-	blockSizes map[string]int
-	// odd holds the block sizes of the workers whose engines have another than their model, by worker.
+	// blockSizes holds the block sizes by model, of models with a configured or a reported size.
+	blockSizes map[string]config.BlockSizes
+	// odd holds the block sizes of the workers whose engines have another than is configured, or than their model can have, by worker.
 	odd map[string]int
 	// adapters holds the models of the LoRA adapters that engines list and no configuration names, by adapter.
 	adapters map[string]string
@@ -31,7 +31,7 @@ type engineFacts struct {
 }
 
 func (f engineFacts) equal(other engineFacts) bool {
-	return maps.Equal(f.lengths, other.lengths) && maps.Equal(f.blockSizes, other.blockSizes) && maps.Equal(f.odd, other.odd) &&
+	return maps.Equal(f.lengths, other.lengths) && maps.EqualFunc(f.blockSizes, other.blockSizes, config.BlockSizes.Equal) && maps.Equal(f.odd, other.odd) &&
 		maps.Equal(f.adapters, other.adapters) && maps.Equal(f.contested, other.contested)
 }
 
@@ -59,6 +59,7 @@ func (c *catalog) applyFacts() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
+	defer c.rebuildSkipped()
 	facts := c.factsLocked(c.settings)
 	if facts.equal(c.engines) {
 		return // most changes of the fleet are others
@@ -101,60 +102,60 @@ func (c *catalog) engineLengthsLocked(settings *config.Config, workers []*fleet.
 	return lengths
 }
 
-// engineBlockSizesLocked returns the block sizes of the engines by model, in tokens, of the models that have no configured one. Prompts are
-// hashed once, and the index has no sizes, so a model
-// has one size, which most workers have: of as many, the one that it has, or else the smallest. It keeps its size while none reports
-// one, so that the restart of an only engine does not empty the index twice. It gets its first size when no more workers are without a
-// report than have that size: the first of many engines to report must not decide, because another size later empties the index.
-func (c *catalog) engineBlockSizesLocked(settings *config.Config, workers []*fleet.Worker) map[string]int {
+// engineBlockSizesLocked returns the block sizes of the models' engines by model; see [config.BlockSizes]. A size that no engine reports any more
+// stays while an engine of the model has reported none, or there is no engine: the restart of an engine does not change the blocks of
+// requests that wait.
+func (c *catalog) engineBlockSizesLocked(settings *config.Config, workers []*fleet.Worker) map[string]config.BlockSizes {
 	votes := map[string]map[int]int{} // workers by model and size
-	silent := map[string]int{}        // workers without a report by model
+	silent := map[string]bool{}       // models with workers without a report
 	for _, w := range workers {
-		if w.TokensPerBlock() == 0 {
-			silent[w.Model]++
-		}
-		if size := w.TokensPerBlock(); size >= config.MinAutoBlockSize {
-			if votes[w.Model] == nil {
-				votes[w.Model] = map[int]int{}
-			}
-			votes[w.Model][size]++
-		}
-	}
-
-	sizes := map[string]int{}
-	for i := range settings.Models {
-		m := &settings.Models[i]
-		if m.BlockSize != config.AutoBlockSize {
+		size := w.TokensPerBlock()
+		if size == 0 {
+			silent[w.Model] = true
 			continue
 		}
-		best := c.engines.blockSizes[m.Name]
-		for _, size := range slices.Sorted(maps.Keys(votes[m.Name])) {
-			if votes[m.Name][size] > votes[m.Name][best] {
-				best = size
+		if votes[w.Model] == nil {
+			votes[w.Model] = map[int]int{}
+		}
+		votes[w.Model][size]++
+	}
+
+	sizes := map[string]config.BlockSizes{}
+	for i := range settings.Models {
+		m := &settings.Models[i]
+		reported := votes[m.Name]
+		if reported == nil {
+			reported = map[int]int{}
+		}
+		if m.BlockSize == config.AutoBlockSize && (silent[m.Name] || len(reported) == 0) {
+			for _, size := range c.engines.blockSizes[m.Name].Engines {
+				reported[size] += 0
 			}
 		}
-		if best > 0 && (c.engines.blockSizes[m.Name] > 0 || votes[m.Name][best] >= silent[m.Name]) {
-			sizes[m.Name] = best
+		if s := config.NewBlockSizes(int(m.BlockSize), reported); s.Model > 0 {
+			sizes[m.Name] = s
 		}
 	}
 	return sizes
 }
 
-// oddBlockSizes returns the workers whose engines report another block size than their model has, whether that is configured or the size
-// of other engines. A size that was reported to this process counts before the one in the lease, which an older agent may have taken from
-// its configuration.
-func oddBlockSizes(settings *config.Config, sizes map[string]int, workers []*fleet.Worker) map[string]int {
-	wanted := maps.Clone(sizes)
+// oddBlockSizes returns the workers whose engines have another block size than is configured, or one that the model has no blocks for. A
+// size that was reported to this process counts before the one in the lease, which an older agent may have taken from its configuration.
+func oddBlockSizes(settings *config.Config, sizes map[string]config.BlockSizes, workers []*fleet.Worker) map[string]int {
+	configured := map[string]int{}
 	for i := range settings.Models {
-		if m := &settings.Models[i]; m.BlockSize != config.AutoBlockSize {
-			wanted[m.Name] = int(m.BlockSize)
-		}
+		configured[settings.Models[i].Name] = int(settings.Models[i].BlockSize)
 	}
 
 	odd := map[string]int{}
 	for _, w := range workers {
+		// Both are named: a wrong number in the configuration makes wrong predictions for engines without events, and a size without blocks
+		// makes the events of its engine useless.
 		reported := cmp.Or(w.Figures.BlockSize.Value, w.BlockSize)
-		if reported > 0 && wanted[w.Model] > 0 && reported != wanted[w.Model] {
+		if reported == 0 || sizes[w.Model].Model == 0 {
+			continue
+		}
+		if want := configured[w.Model]; want > 0 && reported != want || sizes[w.Model].Of(w) != w.TokensPerBlock() {
 			odd[w.Name] = reported
 		}
 	}
@@ -245,15 +246,14 @@ func (c *catalog) setFactsLocked(facts engineFacts) {
 			c.log.Info("context length of the model is that of its engines", "model", model, "tokens", tokens)
 		}
 	}
-	for model, tokens := range facts.blockSizes {
-		if tokens != c.engines.blockSizes[model] {
-			c.log.Info("block size of the model is that of its engines", "model", model, "tokens", tokens)
+	for model, sizes := range facts.blockSizes {
+		if !sizes.Equal(c.engines.blockSizes[model]) {
+			c.log.Info("block sizes of the model's engines", "model", model, "tokens", sizes.Engines, "prompt_tokens", sizes.Model)
 		}
 	}
 	if !maps.Equal(facts.adapters, c.engines.adapters) {
 		c.log.Info("adapters of the engines changed", "before", len(c.engines.adapters), "after", len(facts.adapters))
 	}
-	c.logOdd(facts.odd)
 	c.oddCount.Set(float64(len(facts.odd)))
 
 	for name, model := range facts.contested {
@@ -263,19 +263,28 @@ func (c *catalog) setFactsLocked(facts engineFacts) {
 		}
 	}
 	c.contestedCount.Set(float64(len(facts.contested)))
+
+	known := c.engines.odd
 	c.engines = facts
+	c.logOdd(known)
 }
 
-// logOdd names workers whose engines have another block size than their model, once for each size. Their requests go by load: a block of
-// another size has another hash, so the index cannot find a prompt in it.
-func (c *catalog) logOdd(odd map[string]int) {
-	for name, tokens := range odd {
+// logOdd names workers whose engines have other blocks than configured, or than their model can have, once for each size. known has the ones that
+// were named before.
+func (c *catalog) logOdd(known map[string]int) {
+	for name, tokens := range c.engines.odd {
 		w := c.fleet.Snapshot().Worker(name)
-		if w == nil || tokens == c.engines.odd[name] {
+		if w == nil || tokens == known[name] {
 			continue
 		}
-		c.log.Warn("the engine's blocks have another size than the blocks of its model, so no prompt is found in its cache; give all "+
-			"engines of a model one size, and leave models[].blockSize out", "worker", name, "model", w.Model, "engine_tokens", tokens,
-			"source", w.Figures.BlockSize.Source, "model_tokens", c.blockSize(w))
+
+		sizes := c.engines.blockSizes[w.Model]
+		what := "the engine's blocks have another size than models[].blockSize, which counts for engines without events only; leave it out"
+		if sizes.Of(w) != w.TokensPerBlock() {
+			what = "the engine's blocks have a size that the model's other engines do not go with, so no prompt is found in its cache; give " +
+				"all engines of a model one size, or multiples of one"
+		}
+		c.log.Warn(what, "worker", name, "model", w.Model, "engine_tokens", tokens, "source", w.Figures.BlockSize.Source,
+			"model_tokens", sizes.Model)
 	}
 }

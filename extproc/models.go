@@ -62,8 +62,8 @@ type catalog struct {
 	onHub    map[string]*hubFiles     // guarded by mu; by path, and never removed
 	settings *config.Config           // guarded by mu; the settings of which the models were made
 	engines  engineFacts              // guarded by mu; the facts of engines that the models have
-	// blockSizes holds the tokens per block by model; 0 while no engine has reported them. The map is never changed once stored.
-	blockSizes atomic.Pointer[map[string]int]
+	// blockSizes holds the block sizes by model, without models whose sizes are unknown. The map is never changed once stored.
+	blockSizes atomic.Pointer[map[string]config.BlockSizes]
 }
 
 func newCatalog(s *state, reg prometheus.Registerer) *catalog {
@@ -73,7 +73,7 @@ func newCatalog(s *state, reg prometheus.Registerer) *catalog {
 		contestedCount: metric.For(reg, "extproc").Gauge("contested_adapters",
 			"LoRA adapters that engines of two models list. Their requests go to the model that had the adapter first."),
 		oddCount: metric.For(reg, "extproc").Gauge("other_block_size_workers",
-			"Workers whose engines have another block size than their model: no prompt is found in their caches."),
+			"Workers whose engines have another block size than is configured, or one that does not go with the model's other engines."),
 		withoutFiles: metric.For(reg, "extproc").Gauges("model_without_files",
 			"1 for a model on a hub whose files are not there: its prompts are not read, and its requests go by load. 0 with them.",
 			"model"),
@@ -104,7 +104,6 @@ func (c *catalog) setModels(settings *config.Config) error {
 // setLocked is set with the facts that the engines report. The caller holds mu.
 func (c *catalog) setLocked(settings *config.Config, engines engineFacts) error {
 	models := map[string]*serving.Config{}
-	blockSizes := map[string]int{}
 	for i := range settings.Models {
 		m := &settings.Models[i]
 		preparer, length, err := c.preparerLocked(m, settings.Found, cmp.Or(m.ContextLength, engines.lengths[m.Name]))
@@ -116,11 +115,11 @@ func (c *catalog) setLocked(settings *config.Config, engines engineFacts) error 
 			return fmt.Errorf("models[%d].router: %w", i, err)
 		}
 
-		blockSize := cmp.Or(int(m.BlockSize), engines.blockSizes[m.Name], serving.DefaultBlockSize)
-		blockSizes[m.Name] = cmp.Or(int(m.BlockSize), engines.blockSizes[m.Name])
+		sizes := engines.blockSizes[m.Name]
 		base := serving.Config{
-			Prompt: preparer, Pool: m.Name, BlockSize: blockSize, ContextLength: length,
-			Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
+			Prompt: preparer, Pool: m.Name, BlockSize: cmp.Or(sizes.Model, serving.DefaultBlockSize), CoarseSizes: sizes.Coarse(),
+			ContextLength: length,
+			Policy:        m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
 			Roles: decodeRole(&m.Router, cost), Prefill: serving.Prefill(m.Router.Prefill),
 			Busy: m.Router.Busy.Route(), Queue: queueConfig(m), MaxWait: m.Router.Queue.MaxWait.Std(), Hold: m.Holds().Std(),
 			Programs: m.Router.Queue.Programs, Store: m.KV.HostBytes > 0,
@@ -144,9 +143,8 @@ func (c *catalog) setLocked(settings *config.Config, engines engineFacts) error 
 		return err
 	}
 	// After SetModels: a failed reload must not change them.
-	old := c.blockSizes.Swap(&blockSizes)
-	if old != nil {
-		c.forgetResized(*old, blockSizes)
+	if old := c.blockSizes.Swap(&engines.blockSizes); old != nil {
+		c.forgetResized(*old, engines.blockSizes)
 	}
 	c.settings = settings
 	c.setFactsLocked(engines)
@@ -164,17 +162,29 @@ func adapterOf(base *serving.Config, engineName string) *serving.Config {
 	return &adapter
 }
 
-// forgetResized empties the ranks of models whose block size has changed: their blocks can match no prompt any
+// forgetResized empties the ranks whose caches are searched by blocks of another size now: their blocks can match no prompt any
 // more, and the engines' blocks that could were skipped before. The ranks are not exact then, so that cachesync
-// recovers them, and that sources of listed workers replay them from the start. Until the size was known, blocks of every size were
-// indexed.
-func (c *catalog) forgetResized(old, now map[string]int) {
+// recovers them, and that sources of listed workers replay them from the start. Until the model's sizes were known, blocks of every size
+// were indexed.
+func (c *catalog) forgetResized(old, now map[string]config.BlockSizes) {
 	for _, m := range c.fleet.Snapshot().Ranks {
-		before, known := old[m.Worker.Model]
+		before, after := old[m.Worker.Model].Of(m.Worker), now[m.Worker.Model].Of(m.Worker)
 		// A rank without events would wait for their replay.
-		if after := now[m.Worker.Model]; known && before != 0 && after != before && c.feed.State(m) != feed.None {
+		if before != 0 && after != before && c.feed.State(m) != feed.None {
 			c.log.Info("block size changed; the rank's cache state is rebuilt",
 				"worker", m.Worker.Name, "rank", m.Number, "from", before, "to", after)
+			c.feed.Forget(m.Worker.Name, m.Number)
+		}
+	}
+}
+
+// rebuildSkipped empties the ranks whose blocks were skipped for a size by which their caches are searched by now: an agent's lease may come
+// after the first events.
+//
+// A rank whose events have another size than its lease says stays as it is, so that it is not emptied again and again.
+func (c *catalog) rebuildSkipped() {
+	for _, m := range c.fleet.Snapshot().Ranks {
+		if size := c.feed.Skipped(m); size > 0 && size == c.blockSize(m.Worker) {
 			c.feed.Forget(m.Worker.Name, m.Number)
 		}
 	}
@@ -256,11 +266,11 @@ func (c *catalog) adapterPath(adapter string) (model, path string) {
 	return "", ""
 }
 
-// blockSize returns the tokens per block of prompts for a worker; 0 while they are unknown. It is the model's and not the worker's: events
-// with another block size cannot match a prompt, and are counted.
+// blockSize returns the tokens of a block by which a worker's cache is searched; 0 while they are unknown. Events with another block size
+// cannot match a prompt, and are counted.
 func (c *catalog) blockSize(w *fleet.Worker) int {
 	if sizes := c.blockSizes.Load(); sizes != nil {
-		return (*sizes)[w.Model]
+		return (*sizes)[w.Model].Of(w)
 	}
 	return w.TokensPerBlock()
 }

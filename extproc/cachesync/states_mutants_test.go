@@ -39,7 +39,7 @@ var falseClaims = []struct {
 		{"report.go", "return r.tail == tailProved && !r.away && r.gapSince.IsZero()", "return true"},
 	}},
 	{"blocks of another size", []edit{
-		{"batch.go", "		r.doubt = OtherBlockSize\n", ""},
+		{"batch.go", "r.doubt, r.skipped = OtherBlockSize, e.BlockSize\n", "r.skipped = e.BlockSize\n"},
 		{"snapshot.go", "return OtherBlockSize, nil", "return Sound, nil"},
 	}},
 	{"a snapshot without all blocks", []edit{

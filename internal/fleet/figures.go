@@ -33,7 +33,8 @@ func (f *Figure) Set(value int, from Source) {
 }
 
 // Figures are the numbers that a worker's engine reports of itself to a process that asks it. They are no settings: a configured number
-// counts in place of the reported one, and the difference is reported.
+// counts in place of the reported one, and the difference is reported. The block size of an engine's events counts before all others,
+// because the events have that size in any case.
 type Figures struct {
 	// BlockSize is in tokens. Of an engine with decode context parallelism, its events have the size of all parts together, and its metrics
 	// the size of one part.
@@ -49,6 +50,11 @@ type Figures struct {
 // DefaultBlockSize is the number of tokens of a block while no engine has reported another: vLLM's default.
 const DefaultBlockSize = 16
 
-// TokensPerBlock returns the block size of the worker's engine in tokens: the configured one, or the one that the engine reports. It is 0
-// while neither is known.
-func (w *Worker) TokensPerBlock() int { return cmp.Or(w.BlockSize, w.Figures.BlockSize.Value) }
+// TokensPerBlock returns the block size of the worker's engine in tokens: of its events, as configured, or as the engine reports it
+// otherwise. It is 0 while none of them is known.
+func (w *Worker) TokensPerBlock() int {
+	if w.Figures.BlockSize.Source == FromEvents {
+		return w.Figures.BlockSize.Value
+	}
+	return cmp.Or(w.BlockSize, w.Figures.BlockSize.Value)
+}

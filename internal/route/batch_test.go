@@ -1,6 +1,7 @@
 package route_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -58,11 +59,12 @@ func batchOf(n int, prompts ...string) *request.Request {
 
 // report stores a prompt's blocks as the engine's events do.
 func report(x *kvindex.Index, rank fleet.Rank, text string) {
+	size := cmp.Or(rank.Worker.TokensPerBlock(), serving.DefaultBlockSize)
 	var ids []uint32
 	for _, c := range []byte(text) {
 		ids = append(ids, uint32(c))
 	}
-	blocks := blockhash.Append(nil, ids, 16, blockhash.Seed("", ""))
+	blocks := blockhash.Append(nil, ids, size, blockhash.Seed("", ""))
 	hashes := make([]uint64, len(blocks))
 	for i, s := range blockhash.Chain(nil, blocks) {
 		hashes[i] = uint64(s)

@@ -139,7 +139,7 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	q.PolicyInput.Blocks = q.Chain
 	d.NameBlocks(q.Chain)
 	r.index.Expire(d.At)
-	r.index.Lookup(q.Blocks, &w.overlap)
+	r.lookUp(w, q)
 	q.Steps.End(request.LookedUp)
 	r.watchPrompt(w, q, d)
 	switch {
@@ -172,7 +172,7 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	if q.Stored {
 		r.places.Put(q.Session, w.judged.Candidates[won].Rank.Worker.Name)
 	}
-	r.predictor.Predict(d.ID, q.Session, q.Chain, &w.overlap, *w.judged.Candidates[won].Rank, d.At)
+	r.predict(w, q, d, &w.judged.Candidates[won])
 	if !r.IsBooked(d.ID) { // it has ended meanwhile, or the table is full
 		r.predictor.Forget(d.ID)
 	}
@@ -180,8 +180,24 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 		r.queueOf(q.Model).programs.Began(q.Session, q.Tokens, d.At)
 	}
 	r.speeds.Of(w.judged.Candidates[won].Rank.Worker).Reuse.Observe(d.PromptTokens, d.Cached)
-	r.judge.Touch(*w.judged.Candidates[won].Rank, q.Chain)
+	r.judge.Touch(&w.judged.Candidates[won], q.Chain)
 	return nil
+}
+
+// lookUp finds the part of the prompt that each rank holds, by the blocks of its engine's size.
+func (r *Router) lookUp(w *workspace, q *request.Prepared) {
+	r.index.Lookup(q.Blocks, &w.overlap)
+	for i := range q.Coarse {
+		r.index.Lookup(q.Coarse[i].Blocks, &w.coarse)
+		w.overlap.Add(&w.coarse, q.Coarse[i].Each)
+	}
+}
+
+// predict makes the index expect the prompt's blocks on the picked rank.
+func (r *Router) predict(w *workspace, q *request.Prepared, d *decision.Decision, c *pick.Candidate) {
+	chain, each := q.ChainOn(c.Rank.Worker)
+	held := w.overlap.Of(c.Rank.ID)[fleet.Device] / each
+	r.predictor.Predict(d.ID, q.Session, chain, held, *c.Rank, d.At)
 }
 
 // watchPrompt looks for a place in the prompt that keeps caches from being hit: see package breaks. A dry run and the prefill part of a
@@ -262,7 +278,13 @@ func (r *Router) newBooking(q *request.Prepared, j *score.Judged, c *pick.Candid
 	amount, there := j.Booking, j.Expect(c)
 	amount.PrefillTokens = int64(c.Uncached)
 	amount.PrefillTime = there.Added
-	last := d.Last
+	// The booking's blocks are the engine's own.
+	chain, each := q.ChainOn(c.Rank.Worker)
+	amount.DecodeBlocks = (amount.DecodeBlocks + int64(each) - 1) / int64(each)
+	last := uint64(0)
+	if len(chain) > 0 {
+		last = uint64(chain[len(chain)-1])
+	}
 	switch {
 	case last == 0:
 	case q.Batch.Prompts > 1:

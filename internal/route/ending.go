@@ -131,7 +131,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *predict.Promise, now 
 		return
 	}
 	served.Load.ObserveServed(now)
-	if made != nil && !e.Refused {
+	if made != nil && !e.Refused && served.Worker.TokensPerBlock() == k.Rank.Worker.TokensPerBlock() { // else its blocks are others
 		r.predictor.PredictOn(served, made.Chain, 0, now)
 	}
 	if r.cfg.Served != nil {

@@ -110,7 +110,7 @@ func (r *Router) freePrefill(w *workspace, q *request.Prepared, d *decision.Deci
 	p := &w.legs.asked
 	*p = request.Prepared{
 		Hints: request.Hints{Role: fleet.Prefill, Rank: -1, OverlapWeight: q.OverlapWeight, PrefillLoadScale: q.PrefillLoadScale},
-		Model: q.Model, Batch: q.Batch, Tokens: q.Tokens, Blocks: q.Blocks, Chain: q.Chain,
+		Model: q.Model, Batch: q.Batch, Tokens: q.Tokens, Blocks: q.Blocks, Chain: q.Chain, Coarse: q.Coarse,
 	}
 	return r.finder.Find(&w.legs.field, p, d.At).Free > 0
 }

@@ -2,7 +2,6 @@ package route
 
 import (
 	"cmp"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,7 +47,7 @@ type ticket struct {
 	hints    request.Hints
 	batch    request.Batch
 	policy   pick.Policy
-	blocks   []blockhash.Block
+	blocks   request.Kept
 	wait     decision.Wait
 	lane     eligible.LaneRanks // guarded by waiting.mu
 
@@ -144,7 +143,7 @@ func (r *Router) newTicket(q *request.Prepared, req *request.Request, d *decisio
 		waiting: r.queueOf(q.Model), ready: req.Ready, batch: q.Batch, policy: q.Policy, deciding: true,
 		legs: q.ChoosesLegs, splits: q.Splits, stored: q.Stored, session: q.Session,
 		hints:  q.Hints.ForQueue(eligible.RanksFor(q.Model, r.fleet.Snapshot(), q.Role)),
-		blocks: slices.Clone(q.Blocks), wait: wait,
+		blocks: q.KeepBlocks(), wait: wait,
 	}
 	t.wait.Since, t.wait.Tenant = d.At, t.hints.Tenant
 	return t
@@ -273,7 +272,7 @@ func (r *Router) isHeldBack(m *serving.Model, role fleet.Role, session uint64, t
 		if blocks == 0 {
 			return false // it is not known
 		}
-		capacity += blocks * m.BlockSize
+		capacity += blocks * m.BlocksIn(ranks[i].Worker) * m.BlockSize
 	}
 	return !r.queueOf(m).programs.Admits(session, tokens, capacity, now)
 }
@@ -308,9 +307,7 @@ func (r *Router) resume(w *workspace, t *ticket, now time.Time) *decision.Decisi
 	q.PolicyInput = t.hints.PolicyInput(d.Session)
 	q.Session = learned.SessionHash(r.cfg.Seed, d.Session)
 	q.Deadline = 0 // enqueue has checked it: a request that waits as long as was expected is not refused
-	if m.BlockSize == d.BlockSize {
-		q.Blocks = append(q.Blocks, t.blocks...)
-	}
+	q.UseBlocks(&t.blocks)
 
 	refused := r.attempt(w, q, d)
 	switch {
@@ -328,10 +325,10 @@ func (r *Router) resume(w *workspace, t *ticket, now time.Time) *decision.Decisi
 
 // chain makes the block names of a request that waited, if Config.Decided needs them.
 func (r *Router) chain(t *ticket, d *decision.Decision) []blockhash.Sequence {
-	if r.cfg.Decided == nil || len(t.blocks) != d.Blocks { // a reload may have changed the block size
+	if r.cfg.Decided == nil || t.blocks.Len() != d.Blocks { // a reload may have changed the block size
 		return nil
 	}
-	return blockhash.Chain(nil, t.blocks)
+	return t.blocks.Chain()
 }
 
 // newDecision is a copy of the ticket's decision, still to be made.

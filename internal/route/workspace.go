@@ -25,6 +25,7 @@ type workspace struct {
 	parsed  prompt.Request  // of a request that comes with its body alone
 	prompt  prompt.Prompt   // buffers of Preparer.Prepare
 	overlap kvindex.Overlap // of the prompt with every rank's cache
+	coarse  kvindex.Overlap // of the prompt in larger blocks, before it is a part of overlap
 	asked   request.Prepared
 	field   eligible.Field
 	judged  score.Judged
@@ -90,5 +91,5 @@ func (p *workspaces) release(w *workspace) {
 
 // size returns the number of bytes in the buffers of the request and of its prompt.
 func (w *workspace) size() int {
-	return w.parsed.Size() + w.prompt.Size() + 8*cap(w.asked.Blocks) + 8*cap(w.asked.Chain)
+	return w.parsed.Size() + w.prompt.Size() + w.asked.Size()
 }

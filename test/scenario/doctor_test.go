@@ -23,8 +23,8 @@ func TestDoctorFindsEachFault(t *testing.T) {
 	config := ""
 	for name, args := range map[string][]string{
 		"healthy":    nil,
-		"blocks":     {"--block-size", "32"},
-		"noevents":   nil, // the router reads a socket that no process binds
+		"blocks":     {"--block-size", "18"}, // no size of at least 4 tokens divides it and the others
+		"noevents":   nil,                    // the router reads a socket that no process binds
 		"othermodel": {"--model-dir", otherModel(t)},
 	} {
 		at, events, replay := freeAddress(t), "tcp://"+freeAddress(t), "tcp://"+freeAddress(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/stator-project/stator/test/testkit"
 )
 
-// TestOwnEnginesWithoutAFile: `stator up --to` needs nothing but addresses. The tokenizer and the block size are those that engines report,
-// an engine without events is used by prediction, one that starts later joins, and one that comes back with another model serves that.
+// TestOwnEnginesWithoutAFile: `stator up --to` needs nothing but addresses. The tokenizer and the block sizes are those that engines report,
+// each engine may have its own size, an engine without events is used by prediction, one that starts later joins, and one that comes back with another model serves that.
 func TestOwnEnginesWithoutAFile(t *testing.T) {
 	t.Parallel()
 	first, second, third := freeAddress(t), freeAddress(t), freeAddress(t)
@@ -77,12 +77,24 @@ func TestOwnEnginesWithoutAFile(t *testing.T) {
 	})
 	g.await()
 
-	eventually(t, "the engine with other blocks is counted", func() error {
-		if n := g.metric("stator_extproc_other_block_size_workers"); n != 1 {
-			return fmt.Errorf("%g workers", n)
+	// Its cache is searched by blocks of its size.
+	pinned := fmt.Sprintf(`{"model": "sim", "max_tokens": 1, "prompt": %q, "nvext": {"router": {"worker": "engine-2"}}}`, prompt[0].Content)
+	eventually(t, "the prompt is found at the engine with larger blocks", func() error {
+		r, err := g.send(t.Context(), "POST", "/v1/completions", []byte(pinned))
+		if err != nil {
+			return err
+		}
+		if want := (r.usage.PromptTokens - 1) / 64 * 64; r.status != 200 || want == 0 || r.usage.Details.CachedTokens != want {
+			return fmt.Errorf("status %d: %d of %d tokens cached: %s", r.status, r.usage.Details.CachedTokens, want, r.body)
+		}
+		if d := g.decision(r.decision); d.Overlap*d.BlockSize != r.usage.PromptTokens/64*64 {
+			return fmt.Errorf("%d blocks of %d tokens promised", d.Overlap, d.BlockSize)
 		}
 		return nil
 	})
+	if n := g.metric("stator_extproc_other_block_size_workers"); n != 0 {
+		t.Errorf("%g workers are counted as having other blocks", n)
+	}
 
 	engine.stop()
 	run(first, append(events, "--model", "other")...)

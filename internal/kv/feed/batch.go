@@ -96,7 +96,7 @@ func (f *Feed) clear(r *rank) {
 func (f *Feed) store(r *rank, w *fleet.Worker, e *kvevent.Event) {
 	if want := f.cfg.BlockSize(w); e.BlockSize != 0 && want != 0 && e.BlockSize != want {
 		r.counts.WrongBlockSize++
-		r.doubt = OtherBlockSize
+		r.doubt, r.skipped = OtherBlockSize, e.BlockSize
 		return
 	}
 

@@ -83,6 +83,8 @@ type rank struct {
 	// doubt is why the index may differ from the engine's cache at next; Sound if it does not. It stays until
 	// the engine's cache has been empty once, or until a complete snapshot.
 	doubt Reason
+	// skipped is the block size of the events that were skipped last for it.
+	skipped int
 	// tail is whether there may be batches from next on that are not on their way.
 	tail tail
 	// interruption is why tail is tailInterrupted.

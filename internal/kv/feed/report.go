@@ -41,6 +41,21 @@ func (f *Feed) Reason(m fleet.Rank) Reason {
 	return r.reason()
 }
 
+// Skipped returns the block size in tokens of events of m that were skipped because its cache is searched by another size; 0 for none.
+func (f *Feed) Skipped(m fleet.Rank) int {
+	r := f.existing(m)
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.doubt != OtherBlockSize {
+		return 0
+	}
+	return r.skipped
+}
+
 // Resume returns the number at which a replay for m has to begin; 0 before its first batch.
 func (f *Feed) Resume(m fleet.Rank) uint64 {
 	r := f.existing(m)

@@ -101,6 +101,7 @@ func (f *Feed) loadDump(r *rank, w *fleet.Worker, s *Snapshot) (Reason, error) {
 	if want := f.cfg.BlockSize(w); s.BlockSize != 0 && want != 0 && s.BlockSize != want {
 		r.counts.WrongBlockSize++
 		f.index.Clear(r.id)
+		r.skipped = s.BlockSize
 		return OtherBlockSize, nil
 	}
 

@@ -52,6 +52,21 @@ func (o *Overlap) AnyInHost() bool {
 // valid until the next lookup.
 func (o *Overlap) Ranks() []Held { return o.ranks }
 
+// Add adds the ranks of another result whose blocks each have the content of so many blocks of this one. A rank that is in both keeps what
+// it has here.
+func (o *Overlap) Add(other *Overlap, each int) {
+	for _, h := range other.ranks {
+		if int(h.Rank) < len(o.at) && o.at[h.Rank] != 0 {
+			continue
+		}
+		for tier := range h.Blocks {
+			h.Blocks[tier] *= each
+		}
+		h.InHost *= each
+		o.addRank(h)
+	}
+}
+
 // reset empties o. It clears only the entries that the last lookup set in at, which is as long as the fleet.
 func (o *Overlap) reset() {
 	for i := range o.ranks {

@@ -55,19 +55,14 @@ func (r *Request) Blocks() int {
 	return (r.PromptTokens + bs - 1) / bs
 }
 
-// reusable returns the most tokens of the prompt that a cache can have, in whole blocks. An engine computes at least
-// the last token of a prompt, and with it the block of that token: vLLM computes the last block of a prompt again
-// that it has cached as a whole.
-func (r *Request) reusable() int {
-	bs := max(1, r.BlockSize)
-	return max(0, r.PromptTokens-1) / bs * bs
-}
-
 // context is the mean number of tokens that the request will have in the cache.
 func (r *Request) context() float64 { return float64(r.PromptTokens) + r.Answer/2 }
 
 // Facts are the measurements of one candidate rank.
 type Facts struct {
+	// Each is the number of the request's blocks in a block of the rank's engine; 0 counts as 1. All blocks below are the request's, but for
+	// Booked.
+	Each int
 	// Overlap is the blocks of the prompt that the rank holds: the device's from the root,
 	// each slower tier's past the faster ones.
 	Overlap [fleet.Tiers]int
@@ -83,7 +78,7 @@ type Facts struct {
 	// Outside counts the blocks after Overlap that the rank can load from caches outside engines, by tier, each after the faster ones. Only
 	// [Delay] uses them.
 	Outside [fleet.Tiers]int
-	// Booked is the load that routers have placed there.
+	// Booked is the load that routers have placed there, in blocks of its engine.
 	Booked fleet.Amount
 	// Untracked is the requests there that no router has booked, Slots the number of requests that the engine runs at once (0 is unknown),
 	// and Footprint the share of the booked blocks that they take (0 counts as 1).
@@ -115,7 +110,20 @@ func (f *Facts) HeldBlocks() int { return HeldBlocks(f.Overlap) }
 
 // Cached is the number of prompt tokens that the rank need not compute, in whole blocks.
 func (f *Facts) Cached(r *Request) int {
-	return min(f.HeldBlocks()*max(1, r.BlockSize), r.reusable())
+	return min(f.HeldBlocks()*max(1, r.BlockSize), f.reusable(r))
+}
+
+// reusable returns the most tokens of the prompt that the rank's cache can have, in whole blocks of its engine. An engine computes at least
+// the last token of a prompt, and with it the block of that token: vLLM computes the last block of a prompt again that it has cached as a
+// whole.
+func (f *Facts) reusable(r *Request) int {
+	size := max(1, r.BlockSize) * max(1, f.Each)
+	return max(0, r.PromptTokens-1) / size * size
+}
+
+// bookedBlocks returns the number of the request's blocks that the booked requests occupy.
+func (f *Facts) bookedBlocks() float64 {
+	return float64(max(0, f.Booked.DecodeBlocks) * int64(max(1, f.Each)))
 }
 
 func (f *Facts) pace() float64 {
@@ -201,7 +209,7 @@ func (w *Weights) Score(r *Request, f *Facts, s *Score) {
 	} else {
 		s.Credit = 0
 	}
-	s.Decode = w.Decode * (float64(max(0, f.Booked.DecodeBlocks)) + blocks)
+	s.Decode = w.Decode * (f.bookedBlocks() + blocks)
 	s.Requests = w.Requests * float64(max(0, f.Booked.Requests))
 	s.Total = s.Prefill + s.Decode + s.Requests
 }

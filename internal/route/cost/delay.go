@@ -110,27 +110,27 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	saved := 0.0 // tokens
 	s.Uncached = r.PromptTokens
 	if held := f.HeldBlocks(); held > 0 {
-		blockSize, reusable := max(1, r.BlockSize), r.reusable()
-		s.Uncached -= min(held*blockSize, reusable)
+		blockSize := max(1, r.BlockSize)
+		s.Uncached -= f.Cached(r)
 		for t, n := range f.Overlap {
 			if n > 0 {
 				saved += w.worth(fleet.Tier(t), float64(n*blockSize), f, token)
 			}
 		}
-		saved = min(saved, float64(reusable))
+		saved = min(saved, float64(f.reusable(r)))
 	}
 	s.Tie = s.Uncached
 	if f.OnNode+f.OnPeers > 0 {
 		loaded, gain := w.load(r, f, token)
 		s.Loaded = loaded
 		s.Uncached -= loaded // and not Tie: among equal costs the rank that has the blocks is better
-		saved = min(saved+gain, float64(r.reusable()))
+		saved = min(saved+gain, float64(f.reusable(r)))
 	}
 	if f.Outside != [fleet.Tiers]int{} {
 		loaded, gain := w.outside(r, f, token)
 		s.Loaded += loaded
 		s.Uncached -= loaded
-		saved = min(saved+gain, float64(r.reusable()))
+		saved = min(saved+gain, float64(f.reusable(r)))
 	}
 
 	compute = token * (float64(r.PromptTokens) - saved)
@@ -173,7 +173,7 @@ func (f *Facts) batch(r *Request) (b batch) {
 	}
 	b.running = b.requests
 	blockSize := float64(max(1, r.BlockSize))
-	each := blockSize*float64(max(0, f.Booked.DecodeBlocks))/float64(max(1, f.Booked.Requests)) + r.Answer/2
+	each := blockSize*f.bookedBlocks()/float64(max(1, f.Booked.Requests)) + r.Answer/2
 
 	full := f.Slots > 0 && b.requests >= float64(f.Slots)
 	if full {
@@ -256,7 +256,7 @@ func (w *Delay) load(r *Request, f *Facts, token float64) (tokens int, gain floa
 	if f.Store == nil || token <= 0 {
 		return 0, 0
 	}
-	blockSize, room := max(1, r.BlockSize), r.reusable()-f.Cached(r)
+	blockSize, room := max(1, r.BlockSize), f.reusable(r)-f.Cached(r)
 	onNode := min(f.OnNode*blockSize, room)
 	onPeers := min(f.OnPeers*blockSize, room-onNode)
 
@@ -279,7 +279,7 @@ func (w *Delay) load(r *Request, f *Facts, token float64) (tokens int, gain floa
 // outside returns the number of tokens after its own blocks that the rank should load from caches outside engines, and the number that
 // could be computed in the time that this saves. It ends at the first tier from which a load would last longer than to compute the tokens.
 func (w *Delay) outside(r *Request, f *Facts, token float64) (tokens int, gain float64) {
-	room := r.reusable() - f.Cached(r)
+	room := f.reusable(r) - f.Cached(r)
 	for t, n := range f.Outside {
 		more := min(n*max(1, r.BlockSize), room-tokens)
 		if more <= 0 {
@@ -301,7 +301,7 @@ func (w *Delay) outside(r *Request, f *Facts, token float64) (tokens int, gain f
 // pull returns the number of tokens that the rank should fetch from another worker's cache, and the milliseconds that it takes: 0 if
 // it is faster to compute them.
 func (f *Facts) pull(r *Request, token float64) (tokens int, took float64) {
-	tokens = min(f.Pullable*max(1, r.BlockSize), r.reusable()-f.Cached(r))
+	tokens = min(f.Pullable*max(1, r.BlockSize), f.reusable(r)-f.Cached(r))
 	if tokens <= 0 {
 		return 0, 0
 	}

@@ -45,35 +45,29 @@ func (p *Predictor) Promised() (n int, lost uint64) { return p.promises.len(), p
 // StandForCache reports whether predictions stand for a rank's cache, because it publishes no events.
 func (p *Predictor) StandForCache(rank fleet.Rank) bool { return p.lasts(rank) > shortPrediction }
 
-// Predict makes the index expect the prompt's blocks on the picked rank, until its events report them. It
-// remembers them, so that the prediction can be taken back if the request does not reach the rank.
-func (p *Predictor) Predict(
-	id string, session uint64, chain []blockhash.Sequence, overlap *kvindex.Overlap, rank fleet.Rank, now time.Time,
-) {
+// Predict makes the index expect the prompt's blocks on the picked rank, whose device has the first held of them, until its events report
+// them. It remembers them, so that the prediction can be taken back if the request does not reach the rank.
+func (p *Predictor) Predict(id string, session uint64, chain []blockhash.Sequence, held int, rank fleet.Rank, now time.Time) {
 	ttl := p.lasts(rank)
 	if ttl <= 0 || len(chain) == 0 {
 		return
 	}
-	known := p.knownBlocks(overlap, chain, now, rank.ID, ttl)
+	known := p.knownBlocks(chain[:min(held, len(chain))], now, rank.ID, ttl)
 	until := p.PredictOn(rank, chain, known, now)
 	p.promises.make(id, session, chain, known, until)
 }
 
-// knownBlocks counts the prompt's blocks that need no new prediction, because the rank reports them,
-// or because their prediction lasts for at least half of ttl. So the next turn of a conversation
-// pays for its new blocks alone.
-func (p *Predictor) knownBlocks(
-	overlap *kvindex.Overlap, chain []blockhash.Sequence, now time.Time, rank fleet.RankID, ttl time.Duration,
-) int {
-	known := overlap.Of(rank)[fleet.Device]
-	if known == 0 {
+// knownBlocks counts the held blocks that need no new prediction, because the rank reports them, or because their prediction lasts for at
+// least half of ttl. So the next turn of a conversation pays for its new blocks alone.
+func (p *Predictor) knownBlocks(held []blockhash.Sequence, now time.Time, rank fleet.RankID, ttl time.Duration) int {
+	if len(held) == 0 {
 		return 0
 	}
-	until, predicted := p.index.PredictedUntil(rank, chain[known-1])
+	until, predicted := p.index.PredictedUntil(rank, held[len(held)-1])
 	if predicted && until.Sub(now) < ttl/2 {
 		return 0
 	}
-	return known
+	return len(held)
 }
 
 // PredictOn makes the index expect the blocks of a chain on a rank, except the first known ones, and returns

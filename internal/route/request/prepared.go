@@ -43,6 +43,7 @@ type Prepared struct {
 	prepared *prompt.Prompt       // the text that cut divides into blocks; nil if blocks are there already
 	Blocks   []blockhash.Block    // the complete blocks of the first prompt
 	Chain    []blockhash.Sequence // the sequence hashes of blocks
+	Coarse   []Cut                // the same prompt in the larger blocks of some engines: one for each of the model's CoarseSizes
 
 	// MayWait is true for a new request if its model has a queue and its caller can wait. It is false for a request
 	// that is in the queue already.
@@ -50,7 +51,9 @@ type Prepared struct {
 }
 
 // Reset forgets the request and keeps the buffers.
-func (q *Prepared) Reset() { *q = Prepared{Blocks: q.Blocks[:0], Chain: q.Chain[:0]} }
+func (q *Prepared) Reset() {
+	*q = Prepared{Blocks: q.Blocks[:0], Chain: q.Chain[:0], Coarse: q.Coarse[:0]}
+}
 
 // RefusalOf refuses a request, after it was read, if its client has left or a required hint is missing.
 func (q *Prepared) RefusalOf(req *Request) *decision.Refusal {
@@ -110,19 +113,6 @@ func (q *Prepared) Prepare(buf *prompt.Prompt, d *decision.Decision) error {
 	q.Tokens = max(buf.Total, len(buf.Tokens))
 	d.PromptTokens = q.Tokens
 	return nil
-}
-
-// Cut divides the prepared prompt into blocks and names them. It is a step apart from read because a
-// request that is refused for want of ranks needs no blocks.
-func (q *Prepared) Cut() {
-	if q.prepared != nil {
-		salt := ""
-		if q.Parsed != nil {
-			salt = q.Parsed.CacheSalt
-		}
-		q.Blocks = q.prepared.AppendBlocks(q.Blocks[:0], q.Model.BlockSize, q.Model.Seed(salt, q.prepared.Media))
-	}
-	q.Chain = blockhash.Chain(q.Chain[:0], q.Blocks)
 }
 
 // Batch has the number of prompts of a request, and the number of sequences that an engine makes of them: n for each prompt.

@@ -1,10 +1,7 @@
 package request
 
 import (
-	"slices"
-
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/serving"
 )
@@ -15,7 +12,7 @@ type Reading struct {
 	Model  *serving.Model // a reload of the configuration makes others
 	Tokens int
 	batch  Batch
-	blocks []blockhash.Block
+	blocks Kept
 
 	stream, includeUsage bool
 	maxTokens            int
@@ -32,7 +29,7 @@ func (req *Request) Keep(q *Prepared, d *decision.Decision) {
 		return
 	}
 	*req.Reading = Reading{
-		Model: q.Model, Tokens: q.Tokens, batch: q.Batch, blocks: slices.Clone(q.Blocks),
+		Model: q.Model, Tokens: q.Tokens, batch: q.Batch, blocks: q.KeepBlocks(),
 		stream: d.Stream, includeUsage: d.IncludeUsage, maxTokens: d.MaxTokens,
 	}
 }
@@ -43,7 +40,7 @@ func (q *Prepared) Reuse(req *Request, k *Reading, d *decision.Decision) *decisi
 	q.Model = k.Model
 	q.Batch = k.batch
 	q.Tokens = k.Tokens
-	q.Blocks = append(q.Blocks, k.blocks...)
+	q.UseBlocks(&k.blocks)
 	q.Hints = ReadHints(req, nil)
 	c := q.Model.Choice(q.Role)
 	q.PolicyName, q.Policy = c.Policy, c.Picker

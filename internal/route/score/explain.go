@@ -59,7 +59,7 @@ func (j *Judged) Explain(d *decision.Decision, won, shown int) {
 		j.setModelOf(c)
 		d.Candidates[i] = decision.Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
-			Capacity: c.Rank.Worker.Blocks,
+			Capacity: c.Facts.Capacity,
 			Overlap:  c.Facts.Overlap, Evicting: c.Facts.Evicting, OnNode: c.Facts.OnNode, OnPeers: c.Facts.OnPeers,
 			Outside: c.Facts.Outside, Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Reported: c.Facts.Reported,
 		}

@@ -63,8 +63,10 @@ func NewJudge(x *kvindex.Index, o *Outside, speeds *learned.Speeds) *Judge {
 	return &Judge{index: x, outside: o, speeds: speeds}
 }
 
-// Touch records that a prompt uses the blocks of its chain on a rank.
-func (g *Judge) Touch(rank fleet.Rank, chain []blockhash.Sequence) { g.uses.touch(rank, chain) }
+// Touch records that a prompt uses the blocks of its chain on a candidate.
+func (g *Judge) Touch(c *pick.Candidate, chain []blockhash.Sequence) {
+	g.uses.touch(c.Rank.ID, c.Facts.Capacity, chain)
+}
 
 // Forget forgets a rank whose epoch is over.
 func (g *Judge) Forget(rank fleet.RankID) { g.uses.drop(rank) }
@@ -79,7 +81,7 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 	j.loadFacts(f, overlap, now)
 	for i := range j.Candidates {
 		c := &j.Candidates[i]
-		c.Facts.Held = g.index.Blocks(c.Rank.ID)
+		c.Facts.Held = g.index.Blocks(c.Rank.ID) * c.Facts.Each
 		g.uses.discount(c, q)
 	}
 
@@ -141,7 +143,11 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 		c.Facts.Wait = load.Wait(now)
 		c.Facts.Pace = load.Pace(now)
 		c.Facts.Gathering = load.IsGathering(now)
-		c.Facts.Capacity = f.Facts[i].Blocks
+		c.Facts.Each = 1
+		if len(j.asked.Model.CoarseSizes) > 0 { // seldom, and a worker lies apart in memory
+			c.Facts.Each = j.asked.Model.BlocksIn(c.Rank.Worker)
+		}
+		c.Facts.Capacity = f.Facts[i].Blocks * c.Facts.Each
 
 		c.Facts.Overlap = [fleet.Tiers]int{}
 		c.Facts.Evicting = 0
@@ -211,7 +217,7 @@ func (j *Judged) findPulls(f *eligible.Field, overlap *kvindex.Overlap) {
 	j.source = findSource(f, overlap)
 	for i := range j.Candidates {
 		c := &j.Candidates[i]
-		if canPull(c.Rank.Worker) && j.source.rank != nil && j.source.rank.Worker != c.Rank.Worker {
+		if canPull(c.Rank.Worker) && j.source.rank != nil && canPullFrom(j.source.rank.Worker, c.Rank.Worker) {
 			c.Facts.Pullable = max(0, j.source.blocks-c.Facts.HeldBlocks())
 		}
 	}

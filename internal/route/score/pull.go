@@ -31,6 +31,11 @@ func findSource(f *eligible.Field, overlap *kvindex.Overlap) (most source) {
 // canPull reports whether a worker can fetch blocks from others of its kind, and they from it.
 func canPull(w *fleet.Worker) bool { return w.Transfer == fleet.TransferP2P && w.TransferAt != "" }
 
+// canPullFrom reports whether a worker can fetch blocks of another one: blocks of its own size.
+func canPullFrom(from, to *fleet.Worker) bool {
+	return from != to && from.TokensPerBlock() == to.TokensPerBlock()
+}
+
 // TransferAddress returns the address at which others reach a rank of the worker for transfers; empty if they need no address. SGLang has
 // one bootstrap server for all ranks of a worker, and vLLM one port for each rank.
 func TransferAddress(w *fleet.Worker, rank int) string {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/route/eligible"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
 // storeReach describes how much of a prompt the nodes' stores of KV blocks have in host memory. All engines of a model on a node share its
@@ -17,8 +18,9 @@ type storeReach struct {
 	first, second int
 }
 
-// find finds the stores with the beginning of the prompt, whether their ranks are free or busy. It reports whether there are any.
-func (s *storeReach) find(f *eligible.Field, overlap *kvindex.Overlap) (found bool) {
+// find finds the stores with the beginning of the prompt, whether their ranks are free or busy. It reports whether there are any. Engines
+// with blocks of other sizes cannot load them, so it finds those of engines with so many of the model's blocks in a block.
+func (s *storeReach) find(f *eligible.Field, overlap *kvindex.Overlap, q *request.Prepared, each int) (found bool) {
 	n := f.NumberNodes()
 	s.onNode = slices.Grow(s.onNode[:0], n)[:n]
 	clear(s.onNode)
@@ -30,7 +32,7 @@ func (s *storeReach) find(f *eligible.Field, overlap *kvindex.Overlap) (found bo
 			continue
 		}
 		blocks := overlap.InHost(f.Ranks[i].ID)
-		if blocks == 0 {
+		if blocks == 0 || q.Model.BlocksIn(f.Ranks[i].Worker) != each {
 			continue
 		}
 		store := f.Ranks[i].Load.Store()
@@ -71,13 +73,24 @@ func (s *storeReach) onPeersOf(node int32) int {
 // findLoads finds out how much of the prompt each candidate could load from the store of its node, beyond the blocks that its engine has
 // reported, and from other nodes. If engines fetch from each other's caches, candidates have that instead.
 func (j *Judged) findLoads(f *eligible.Field, overlap *kvindex.Overlap) {
-	if j.asked.Remote || j.asked.ReadsNoCache || j.source.rank != nil || !overlap.AnyInHost() || !j.stores.find(f, overlap) {
+	if j.asked.Remote || j.asked.ReadsNoCache || j.source.rank != nil || !overlap.AnyInHost() {
+		return
+	}
+	j.findLoadsOf(f, overlap, 1)
+	for i := range j.asked.Coarse {
+		j.findLoadsOf(f, overlap, j.asked.Coarse[i].Each)
+	}
+}
+
+// findLoadsOf is findLoads for the candidates with so many of the model's blocks in a block.
+func (j *Judged) findLoadsOf(f *eligible.Field, overlap *kvindex.Overlap, each int) {
+	if !j.stores.find(f, overlap, j.asked, each) {
 		return
 	}
 	for i := range j.Candidates {
 		c, node := &j.Candidates[i], f.Nodes[i]
 		store := c.Rank.Load.Store()
-		if node == eligible.NoNode || store == nil {
+		if node == eligible.NoNode || store == nil || c.Facts.Each != each {
 			continue
 		}
 		held := c.Facts.HeldBlocks()

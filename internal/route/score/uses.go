@@ -24,16 +24,16 @@ func (u *uses) stackOf(rank fleet.RankID) *recency.Stack {
 	return u.byRank[rank]
 }
 
-// touch records that a prompt uses the blocks of its chain on a rank.
-func (u *uses) touch(rank fleet.Rank, chain []blockhash.Sequence) {
-	if len(chain) == 0 || rank.Worker.Blocks <= 0 {
+// touch records that a prompt uses the blocks of its chain on a rank with a cache of that many blocks.
+func (u *uses) touch(rank fleet.RankID, capacity int, chain []blockhash.Sequence) {
+	if len(chain) == 0 || capacity <= 0 {
 		return
 	}
-	stack := u.stackOf(rank.ID)
+	stack := u.stackOf(rank)
 	if stack == nil {
-		stack = u.addStack(rank.ID)
+		stack = u.addStack(rank)
 	}
-	stack.Touch(chain, rank.Worker.Blocks)
+	stack.Touch(chain, capacity)
 }
 
 func (u *uses) addStack(rank fleet.RankID) *recency.Stack {

@@ -46,8 +46,10 @@ type Config struct {
 	Found bool
 	// Loadable is true for a configured adapter that route.Config.Missing can have loaded, by engines that list their adapters.
 	Loadable bool
-	// BlockSize is in tokens and must be the engines' own, or nothing ever overlaps. Default 16.
+	// BlockSize is in tokens, and must divide the engines' own block sizes. Default 16.
 	BlockSize int
+	// CoarseSizes are the block sizes of engines that have larger blocks: multiples of BlockSize, in rising order.
+	CoarseSizes []int
 	// ContextLength is for listings; 0 is unknown.
 	ContextLength int
 	// Policy, Temperature and Cost apply to every role that has no others; see [Choice].
@@ -178,6 +180,11 @@ func New(name string, cfg Config) (*Model, error) {
 	if m.BlockSize < 0 || m.BlockSize > maxBlockSize {
 		errs = append(errs, fmt.Errorf("blockSize is %d: it must lie between 1 and %d", m.BlockSize, maxBlockSize))
 	}
+	for _, size := range m.CoarseSizes {
+		if size <= m.BlockSize || size > maxBlockSize || size%max(1, m.BlockSize) != 0 {
+			errs = append(errs, fmt.Errorf("a block size of engines is %d: it must be a multiple of blockSize, %d", size, m.BlockSize))
+		}
+	}
 	if m.Queue != nil && m.MaxWait <= 0 && m.Hold <= 0 {
 		errs = append(errs, errors.New("the queue needs a MaxWait or a Hold of more than 0"))
 	}
@@ -188,6 +195,15 @@ func New(name string, cfg Config) (*Model, error) {
 		errs = append(errs, fmt.Errorf("busy: %w", err))
 	}
 	return m, errors.Join(errs...)
+}
+
+// BlocksIn returns how many of the model's blocks are in a block of a worker. It is 1 for a worker whose size is unknown or not among the
+// model's sizes.
+func (m *Model) BlocksIn(w *fleet.Worker) int {
+	if size := w.TokensPerBlock(); size > m.BlockSize && slices.Contains(m.CoarseSizes, size) {
+		return size / m.BlockSize
+	}
+	return 1
 }
 
 // Seed is the seed of a request's block hashes. Two images have the same tokens, so a prompt with media
