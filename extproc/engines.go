@@ -31,8 +31,8 @@ type engineFacts struct {
 }
 
 func (f engineFacts) equal(other engineFacts) bool {
-	return maps.Equal(f.lengths, other.lengths) && maps.EqualFunc(f.blockSizes, other.blockSizes, config.BlockSizes.Equal) && maps.Equal(f.odd, other.odd) &&
-		maps.Equal(f.adapters, other.adapters) && maps.Equal(f.contested, other.contested)
+	return maps.Equal(f.lengths, other.lengths) && maps.EqualFunc(f.blockSizes, other.blockSizes, config.BlockSizes.Equal) &&
+		maps.Equal(f.odd, other.odd) && maps.Equal(f.adapters, other.adapters) && maps.Equal(f.contested, other.contested)
 }
 
 // follow replaces the models when the context length or the adapters of their engines change, until ctx ends.
@@ -102,9 +102,9 @@ func (c *catalog) engineLengthsLocked(settings *config.Config, workers []*fleet.
 	return lengths
 }
 
-// engineBlockSizesLocked returns the block sizes of the models' engines by model; see [config.BlockSizes]. A size that no engine reports any more
-// stays while an engine of the model has reported none, or there is no engine: the restart of an engine does not change the blocks of
-// requests that wait.
+// engineBlockSizesLocked returns the block sizes of the models' engines by model; see [config.BlockSizes]. A size that no engine reports
+// any more stays while an engine of the model has reported none, or there is no engine: the restart of an engine does not change the
+// blocks of requests that wait.
 func (c *catalog) engineBlockSizesLocked(settings *config.Config, workers []*fleet.Worker) map[string]config.BlockSizes {
 	votes := map[string]map[int]int{} // workers by model and size
 	silent := map[string]bool{}       // models with workers without a report
@@ -269,8 +269,8 @@ func (c *catalog) setFactsLocked(facts engineFacts) {
 	c.logOdd(known)
 }
 
-// logOdd names workers whose engines have other blocks than configured, or than their model can have, once for each size. known has the ones that
-// were named before.
+// logOdd names workers whose engines have other blocks than configured, or than their model can have, once for each size. known has the
+// ones that were named before.
 func (c *catalog) logOdd(known map[string]int) {
 	for name, tokens := range c.engines.odd {
 		w := c.fleet.Snapshot().Worker(name)
@@ -278,13 +278,14 @@ func (c *catalog) logOdd(known map[string]int) {
 			continue
 		}
 
+		log := c.log.With("worker", name, "model", w.Model, "engine_tokens", tokens, "source", w.Figures.BlockSize.Source)
 		sizes := c.engines.blockSizes[w.Model]
-		what := "the engine's blocks have another size than models[].blockSize, which counts for engines without events only; leave it out"
-		if sizes.Of(w) != w.TokensPerBlock() {
-			what = "the engine's blocks have a size that the model's other engines do not go with, so no prompt is found in its cache; give " +
-				"all engines of a model one size, or multiples of one"
+		if sizes.Of(w) == w.TokensPerBlock() {
+			log.Warn("the engine's blocks have another size than models[].blockSize; the number counts for engines without events alone: " +
+				"leave it out")
+			continue
 		}
-		c.log.Warn(what, "worker", name, "model", w.Model, "engine_tokens", tokens, "source", w.Figures.BlockSize.Source,
-			"model_tokens", sizes.Model)
+		log.Warn("the engine's block size does not go with the model's other engines, so no prompt is found in its cache; give all "+
+			"engines of a model one size, or multiples of one", "model_tokens", sizes.Model)
 	}
 }

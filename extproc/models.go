@@ -178,8 +178,8 @@ func (c *catalog) forgetResized(old, now map[string]config.BlockSizes) {
 	}
 }
 
-// rebuildSkipped empties the ranks whose blocks were skipped for a size by which their caches are searched by now: an agent's lease may come
-// after the first events.
+// rebuildSkipped empties the ranks whose blocks were skipped for a size by which their caches are searched by now: an agent's lease may
+// come after the first events.
 //
 // A rank whose events have another size than its lease says stays as it is, so that it is not emptied again and again.
 func (c *catalog) rebuildSkipped() {

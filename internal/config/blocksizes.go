@@ -10,8 +10,8 @@ import (
 
 // BlockSizes are the block sizes of a model's engines, in tokens.
 //
-// Each engine's cache is searched by the hashes of blocks of the engine's size. The engines' loads and costs are compared in blocks of one size
-// that divides all of them: Model.
+// Each engine's cache is searched by the hashes of blocks of the engine's size. The engines' loads and costs are compared in blocks of
+// one size that divides all of them: Model.
 type BlockSizes struct {
 	Model   int   // 0 while no engine has reported one
 	Engines []int // in rising order
@@ -41,8 +41,8 @@ func (s BlockSizes) Of(w *fleet.Worker) int {
 // maxSizes bounds the sizes of one model's engines: each prompt is hashed once for each of them.
 const maxSizes = 4
 
-// NewBlockSizes returns the sizes of a model by the configured size, 0 for none, and by the numbers of workers of each reported size. The size of
-// most workers counts first. One that has no divisor of at least MinAutoBlockSize tokens with the sizes before it is left out: an
+// NewBlockSizes returns the sizes of a model by the configured size, 0 for none, and by the numbers of workers of each reported size. The
+// size of most workers counts first. One that has no divisor of at least MinAutoBlockSize tokens with the sizes before it is left out: an
 // index of small blocks is too large.
 func NewBlockSizes(configured int, reported map[int]int) (s BlockSizes) {
 	order := slices.SortedFunc(maps.Keys(reported), func(a, b int) int { return cmp.Or(reported[b]-reported[a], a-b) })

@@ -318,9 +318,10 @@ type Model struct {
 	// is refused. 0 is the largest max_model_len that the engines report, or the length in the model's files if
 	// none of them does.
 	ContextLength int `yaml:"contextLength"`
-	// BlockSize is the number of tokens in a KV block, 1 to 4096. "auto" is the size that the engines report by their events or metrics. Each
-	// worker may have its own, up to four for a model, if they have a common divisor of at least 4. The size of an engine's events counts in
-	// any case; the log and the doctor name workers whose size is not the number here. Engines that agents start get 16 with "auto".
+	// BlockSize is the number of tokens in a KV block, 1 to 4096. "auto" is the size that the engines report by their events or metrics.
+	// Each worker may have its own, up to four for a model, if they have a common divisor of at least 4. The size of an engine's events
+	// counts in any case; the log and the doctor name workers whose size is not the number here. Engines that agents start get 16 with
+	// "auto".
 	BlockSize BlockSize `yaml:"blockSize" default:"auto"`
 	// Profile is a folder with the measurements of Dynamo's profiler for these workers (prefill_raw_data and
 	// decode_raw_data, .npz or .json). They are the first estimates of how long prompts and decode steps

@@ -60,8 +60,8 @@ func (r *Request) context() float64 { return float64(r.PromptTokens) + r.Answer/
 
 // Facts are the measurements of one candidate rank.
 type Facts struct {
-	// Each is the number of the request's blocks in a block of the rank's engine; 0 counts as 1. All blocks below are the request's, but for
-	// Booked.
+	// Each is the number of the request's blocks in a block of the rank's engine; 0 counts as 1. All blocks below are the request's, but
+	// for Booked.
 	Each int
 	// Overlap is the blocks of the prompt that the rank holds: the device's from the root,
 	// each slower tier's past the faster ones.
