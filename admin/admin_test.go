@@ -137,7 +137,7 @@ func newWorld(t *testing.T) *world {
 		},
 		Emitters: func() []emitters.State {
 			return []emitters.State{{
-				Name: "pool", Model: "sim", Place: "cluster", Connected: true, Messages: 12,
+				Name: "pool", Model: "sim", Address: "tcp://pool:5557", Place: "cluster", Connected: true, Messages: 12,
 				RankState: feed.RankState{State: feed.Exact, Blocks: 640, LastEvent: w.now},
 			}}
 		},

@@ -123,6 +123,8 @@ func (s Sources) fleet(w http.ResponseWriter, r *http.Request) {
 type emitterView struct {
 	Name  string `json:"name"`
 	Model string `json:"model"`
+	// Address is the endpoint of its events.
+	Address string `json:"address"`
 	// Place is the ranks that can load its blocks: "cluster", "node NAME", or a number of workers.
 	Place string `json:"place"`
 	// Connected means that its event socket is connected. Its blocks count only then.
@@ -143,7 +145,7 @@ func (s Sources) viewEmitters() (list []emitterView) {
 	}
 	for _, e := range s.Emitters() {
 		v := emitterView{
-			Name: e.Name, Model: e.Model, Place: e.Place, Connected: e.Connected,
+			Name: e.Name, Model: e.Model, Address: e.Address, Place: e.Place, Connected: e.Connected,
 			CacheState: e.State.String(), CacheReason: e.Reason.String(), Blocks: e.Blocks,
 			Messages: e.Messages, OtherTopics: e.OtherTopics,
 		}

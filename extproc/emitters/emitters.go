@@ -226,7 +226,9 @@ func (s *stream) Connected(up bool) {
 // State describes an emitter.
 type State struct {
 	Name, Model, Place string
-	Connected          bool
+	// Address is the endpoint of its events.
+	Address   string
+	Connected bool
 	// Messages counts the messages on its socket that are its own, and OtherTopics the others.
 	Messages, OtherTopics uint64
 	feed.RankState
@@ -242,7 +244,7 @@ func (s *Set) States() []State {
 		rank, _ := s.fleet.Snapshot().Rank(r.Worker, 0)
 		f := s.all[rank.ID]
 		list = append(list, State{
-			Name: f.Name, Model: f.Model, Place: f.Place(), Connected: f.connected.Load(),
+			Name: f.Name, Model: f.Model, Place: f.Place(), Address: f.KVEvents, Connected: f.connected.Load(),
 			Messages: f.own.Load(), OtherTopics: f.others.Load(), RankState: r,
 		})
 	}

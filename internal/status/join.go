@@ -10,13 +10,17 @@ import (
 
 // join makes one status of the answers of all ports.
 func join(all []pages) Status {
-	s := Status{Parts: []Part{}, Envoys: []Envoy{}, Workers: []Worker{}, Pools: []Pool{}, Stores: []Store{}, Findings: []doctor.Finding{}}
+	s := Status{
+		Parts: []Part{}, Envoys: []Envoy{}, Workers: []Worker{}, Emitters: []Emitter{}, Pools: []Pool{}, Stores: []Store{},
+		Findings: []doctor.Finding{},
+	}
 	for i := range all {
 		s.addPart(&all[i])
 	}
 	for i := range all {
 		s.addEnvoys(&all[i])
 		s.addWorkers(&all[i])
+		s.addEmitters(&all[i])
 		s.addStores(&all[i])
 	}
 	for i := range all {
@@ -70,8 +74,10 @@ func (s *Status) addPart(p *pages) {
 	s.Parts = append(s.Parts, part)
 }
 
-// exact is the state of a cache that a router knows as its engine does.
-const exact = "exact"
+const (
+	exact  = "exact"   // a router has the cache as its engine does
+	cutOff = "cut off" // the reader of events has no connection
+)
 
 // runs returns the parts that a process runs, by the pages that it serves.
 func (p *pages) runs() []string {
@@ -178,6 +184,27 @@ func (s *Status) addWorkers(p *pages) {
 	}
 }
 
+// addEmitters adds the caches outside engines that a router reads. Of one that several routers read the worst state counts.
+func (s *Status) addEmitters(p *pages) {
+	if p.fleet == nil {
+		return
+	}
+	for i := range p.fleet.Emitters {
+		e := &p.fleet.Emitters[i]
+		seen := Emitter{e.Name, e.Model, e.Address, e.Place, e.CacheState, e.CacheReason, e.Blocks}
+		if !e.Connected {
+			seen.State, seen.Reason = cutOff, ""
+		}
+		at := slices.IndexFunc(s.Emitters, func(o Emitter) bool { return o.Name == e.Name && o.Model == e.Model })
+		switch {
+		case at < 0:
+			s.Emitters = append(s.Emitters, seen)
+		case s.Emitters[at].State == exact:
+			s.Emitters[at] = seen
+		}
+	}
+}
+
 // worker returns a rank, or nil if it is not there.
 func (s *Status) worker(name string, rank int) *Worker {
 	i := slices.IndexFunc(s.Workers, func(w Worker) bool { return w.Name == name && w.Rank == rank })
@@ -198,7 +225,7 @@ func (s *Status) addEvents(p *pages, all []pages) {
 			if w == nil || r.Source == nil {
 				continue
 			}
-			w.Events = map[bool]string{true: "connected", false: "cut off"}[r.Source.Connected]
+			w.Events = map[bool]string{true: "connected", false: cutOff}[r.Source.Connected]
 			for i := range all {
 				for _, f := range all[i].feed {
 					if f.Worker == e.Worker && f.Rank == r.Rank {

@@ -39,8 +39,18 @@ type pages struct {
 
 // The pages as far as they are read here. Package admin describes them.
 type (
-	fleetPage struct{ Ranks []Rank }
-	feedRank  struct {
+	fleetPage struct {
+		Ranks    []Rank
+		Emitters []struct {
+			Name, Model, Address, Place string
+
+			Connected   bool
+			CacheState  string `json:"cache_state"`
+			CacheReason string `json:"cache_reason"`
+			Blocks      int
+		}
+	}
+	feedRank struct {
 		Worker, State, Reason string
 
 		Rank, Blocks int

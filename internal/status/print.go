@@ -34,6 +34,11 @@ func (s *Status) Print(w io.Writer, inColour bool) {
 		return workerRow(&s.Workers[i])
 	})
 
+	t.print("EMITTER\tMODEL\tADDRESS\tPLACE\tCACHE\tBLOCKS", len(s.Emitters), func(i int) []string {
+		e := &s.Emitters[i]
+		return []string{e.Name, e.Model, e.Address, e.Place, cacheText(e.State, e.Reason), fmt.Sprint(e.Blocks)}
+	})
+
 	t.print("POOL\tROLE\tREPLICAS\tREADY\tREASON", len(s.Pools), func(i int) []string {
 		p := &s.Pools[i]
 		return []string{p.Model, p.Role, fmt.Sprint(p.Replicas), fmt.Sprint(p.Ready), p.Reason}
@@ -59,14 +64,18 @@ func workerRow(w *Worker) []string {
 	if w.KVUsage != nil {
 		usage = fmt.Sprintf("%.0f%%", 100**w.KVUsage)
 	}
-	cache := w.Cache
-	if w.Reason != "" {
-		cache += " (" + w.Reason + ")"
-	}
 	return []string{
-		Title(w.Name, w.Rank), w.Model, w.Role, w.State, w.Health, w.Events, cache, lag, fmt.Sprint(w.Blocks), fmt.Sprint(w.Booked),
-		number(w.Running), number(w.Waiting), usage,
+		Title(w.Name, w.Rank), w.Model, w.Role, w.State, w.Health, w.Events, cacheText(w.Cache, w.Reason), lag,
+		fmt.Sprint(w.Blocks), fmt.Sprint(w.Booked), number(w.Running), number(w.Waiting), usage,
 	}
+}
+
+// cacheText returns the state of a cache with its reason.
+func cacheText(state, reason string) string {
+	if reason == "" {
+		return state
+	}
+	return state + " (" + reason + ")"
 }
 
 func number(n *int) string {

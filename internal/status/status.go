@@ -26,11 +26,12 @@ type Port struct {
 
 // Status is the state of a fleet, by the pages of its processes. Lists are never null.
 type Status struct {
-	Parts   []Part   `json:"parts"`
-	Envoys  []Envoy  `json:"envoys"`
-	Workers []Worker `json:"workers"`
-	Pools   []Pool   `json:"pools"`
-	Stores  []Store  `json:"stores"`
+	Parts    []Part    `json:"parts"`
+	Envoys   []Envoy   `json:"envoys"`
+	Workers  []Worker  `json:"workers"`
+	Emitters []Emitter `json:"emitters"`
+	Pools    []Pool    `json:"pools"`
+	Stores   []Store   `json:"stores"`
 	// Findings are the faults: first those of these tables, then those that the caller adds.
 	Findings []doctor.Finding `json:"findings"`
 }
@@ -89,6 +90,18 @@ type Worker struct {
 	Running *int     `json:"reported_running"`
 	Waiting *int     `json:"reported_waiting"`
 	KVUsage *float64 `json:"reported_kv_usage"`
+}
+
+// Emitter is a cache outside engines whose events routers read.
+type Emitter struct {
+	Name    string `json:"name"`
+	Model   string `json:"model"`
+	Address string `json:"address"` // the endpoint of its events
+	Place   string `json:"place"`   // "cluster", "node NAME", or a number of workers
+	// State is the worst state of its cache in a router, or "cut off" while one has no connection to it. Blocks counts what that router has.
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+	Blocks int    `json:"blocks"`
 }
 
 // Pool is one pool of the plan of the planner that leads.

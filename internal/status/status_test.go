@@ -46,7 +46,10 @@ const (
 	fleetOfTwo = `{"ranks": [
 		{"worker": "a", "model": "m", "role": "aggregated", "state": "ready", "health": "ready", "booked_requests": 3, "reported_running": 2,
 			"reported_waiting": 1, "reported_kv_usage": 0.25},
-		{"worker": "b", "rank": 1, "model": "m\u001b[2J<script>", "role": "aggregated", "state": "ready", "health": "down"}]}`
+		{"worker": "b", "rank": 1, "model": "m\u001b[2J<script>", "role": "aggregated", "state": "ready", "health": "down"}],
+		"emitters": [{"name": "pool", "model": "m", "address": "tcp://pool:5557", "place": "cluster", "connected": true,
+			"cache_state": "stale", "cache_reason": "gap", "blocks": 640}, {"name": "host", "model": "m", "address": "tcp://pool:5557",
+			"place": "node n1", "connected": false, "cache_state": "exact", "blocks": 12}]}`
 	version = "stator_build_info{version=\"v1\"} 1\n"
 )
 
