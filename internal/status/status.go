@@ -98,7 +98,8 @@ type Emitter struct {
 	Model   string `json:"model"`
 	Address string `json:"address"` // the endpoint of its events
 	Place   string `json:"place"`   // "cluster", "node NAME", or a number of workers
-	// State is the worst state of its cache in a router, or "cut off" while one has no connection to it. Blocks counts what that router has.
+	// State is the worst state of its cache in a router, or "cut off" while one has no connection to it. Blocks counts the blocks
+	// there.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
 	Blocks int    `json:"blocks"`
