@@ -48,6 +48,8 @@ type Config struct {
 	KVTransferRole fleet.Role
 	// KVStore is the Unix socket of the store of KV blocks of the node, see package session. Empty means none.
 	KVStore string
+	// Outside is a cache outside the engine; nil means none. Its methods are called by several goroutines.
+	Outside Outside
 	// Topic is the first frame of every message of events; default empty, as in vLLM.
 	Topic string
 	// Rank is the data-parallel rank in events; default 0.

@@ -68,6 +68,11 @@
 //
 // A request waits at most five seconds for the store. Blocks for which there is no room are not written.
 //
+// # A cache outside engines
+//
+// With Config.Outside the engine loads the beginning of a prompt from that cache, as far as it has more of it than the engine, and counts
+// it as cached. It stores each prompt there after its answer. Loads take no time.
+//
 // # Trust
 //
 // Bodies, queues, answers and replay buffers are bounded. The ZMQ library allocates the frame lengths that peers

@@ -99,6 +99,7 @@ func (s *Sim) compute(ctx context.Context, c *completion) error {
 	if s.kv != nil {
 		s.kv.load(ctx, c)
 	}
+	s.loadOutside(c)
 	if err := s.submit(c.requests); err != nil {
 		return err
 	}
@@ -129,6 +130,7 @@ func (s *Sim) compute(ctx context.Context, c *completion) error {
 // giveUp ends the rest of a request after its answer, or after its client has left. Sequences that have ended are not affected.
 func (s *Sim) giveUp(c *completion) {
 	s.pinPrompt(c)
+	s.storeOutside(c)
 	s.cancel(c.requests)
 	c.leg.endLeg()
 }

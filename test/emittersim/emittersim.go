@@ -312,6 +312,12 @@ func (k *Cache) Held(tokens []uint32) (held int) {
 	return held
 }
 
+// Chunks returns the number of chunks in the cache.
+func (k *Cache) Chunks() (n int) {
+	k.of.set(func() { n = len(k.chunks) })
+	return n
+}
+
 // events returns the store of each complete chunk of a prompt.
 func (k *Cache) events(tokens []uint32) (list []event) {
 	var parent [32]byte

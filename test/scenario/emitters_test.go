@@ -1,13 +1,20 @@
 package scenario
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/stator-project/stator/enginesim"
 	"github.com/stator-project/stator/internal/decisionlog"
+	"github.com/stator-project/stator/internal/modelfile"
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/test/emittersim"
 )
 
@@ -40,15 +47,8 @@ func TestCachesOutsideEngines(t *testing.T) {
 	equal := func(when string) {
 		t.Helper()
 		eventually(t, when+": both emitters are exact, and decisions count the blocks of the caches", func() error {
-			var page struct {
-				Emitters []struct {
-					Name       string
-					CacheState string `json:"cache_state"`
-				}
-			}
-			g.page("/debug/fleet", &page)
-			if len(page.Emitters) != 2 || page.Emitters[0].CacheState != "exact" || page.Emitters[1].CacheState != "exact" {
-				return fmt.Errorf("%+v", page)
+			if list := g.emitters(); len(list) != 2 || list[0].CacheState != "exact" || list[1].CacheState != "exact" {
+				return fmt.Errorf("%+v", list)
 			}
 			for i, p := range prompts {
 				for _, d := range g.dryRun(p).Candidates {
@@ -100,6 +100,153 @@ func TestCachesOutsideEngines(t *testing.T) {
 	if n := g.metric("stator_emitters_state", `state="exact"`); n != 2 {
 		t.Errorf("%g emitters are exact", n)
 	}
+}
+
+// tiers are caches outside engines from which one engine loads. It stores in all of them.
+type tiers []*emittersim.Cache
+
+func (t tiers) Held(prompt []uint32) (held int) {
+	for _, k := range t {
+		held = max(held, k.Held(prompt))
+	}
+	return held
+}
+
+func (t tiers) Store(prompt []uint32) {
+	for _, k := range t {
+		k.Store(prompt)
+	}
+}
+
+// TestTokensLoadedFromCachesOutsideEngines: engines whose own caches are too small for the conversations load the rest of each prompt from
+// caches outside. In each request the cached tokens that the engine reports, with the loaded ones, are the blocks that the decision found.
+func TestTokensLoadedFromCachesOutsideEngines(t *testing.T) {
+	t.Parallel()
+	const chunk, block, conversations, turns = 64, 16, 6, 7
+	c := emittersim.Start(t, chunk, 1<<12)
+	pool, host := c.Cache("kv@pool:fs@sim", "lmcache-l2-fs"), c.Cache("kv@node:one@sim", "lmcache-l1")
+	config := fmt.Sprintf(`models:
+- name: sim
+  path: "builtin:sim"
+  emitters:
+  - {name: pool, kvEvents: %q, kvReplay: %q}
+  - {name: host, kvEvents: %[1]q, kvReplay: %[2]q, workers: [e0], topic: "kv@node:one@sim"}
+  workers:
+`, c.Events, c.Replay)
+	var engines []*enginesim.Sim
+	for i, outside := range []tiers{{host, pool}, {pool}, {pool}} {
+		e, events, replay := outsideEngine(t, block, outside)
+		engines = append(engines, e)
+		config += fmt.Sprintf("  - {name: e%d, engine: sim, address: %q, kvEvents: %q, kvReplay: %q}\n", i, e.Addr(), events, replay)
+	}
+	g := up(t, "--config", configFile(t, config))
+
+	// settled waits until the router has all blocks that the caches have.
+	settled := func() {
+		t.Helper()
+		eventually(t, "the router has the blocks of all caches", func() error {
+			var ranks []struct {
+				Worker, State string
+				Blocks        int
+			}
+			g.page("/debug/feed", &ranks)
+			for i, e := range engines {
+				if len(ranks) != len(engines) || ranks[i].State != "exact" || ranks[i].Blocks != e.CachedBlocks() {
+					return fmt.Errorf("%+v, want %d blocks on e%d", ranks, e.CachedBlocks(), i)
+				}
+			}
+			for _, e := range g.emitters() {
+				want := map[string]*emittersim.Cache{"pool": pool, "host": host}[e.Name].Chunks() * chunk / block
+				if e.CacheState != "exact" || e.Blocks != want {
+					return fmt.Errorf("%d blocks of %s, want %d: %s", e.Blocks, e.Name, want, e.CacheState)
+				}
+			}
+			return nil
+		})
+	}
+
+	prompts := make([][]uint32, conversations)
+	promised, loaded := 0, 0
+	for turn := range turns {
+		for i := range prompts {
+			for j := range 40 + 13*i {
+				prompts[i] = append(prompts[i], uint32(1+(i*31+turn*17+j)%200))
+			}
+			settled()
+			body, err := json.Marshal(map[string]any{"model": "sim", "prompt": prompts[i], "max_tokens": 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", body)
+			if err != nil || r.status != http.StatusOK {
+				t.Fatalf("status %d, %v: %s", r.status, err, r.body)
+			}
+			var d decisionlog.Decision
+			g.page("/debug/decisions/"+r.decision, &d)
+			at := slices.IndexFunc(d.Candidates, func(c decisionlog.Candidate) bool { return c.Picked })
+			reusable := (len(prompts[i]) - 1) / block * block
+			own := min(d.OverlapBlocks*block, reusable)
+			found := min((d.OverlapBlocks+d.Candidates[at].OutsideBlocks)*block, reusable)
+			// A load that seems slower than to compute the tokens is not promised. On a busy machine any may.
+			if d.CachedTokens != found && (d.CachedTokens != own || d.Candidates[at].Score.LoadedTokens > 0) {
+				t.Errorf("%d tokens are promised, and %d were found, %d of them on %s", d.CachedTokens, found, own, d.Worker)
+			}
+			if served := r.usage.Details.CachedTokens; served != found {
+				t.Errorf("turn %d of conversation %d on %s: %d tokens were found, %d of them outside, and %d served", turn, i, d.Worker, found, found-own, served)
+			}
+			promised += found
+			loaded += found - own
+		}
+	}
+	if loaded == 0 || loaded == promised {
+		t.Errorf("%d of %d promised tokens were loaded", loaded, promised)
+	}
+	t.Logf("%d of %d promised tokens were loaded", loaded, promised)
+	g.assertServed(conversations * turns)
+}
+
+// emitterRow is a cache outside engines of /debug/fleet.
+type emitterRow struct {
+	Name       string
+	CacheState string `json:"cache_state"`
+	Blocks     int
+}
+
+func (g *gateway) emitters() []emitterRow {
+	g.t.Helper()
+	var page struct{ Emitters []emitterRow }
+	g.page("/debug/fleet", &page)
+	return page.Emitters
+}
+
+// outsideEngine starts an engine in this process, with a small cache of its own. It ends with the test.
+func outsideEngine(t *testing.T, block int, outside tiers) (e *enginesim.Sim, events, replay string) {
+	t.Helper()
+	model, err := modelfile.Load(t.Context(), "builtin:sim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, replay = "tcp://"+freeAddress(t), "tcp://"+freeAddress(t)
+	e, err = enginesim.New(enginesim.Config{
+		ModelName: "sim", Model: model, Vocabulary: model.Tokenizer(), Events: events, Replay: replay, Outside: outside,
+		Engine: engine.Config{Blocks: 48, BlockSize: block, Timing: perfmodel.Fixed{PrefillTime: 5 * time.Millisecond}},
+	})
+	if err == nil {
+		err = e.Listen()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("engine: %v", err)
+		}
+	})
+	return e, events, replay
 }
 
 // dryRun returns the decision for a prompt of token ids, without its effects.
