@@ -61,9 +61,10 @@ var allowed = map[string][]string{
 	// The faults that the tables show have the form of the doctor's.
 	"internal/status": {"doctor", "internal/adminclient", "internal/cli", "internal/metric"},
 	// It reads the admin pages as they are written, and shows the same ranks as the status.
-	"internal/top":          {"admin/history", "internal/cli", "internal/decisionlog", "internal/metric", "internal/status"},
-	"internal/advise":       {"internal/config", "internal/engines", "internal/fleet", "internal/hub", "internal/modelfile", "internal/perfmodel", "internal/plan/capacity", "internal/plan/propose", "internal/plansettings", "internal/sim", "internal/sim/engine", "internal/trace", "internal/tracefile", "workeragent/engine"},
-	"internal/plansettings": {"internal/config", "internal/engines", "internal/fleet", "internal/modelfile", "internal/perfmodel", "internal/plan", "internal/plan/capacity", "workeragent/engine"},
+	"internal/top":                {"admin/history", "internal/cli", "internal/decisionlog", "internal/metric", "internal/status"},
+	"internal/advise/dynamograph": {"internal/engines", "internal/fleet"},
+	"internal/advise":             {"internal/advise/dynamograph", "internal/config", "internal/engines", "internal/fleet", "internal/hub", "internal/modelfile", "internal/perfmodel", "internal/plan", "internal/plan/capacity", "internal/plan/propose", "internal/plansettings", "internal/sim", "internal/sim/engine", "internal/trace", "internal/tracefile", "workeragent/engine"},
+	"internal/plansettings":       {"internal/config", "internal/engines", "internal/fleet", "internal/modelfile", "internal/perfmodel", "internal/plan", "internal/plan/capacity", "workeragent/engine"},
 	// The configuration's defaults and checks are those of the packages that use the values.
 	"internal/config": {"internal/engines", "internal/fleet", "internal/perfmodel", "internal/plan", "internal/plan/forecast", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
 		"internal/route/pick", "internal/route/queue", "internal/route/serving", "internal/route/sessionid"},

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/advise"
+	"github.com/stator-project/stator/internal/advise/dynamograph"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/perfmodel"
@@ -22,6 +24,8 @@ The speed of engines comes from the profile that --profile names, else from the 
 model's config.json, whose weights need not be there. The column IF SLOWER has the rate that the fleet serves if engines are slower
 by as much as that estimate may be off. The proposal is then played in the simulator, with the arrivals of --trace or with random
 ones. --out writes a configuration file for "stator up". --output prints the objects of Kubernetes that run the engines.
+--from proposes nothing: it prints the fleet that a DynamoGraphDeployment of NVIDIA Dynamo describes, with a sentence for
+each field that is not taken over.
 
   stator plan --model-dir /models/llama --gpus 8 --gpu-kind H200 --isl 3000 --osl 300 --ttft 500ms --itl 10ms --out stator.yaml`
 
@@ -36,6 +40,9 @@ func runPlan(ctx context.Context, env environment, args []string) error {
 	if err := p.Validate(); err != nil {
 		return f.UsageError("%v", err)
 	}
+	if p.From != "" {
+		return convertGraph(env, p)
+	}
 
 	bar := cli.NewProgressBar(env.err)
 	p.Show = bar.Show
@@ -48,8 +55,8 @@ func runPlan(ctx context.Context, env environment, args []string) error {
 		return fmt.Errorf("%s No configuration is written", a.Why())
 	}
 	if p.Out != "" {
-		if err := os.WriteFile(p.Out, a.Deployment.Config(a.Question, a.Best()), 0o644); err != nil { //nolint:gosec // others may read it
-			return fmt.Errorf("write configuration: %w", err)
+		if err := writeConfig(p.Out, a.Deployment.Config(a.Question, a.Best())); err != nil {
+			return err
 		}
 	}
 	if p.Output != "" {
@@ -64,6 +71,47 @@ func runPlan(ctx context.Context, env environment, args []string) error {
 	}
 	a.Print(env.out, p)
 	return nil
+}
+
+// writeConfig writes a configuration to a file.
+func writeConfig(path string, text []byte) error {
+	if err := os.WriteFile(path, text, 0o644); err != nil { //nolint:gosec // others may read it
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	return nil
+}
+
+// convertGraph prints a fleet of Dynamo as a configuration, or as manifests.
+func convertGraph(env environment, p *advise.Options) error {
+	in := env.in
+	if p.From != "-" {
+		file, err := os.Open(p.From)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", p.From, err)
+		}
+		defer file.Close()
+		in = file
+	}
+	data, err := io.ReadAll(io.LimitReader(in, dynamograph.MaxBytes+1))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", p.From, err)
+	}
+	c, err := p.Convert(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.From, err)
+	}
+
+	if p.Out != "" {
+		if err := writeConfig(p.Out, c.Config); err != nil {
+			return err
+		}
+	}
+	text := c.Config
+	if p.Output != "" {
+		text = c.Manifests
+	}
+	_, err = env.out.Write(text)
+	return err
 }
 
 // addPlanFlags adds the flags of stator plan.
@@ -102,10 +150,11 @@ func addPlanFlags(f *cli.Flags) *advise.Options {
 		f.IntVar(&p.Rows, "rows", 100_000, "read only the first `n` rows of the trace")
 	})
 
+	f.StringVar(&p.From, "from", "", "print the fleet of the DynamoGraphDeployment in this `file` instead; - is the standard input")
 	f.StringVar(&p.Out, "out", "", "write a configuration to this `file`")
 	f.BoolVar(&p.Simulate, "simulate", true, "play the proposal in the simulator")
 	f.BoolVar(&p.AsJSON, "json", false, "print JSON")
 	f.StringVar(&p.Output, "output", "", "print manifests for Kubernetes of this `kind` instead: "+strings.Join(advise.Outputs(), ", "))
-	f.StringVar(&p.Image, "image", "", "container `image` of the engines, for --output")
+	f.StringVar(&p.Image, "image", "", "container `image` of the engines, for --output (default: with --from, the images of that file)")
 	return p
 }

@@ -66,6 +66,31 @@ func TestPlanPrintsManifests(t *testing.T) {
 	}
 }
 
+// TestPlanFromAGraph: a fleet of Dynamo is printed as manifests whose planner scales them, from a file or the standard input.
+func TestPlanFromAGraph(t *testing.T) {
+	graph, err := os.ReadFile("../../internal/advise/testdata/graph.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "stator.yaml")
+	out, err := runCommand(t, string(graph), "plan", "--from", "-", "--output", "deployment", "--out", file)
+	if err != nil || !strings.Contains(out, "kind: Deployment\n") || !strings.Contains(out, "# - spec.services.Frontend: ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(text), "target: deployment/qwen-qwen3-32b-decode\n") {
+		t.Errorf("%v\n%s", err, text)
+	}
+
+	out, err = runCommand(t, "", "plan", "--from", "../../internal/advise/testdata/graph.yaml")
+	if err != nil || !strings.Contains(out, "\nkind: Stator\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := runCommand(t, "", "plan", "--from", "/nowhere"); err == nil {
+		t.Error("no error about a file that is not there")
+	}
+}
+
 // The answer as JSON: the simulation agrees with the prediction. How many prompts delay the steps of one request is left to chance, so a
 // quantile of the ITL is predicted too short where engines do both.
 func TestPlanIsSimulated(t *testing.T) {

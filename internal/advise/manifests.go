@@ -1,14 +1,11 @@
 package advise
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
@@ -38,11 +35,15 @@ func (a *Answer) Manifests(p *Options) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the proposal's configuration: %w", err)
 	}
-	m := &cfg.Models[0]
+	return p.manifests(&cfg.Models[0], func(string) string { return p.Image })
+}
+
+// manifests returns the objects that run the engines of a model, each with the image of its role.
+func (p *Options) manifests(m *config.Model, image func(role string) string) ([]byte, error) {
 	var objects, roles []object
 	for i := range m.Launch {
 		l := &m.Launch[i]
-		pod, err := podOf(m, l, p.Image)
+		pod, err := podOf(m, l, image(l.Role))
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +63,7 @@ func (a *Answer) Manifests(p *Options) ([]byte, error) {
 
 	if p.Output == outputDisaggregatedSet {
 		if len(roles) < 2 {
-			return nil, fmt.Errorf("the proposal has engines that do both parts of a request, and a DisaggregatedSet has two roles at "+
+			return nil, fmt.Errorf("the fleet has engines that do both parts of a request, and a DisaggregatedSet has two roles at "+
 				"least: use --output %s or %s", outputDeployment, outputLeaderWorkerSet)
 		}
 		objects = append(objects, newObject("disaggregatedset.x-k8s.io/v1", "DisaggregatedSet", nameOf(m.Name, ""), object{"roles": roles}))
@@ -165,17 +166,4 @@ func podOf(m *config.Model, l *config.Launch, image string) (object, error) {
 			}},
 		},
 	}, nil
-}
-
-// encode returns objects as documents of YAML.
-func encode(objects []object) ([]byte, error) {
-	var b bytes.Buffer
-	e := yaml.NewEncoder(&b)
-	e.SetIndent(2)
-	for _, o := range objects {
-		if err := e.Encode(o); err != nil {
-			return nil, err
-		}
-	}
-	return b.Bytes(), e.Close()
 }

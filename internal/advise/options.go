@@ -41,6 +41,10 @@ type Options struct {
 	// Output is one of Outputs, for manifests in place of the tables, and empty for the tables. Image is the image of the engines.
 	Output, Image string
 
+	// From is a file with a fleet of Dynamo, which [Options.Convert] reads in place of a question. It is read from the standard input if
+	// it is "-".
+	From string
+
 	// Show is called with the share of a simulation that is done; one simulation follows another. Nil is not called.
 	Show func(share float64)
 
@@ -56,9 +60,16 @@ const (
 
 // Validate refuses flags for which there is no proposal. It names the flag.
 func (p *Options) Validate() error {
-	t := &p.Targets
+	if err := p.validateOutput(); err != nil {
+		return err
+	}
 
+	t := &p.Targets
 	switch {
+	case p.From != "" && (p.Model != "" || p.IsTraced || p.AsJSON):
+		return fmt.Errorf("--from has the model and the fleet: leave out --model-dir, --trace and --json")
+	case p.From != "":
+		return nil
 	case p.Model == "":
 		return fmt.Errorf("name the model's folder with --model-dir")
 	case p.GPUs < 1 || p.GPUs > maxGPUs:
@@ -67,12 +78,8 @@ func (p *Options) Validate() error {
 		return fmt.Errorf("--profile-gpus is %d: it must lie between 1 and %d", p.ProfileGPUs, maxGPUs)
 	case !slices.Contains(propose.Engines(), p.Engine):
 		return fmt.Errorf("--engine is %.40q: use %s", p.Engine, strings.Join(propose.Engines(), ", "))
-	case p.Output != "" && !slices.Contains(Outputs(), p.Output):
-		return fmt.Errorf("--output is %.40q: use %s", p.Output, strings.Join(Outputs(), ", "))
 	case p.Output != "" && p.Image == "":
 		return fmt.Errorf("--output needs the container image of the engines: name it with --image")
-	case p.Output == "" && p.Image != "", p.Output != "" && p.AsJSON:
-		return fmt.Errorf("--image is for --output, which prints YAML: leave out --image or --json")
 	case p.DType != "auto" && weightBytes[p.DType] == 0:
 		return fmt.Errorf("--dtype is %.40q: use auto, %s", p.DType, strings.Join(DTypes(), ", "))
 	case t.TTFT < 0 || t.ITL < 0 || t.E2E < 0 || !(t.Quantile > 0 && t.Quantile < 1):
@@ -85,6 +92,17 @@ func (p *Options) Validate() error {
 		return fmt.Errorf("--rate is %v: it must lie between 0 and 1000000", p.Rate)
 	case p.Rows < 1 || p.Rows > maxRows:
 		return fmt.Errorf("--rows is %d: it must lie between 1 and %d", p.Rows, maxRows)
+	}
+	return nil
+}
+
+// validateOutput refuses what cannot be printed.
+func (p *Options) validateOutput() error {
+	switch {
+	case p.Output != "" && !slices.Contains(Outputs(), p.Output):
+		return fmt.Errorf("--output is %.40q: use %s", p.Output, strings.Join(Outputs(), ", "))
+	case p.Output == "" && p.Image != "", p.Output != "" && p.AsJSON:
+		return fmt.Errorf("--image is for --output, which prints YAML: leave out --image or --json")
 	}
 	return nil
 }
