@@ -33,6 +33,13 @@ type manifest struct {
 			Name    string
 			Scaling struct{ Mode string }
 		}
+		Components []struct {
+			Name, Type     string
+			Replicas       int
+			ScalingAdapter map[string]any `yaml:"scalingAdapter"`
+			PodTemplate    template       `yaml:"podTemplate"`
+		}
+		EndpointPickerRef struct{ Name string } `yaml:"endpointPickerRef"`
 	}
 }
 
@@ -40,6 +47,7 @@ type template struct {
 	Metadata struct{ Labels map[string]string }
 	Spec     struct {
 		Containers []struct {
+			Name          string
 			Image         string
 			Command, Args []string
 			Env           []struct{ Name, Value string }
@@ -95,6 +103,13 @@ func TestManifests(t *testing.T) {
 			[]string{"LeaderWorkerSet llama-3-1-prefill", "LeaderWorkerSet llama-3-1-decode"}, "leaderworkerset/llama-3-1-decode"},
 		{outputDisaggregatedSet, []fleet.Role{fleet.Prefill, fleet.Decode}, []string{"DisaggregatedSet llama-3-1"},
 			"disaggregatedset.x-k8s.io/v1/DisaggregatedSetRoleScaler/llama-3-1-decode"},
+		{outputDynamo, []fleet.Role{fleet.Aggregated}, []string{"DynamoGraphDeployment llama-3-1"},
+			"nvidia.com/v1beta1/DynamoGraphDeploymentScalingAdapter/llama-3-1-worker"},
+		{outputDynamo, []fleet.Role{fleet.Prefill, fleet.Decode}, []string{"DynamoGraphDeployment llama-3-1"},
+			"nvidia.com/v1beta1/DynamoGraphDeploymentScalingAdapter/llama-3-1-decode"},
+		{outputLLMD, []fleet.Role{fleet.Aggregated}, []string{"Deployment llama-3-1", "InferencePool llama-3-1"}, "deployment/llama-3-1"},
+		{outputLLMD, []fleet.Role{fleet.Prefill, fleet.Decode},
+			[]string{"Deployment llama-3-1-prefill", "Deployment llama-3-1-decode", "InferencePool llama-3-1"}, "deployment/llama-3-1-decode"},
 	} {
 		for _, engine := range []string{"vllm", "sglang"} {
 			p := &Options{Model: "/models/llama", Engine: engine, Output: c.output, Image: "example.com/engine:1"}
@@ -106,18 +121,30 @@ func TestManifests(t *testing.T) {
 			var names []string
 			for _, m := range read(t, text) {
 				names = append(names, m.Kind+" "+m.Metadata.Name)
-				if c.output == outputDisaggregatedSet {
+				pod := m.Spec.Template
+				switch {
+				case c.output == outputDisaggregatedSet:
 					if r := m.Spec.Roles; len(r) != 2 || r[0].Name != "prefill" || r[1].Scaling.Mode != "External" {
 						t.Errorf("roles %+v", r)
 					}
 					continue
-				}
-				pod := m.Spec.Template
-				if c.output == outputLeaderWorkerSet {
+				case m.Kind == "InferencePool":
+					if m.Spec.EndpointPickerRef.Name != "stator" {
+						t.Errorf("%+v", m)
+					}
+					continue
+				case c.output == outputDynamo:
+					last := m.Spec.Components[len(c.roles)-1]
+					if last.Type != last.Name || last.Replicas != len(c.roles) || last.ScalingAdapter == nil ||
+						last.PodTemplate.Spec.Containers[0].Name != "main" {
+						t.Errorf("component %+v", last)
+					}
+					pod = last.PodTemplate
+				case c.output == outputLeaderWorkerSet:
 					pod = m.Spec.LeaderWorkerTemplate.WorkerTemplate
 				}
-				checkPod(t, &pod)
-				if wrong := m.Spec.Selector.MatchLabels; c.output == outputDeployment && len(wrong) != len(pod.Metadata.Labels) {
+				checkPod(t, &pod, c.output == outputLLMD)
+				if wrong := m.Spec.Selector.MatchLabels; m.Kind == "Deployment" && len(wrong) != len(pod.Metadata.Labels) {
 					t.Errorf("%s selects %v of %v", m.Metadata.Name, wrong, pod.Metadata.Labels)
 				}
 			}
@@ -137,12 +164,16 @@ func TestManifests(t *testing.T) {
 }
 
 // checkPod checks what pods of all kinds have.
-func checkPod(t *testing.T, pod *template) {
+func checkPod(t *testing.T, pod *template, llmd bool) {
 	t.Helper()
 	c := pod.Spec.Containers[0]
 	args := strings.Join(c.Args, " ")
 	role := pod.Metadata.Labels["llm-d.ai/role"]
-	if pod.Metadata.Labels["app"] != "llama-3-1" || c.Image != "example.com/engine:1" || c.Command[0] != "python3" ||
+	label := "app"
+	if llmd {
+		label = "llm-d.ai/model"
+	}
+	if pod.Metadata.Labels[label] != "llama-3-1" || c.Image != "example.com/engine:1" || c.Command[0] != "python3" ||
 		c.Resources.Limits["nvidia.com/gpu"] != 2 || c.Env[0].Name != "POD_IP" {
 		t.Errorf("%+v", pod)
 	}
@@ -152,7 +183,7 @@ func checkPod(t *testing.T, pod *template) {
 		}
 	}
 	transfers := slices.ContainsFunc(c.Ports, func(p struct{ Name string }) bool { return p.Name == "transfer" })
-	if transfers != (role != "") {
+	if transfers != (role != "" && role != "both") {
 		t.Errorf("role %q, ports %+v", role, c.Ports)
 	}
 }

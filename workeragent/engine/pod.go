@@ -22,9 +22,11 @@ type Pod struct {
 	HealthPath string
 }
 
-// The ports of an engine in a pod. vLLM's own defaults are among them, so that routers find its events without a configuration.
+// PodPort is the port of an engine's HTTP server in a pod.
+const PodPort = 8000
+
+// The other ports of an engine in a pod. vLLM's own defaults are among them, so that routers find its events without a configuration.
 const (
-	podHTTP     = 8000
 	podEvents   = 5557
 	podReplay   = 5558
 	podTransfer = 5600
@@ -48,12 +50,12 @@ func InPod(m *config.Model, l *config.Launch) (*Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := launch.command(&Site{Host: "$(POD_IP)", inPod: true}, podHTTP, podTransfer)
+	c, err := launch.command(&Site{Host: "$(POD_IP)", inPod: true}, PodPort, podTransfer)
 	if err != nil {
 		return nil, err
 	}
 
-	p := &Pod{Command: append([]string{c.Path}, c.Args...), Env: c.Env, HTTP: podHTTP, HealthPath: kind.HealthPath(m.Name),
+	p := &Pod{Command: append([]string{c.Path}, c.Args...), Env: c.Env, HTTP: PodPort, HealthPath: kind.HealthPath(m.Name),
 		Ports: map[string]int{"events": podEvents, "replay": podReplay}}
 	if n > 0 {
 		p.Ports["transfer"] = podTransfer

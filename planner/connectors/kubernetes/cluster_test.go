@@ -313,12 +313,8 @@ func TestOnARealAPIServer(t *testing.T) {
 	})
 
 	t.Run("LeaderWorkerSet", func(t *testing.T) {
-		out, err := exec.Command("go", "mod", "download", "-json", "sigs.k8s.io/lws@v0.8.0").Output()
-		var module struct{ Dir, Error string }
-		if json.Unmarshal(out, &module) != nil || module.Dir == "" {
-			t.Fatalf("go mod download sigs.k8s.io/lws@v0.8.0: %v %s", err, module.Error)
-		}
-		c.must("", "apply", "--server-side", "-f", module.Dir+"/config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml")
+		folder := moduleFolder(t, "sigs.k8s.io/lws@v0.9.0")
+		c.must("", "apply", "--server-side", "-f", folder+"/config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml")
 		testkit.Eventually(t, "the kind to be served", func() bool {
 			_, err := c.kubectl("", "get", "leaderworkersets")
 			return err == nil
