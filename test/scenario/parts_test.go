@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ type parts struct {
 	envoy                      *envoy.Process
 	extprocAdmin, plannerAdmin string
 	xdsFlags                   []string // further ones
+	cluster                    []string // flags of all that finds workers
 }
 
 // startParts runs bus, agent, planner, extproc and xds, and an Envoy that finds xds late.
@@ -50,6 +52,7 @@ type partsSettings struct {
 	models          string   // the configuration from models on, in place of workers and launch
 	agent, xds      []string // further flags
 	secondXDS       bool     // Envoy may connect to parts.xdsBeside, too
+	cluster         []string // flags that name the API server whose pods are the workers; without them an agent starts engines
 }
 
 // startPartsFor is startParts with settings.
@@ -77,8 +80,11 @@ bus: {url: "%s", leaseTTL: 2s}
 
 	p.startEnvoy() // first: its control plane is late
 	p.bus = start(t, "bus", "--listen-address", busAt)
-	p.agent = start(t, append([]string{"agent", "--config", p.file, "--admin-address", "127.0.0.1:0"}, s.agent...)...)
-	p.planner = start(t, "planner", "--config", p.file, "--admin-address", p.plannerAdmin)
+	p.cluster = s.cluster
+	if s.cluster == nil {
+		p.agent = start(t, append([]string{"agent", "--config", p.file, "--admin-address", "127.0.0.1:0"}, s.agent...)...)
+	}
+	p.planner = start(t, append([]string{"planner", "--config", p.file, "--admin-address", p.plannerAdmin}, p.cluster...)...)
 	p.startExtProc()
 	p.startXDS()
 	p.await()
@@ -106,13 +112,14 @@ func (p *parts) startEnvoy() {
 
 func (p *parts) startExtProc() {
 	p.t.Helper()
-	p.extproc = start(p.t, "extproc", "--config", p.file, "--listen-address", p.extprocAt, "--admin-address", p.extprocAdmin)
+	p.extproc = start(p.t, append([]string{"extproc", "--config", p.file, "--listen-address", p.extprocAt, "--admin-address", p.extprocAdmin},
+		p.cluster...)...)
 }
 
 func (p *parts) startXDS() {
 	p.t.Helper()
 	p.xds = start(p.t, append([]string{"xds", "--config", p.file, "--listen-address", p.xdsAt, "--extproc-address", p.extprocAt,
-		"--admin-address", "127.0.0.1:0"}, p.xdsFlags...)...)
+		"--admin-address", "127.0.0.1:0"}, slices.Concat(p.xdsFlags, p.cluster)...)...)
 }
 
 func (p *parts) await() {
