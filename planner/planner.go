@@ -65,6 +65,12 @@ type Observer interface {
 	Observe(o *plan.Observation)
 }
 
+// Adviser is a connector that shows the plans of an advisory planner where its users look.
+type Adviser interface {
+	// Advise gets every advisory plan of a planner that leads, in place of Apply, and changes no number.
+	Advise(p plan.Plan)
+}
+
 // Runner is a connector that works beside the planner. Run returns when ctx ends.
 type Runner interface {
 	Run(ctx context.Context) error
@@ -367,7 +373,13 @@ func (p *Planner) publish(ctx context.Context, next plan.Plan) {
 		p.published = next
 	}
 
-	if p.cfg.Connector == nil || p.advisory.Load() {
+	if p.advisory.Load() {
+		if c, ok := p.cfg.Connector.(Adviser); ok {
+			c.Advise(next)
+		}
+		return
+	}
+	if p.cfg.Connector == nil {
 		return
 	}
 	err := p.cfg.Connector.Apply(ctx, next)

@@ -227,9 +227,12 @@ func TestBusComesBack(t *testing.T) {
 
 // hands is a connector that fails a few times.
 type hands struct {
-	fail int
-	got  []int
+	fail    int
+	got     []int
+	advised int // plans
 }
+
+func (h *hands) Advise(plan.Plan) { h.advised++ }
 
 func (h *hands) Apply(_ context.Context, p plan.Plan) error {
 	if h.fail > 0 {
@@ -258,6 +261,9 @@ func TestConnector(t *testing.T) {
 		o.want("sim 0 of 2")
 		if len(idle.got) > 0 {
 			t.Error("an advisory planner has carried a plan out")
+		}
+		if idle.advised == 0 {
+			t.Error("an advisory planner has not shown its plans to the connector")
 		}
 	}, func(c *Config) { c.Connector, c.Advisory = idle, true })
 }

@@ -116,7 +116,7 @@ func (c *Client) do(req *http.Request) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode == http.StatusOK {
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusCreated {
 		return resp.Body, nil
 	}
 	defer func() { _ = resp.Body.Close() }()

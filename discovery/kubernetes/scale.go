@@ -30,8 +30,8 @@ type Scale struct {
 	Replicas int
 	// Selector selects the object's pods, as a query for pods has it; empty while its controller has not reported one.
 	Selector string
-	// Version is the resourceVersion of the object: [Client.SetScale] refuses to change another one.
-	Version string
+	// Version is the resourceVersion of the object: [Client.SetScale] refuses to change another one. UID is the object's, for events.
+	Version, UID string
 	// Writer is the field manager that has set the number last, as the API server records it; empty if that is not known. ByScale means
 	// that it was set by the subresource, as `kubectl scale`, autoscalers and SetScale do, and not by creating or applying the object.
 	Writer  string
@@ -68,7 +68,8 @@ func (c *Client) Scale(ctx context.Context, o *Object) (s Scale, err error) {
 	if err := c.read(ctx, path+"/scale", "application/json", &scale); err != nil {
 		return s, fmt.Errorf("read the scale of %s: %w", o, err)
 	}
-	s = Scale{Replicas: scale.Spec.Replicas, Selector: scale.Status.Selector, Version: scale.Metadata.ResourceVersion}
+	m := &scale.Metadata
+	s = Scale{Replicas: scale.Spec.Replicas, Selector: scale.Status.Selector, Version: m.ResourceVersion, UID: m.UID}
 
 	// The subresource does not have the field managers. The metadata alone are asked for: a pod template may have 100 KB.
 	var object struct {
@@ -158,13 +159,18 @@ func (c *Client) read(ctx context.Context, path, accept string, into any) error 
 
 // patch merges a body into an object.
 func (c *Client) patch(ctx context.Context, path string, query url.Values, body string) error {
+	return c.write(ctx, http.MethodPatch, path+"?"+query.Encode(), "application/merge-patch+json", body)
+}
+
+// write sends a body, and ignores the object in the answer.
+func (c *Client) write(ctx context.Context, method, path, kind, body string) error {
 	ctx, stop := context.WithTimeout(ctx, callTime)
 	defer stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPatch, c.base+path+"?"+query.Encode(), bytes.NewBufferString(body))
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewBufferString(body))
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/merge-patch+json")
+	req.Header.Set("Content-Type", kind)
 	answer, err := c.do(req)
 	if err == nil {
 		_ = answer.Close()
@@ -314,7 +320,7 @@ func (c *Client) Uncreated(ctx context.Context, o *Object) (message string, err 
 
 // ScaledPod is a pod of an object that is scaled, as a planner sees it.
 type ScaledPod struct {
-	Namespace, Name string
+	Namespace, Name, UID string
 	// Worker is the name of its engine among workers; see [Endpoint]. A pod has one engine.
 	Worker  string
 	Created time.Time
@@ -386,7 +392,7 @@ func (p *scaledPod) hasEnded() bool {
 func (p *scaledPod) state(home string) ScaledPod {
 	m := &p.Metadata
 	out := ScaledPod{
-		Namespace: m.Namespace, Name: m.Name, Worker: m.workerName("", home), Created: m.CreationTimestamp,
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, Worker: m.workerName("", home), Created: m.CreationTimestamp,
 		Terminating: m.DeletionTimestamp != "",
 		Follows:     !m.leads(), Group: m.Labels["leaderworkerset.sigs.k8s.io/group-index"],
 		Cost: m.Annotations[costAnnotation], Ordinal: -1,

@@ -20,11 +20,11 @@ import (
 // Conversion is a fleet of Dynamo as Stator has it.
 type Conversion struct {
 	// Config is the configuration, and Manifests are the objects that run the engines; nil without [Options.Output]. Both begin with the
-	// notes about what is not taken over, as comments.
+	// notes about fields that are not taken over, as comments.
 	Config, Manifests []byte
 }
 
-// settings and what is in it are the keys that a converted configuration has.
+// settings and the types in it have the keys of a converted configuration.
 type settings struct {
 	APIVersion string          `yaml:"apiVersion"`
 	Kind       string          `yaml:"kind"`
@@ -156,7 +156,7 @@ func (p *Options) plannerOf(g *dynamograph.Graph) map[string]any {
 	return out
 }
 
-// comment returns what a reader must know about the conversion.
+// comment returns the notes as comments of YAML.
 func comment(g *dynamograph.Graph) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# The fleet of the DynamoGraphDeployment %.80q.\n", g.Name)

@@ -38,6 +38,9 @@ type Server struct {
 	scales  map[string]*scaled // by path
 	refused int                // the status of every answer to a PATCH; 0 for none
 	writes  []Write
+	written []Event
+
+	refusedEvents int // a status
 }
 
 // event is one change.
@@ -257,7 +260,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	s.mu.Lock()
 	broken := s.broken
-	if r.Method == http.MethodPatch && broken == 0 {
+	if r.Method != http.MethodGet && broken == 0 {
 		broken = s.refused
 	}
 	at := s.scales[strings.TrimSuffix(r.URL.Path, "/scale")]
@@ -274,6 +277,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.scale(w, r, at)
 	case r.Method == http.MethodPatch:
 		s.annotate(w, r)
+	case r.Method == http.MethodPost:
+		s.record(w, r)
 	case strings.Count(r.URL.Path, "/") == 3:
 		s.kinds(w, r)
 	default:

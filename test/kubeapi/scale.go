@@ -142,6 +142,45 @@ func (s *Server) PutFailedCreate(namespace, owner, message string) {
 	})
 }
 
+// Event is an event that a client has written.
+type Event struct{ Kind, Name, UID, Type, Reason, Message string }
+
+// Events returns the events that clients have written, in their order.
+func (s *Server) Events() []Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Event(nil), s.written...)
+}
+
+// RefuseEvents has every answer to a client that writes an event be that status. 0 ends it.
+func (s *Server) RefuseEvents(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusedEvents = status
+}
+
+// record answers a request that creates an event.
+func (s *Server) record(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		InvolvedObject        struct{ Kind, Name, UID string }
+		Type, Reason, Message string
+	}
+	if json.NewDecoder(r.Body).Decode(&body) != nil {
+		refuse(w, http.StatusBadRequest, "the body is no JSON")
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusedEvents != 0 {
+		refuse(w, s.refusedEvents, "the test refuses events")
+		return
+	}
+	o := &body.InvolvedObject
+	s.written = append(s.written, Event{o.Kind, o.Name, o.UID, body.Type, body.Reason, body.Message})
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write([]byte("{}"))
+}
+
 // kinds lists the resources of a group.
 func (s *Server) kinds(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
@@ -184,7 +223,7 @@ func (s *Server) scale(w http.ResponseWriter, r *http.Request, x *scaled) {
 		s.setLocked(x, manager, body.Spec.Replicas)
 	}
 
-	meta := map[string]any{"name": x.Name, "namespace": x.Namespace, "resourceVersion": x.version}
+	meta := map[string]any{"name": x.Name, "namespace": x.Namespace, "resourceVersion": x.version, "uid": x.Name}
 	answer := map[string]any{"metadata": meta}
 	if strings.HasSuffix(r.URL.Path, "/scale") {
 		answer["spec"] = map[string]any{"replicas": x.Replicas}

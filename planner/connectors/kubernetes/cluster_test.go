@@ -215,7 +215,7 @@ kind: Role
 metadata: {name: planner}
 rules:
 - {apiGroups: [""], resources: [pods], verbs: [get, list, watch, patch]}
-- {apiGroups: [""], resources: [events], verbs: [list]}
+- {apiGroups: [""], resources: [events], verbs: [list, create]}
 - {apiGroups: [autoscaling], resources: [horizontalpodautoscalers], verbs: [list]}
 - {apiGroups: [apps], resources: [deployments, statefulsets], verbs: [get]}
 - {apiGroups: [apps], resources: [deployments/scale, statefulsets/scale], verbs: [get, patch]}

@@ -58,6 +58,8 @@ type Connector struct {
 	known   []plan.Held
 	// held has the numbers of others of the last observation, which the next plan is made from. It is guarded by mu.
 	held []plan.Held
+	// advice is an advisory plan whose numbers have not been recorded yet; nil if there is none. It is guarded by mu.
+	advice *plan.Plan
 	// last is the result of the last pass, for the reasons of the next plan. It is guarded by mu.
 	last ChangeSet
 
@@ -69,6 +71,7 @@ type Connector struct {
 	drained map[string]time.Time
 	// autoscalers are by namespace.
 	autoscalers map[string]*scalers
+	events      recorder
 	// decision counts the numbers that this process has set, or tried to set.
 	decision int
 }
@@ -145,7 +148,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 func New(cfg Config) *Connector {
 	c := &Connector{
 		cfg: cfg, wake: make(chan struct{}, 1), metrics: newMetrics(cfg.Metrics), drained: map[string]time.Time{},
-		autoscalers: map[string]*scalers{}, began: time.Now(),
+		autoscalers: map[string]*scalers{}, began: time.Now(), events: newRecorder(),
 	}
 	c.Set(cfg.Rules, cfg.Drain)
 	for _, t := range cfg.Targets {
@@ -242,8 +245,15 @@ func (c *Connector) once(ctx context.Context, watches *sync.WaitGroup, now time.
 			c.cfg.Log.Info("not carried out yet", "model", w.Model, "role", w.Role.String(), "why", w.Why)
 		}
 	}
+
+	c.recordWaits(&set, now)
+	c.recordDrains(p, states, now)
+	c.recordAdvice()
 	if ctx.Err() == nil {
 		c.carryOut(ctx, &set, now)
+	}
+	if ctx.Err() == nil {
+		c.writeEvents(ctx, now)
 	}
 }
 
@@ -279,6 +289,7 @@ func (c *Connector) carryOut(ctx context.Context, set *ChangeSet, now time.Time)
 			t.written, t.own = now, true
 			t.scale.Replicas, t.scale.Writer = x.To, writer
 			c.cfg.Log.Info("scaled", "target", t.Object.String(), "from", x.From, "to", x.To, "victims", x.Victims, "reason", x.Reason)
+			c.events.add(t, "Scaled", false, "from %d to %d replicas: %s", x.From, x.To, x.Reason)
 			continue
 		}
 		if result == "conflict" {

@@ -47,6 +47,11 @@
 //	a worker does not end its requests in time   its pod ends all the same after planner.drainTimeout
 //	the planner that leads is another one now    no plan arrives, so nothing is written any more
 //
+// # Events
+//
+// Events of targets and pods have the reasons of plans, so that kubectl describe shows them. A recommendation, which [Connector.Advise]
+// gets in place of a plan, is nothing else. An event that cannot be written delays the next changes by 5 s at most, once a minute.
+//
 // # Concurrency
 //
 // Run uses the goroutines that it starts, and ends them. All other methods may be called beside it.

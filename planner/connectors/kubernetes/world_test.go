@@ -26,6 +26,8 @@ type world struct {
 	targets []kubernetes.Target
 	rules   kubernetes.Rules
 	drain   time.Duration
+	// advisory means that plans are recommended, and not carried out.
+	advisory bool
 
 	mu sync.Mutex
 	// wants is the number that the planner's own algorithm asks for, by role.
@@ -266,7 +268,11 @@ func (w *world) plan(ctx context.Context, c *kubernetes.Connector, term uint64) 
 		w.last.Term = term
 		p := w.last
 		w.mu.Unlock()
-		_ = c.Apply(ctx, p)
+		if w.advisory {
+			c.Advise(p)
+		} else {
+			_ = c.Apply(ctx, p)
+		}
 		time.Sleep(100 * time.Millisecond)
 	}
 }
