@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -59,6 +58,7 @@ type cluster struct {
 type part struct {
 	name  string
 	start func() (ender, error)
+	began time.Time
 	ender
 }
 
@@ -231,6 +231,7 @@ func (c *cluster) names() (list []string) {
 func (c *cluster) begin(name string) (err error) {
 	p := c.parts[name]
 	p.ender, err = p.start()
+	p.began = time.Now()
 	return err
 }
 
@@ -314,7 +315,7 @@ func (c *cluster) awaitCalm(ctx context.Context) error {
 				return fmt.Errorf("router %d knows the caches of %d of %d engines: %s", i, known, want, strings.Join(not, "; "))
 			}
 		}
-		l := newLoad(c.url, &options{clients: 1, tokens: 2})
+		l := newLoad(c.url, &options{clients: 1, tokens: 2}, c.progress)
 		for i := range 8 { // either Envoy, by the kernel's choice
 			body := fmt.Appendf(nil, `{"model":"sim","messages":[{"role":"user","content":"Calm %d?"}],"max_tokens":2}`, i)
 			if _, err := l.sendAgain(ctx, body); err != nil {
@@ -400,30 +401,6 @@ func (c *cluster) sample(ctx context.Context, admin, name string) (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("there is no metric %s", name)
-}
-
-// resident returns the memory of the routers in MiB.
-func (c *cluster) resident() (sum int64) {
-	for i := range routers {
-		n, err := process.Resident(c.parts[fmt.Sprint("router ", i)].PID())
-		if err != nil {
-			slog.Warn("memory is unknown", "error", err)
-		}
-		sum += n >> 20
-	}
-	return sum
-}
-
-// live returns the memory of the routers in MiB that was in use after their last garbage collection. The next one comes at twice as much.
-func (c *cluster) live(ctx context.Context) (sum int64) {
-	for _, admin := range c.admins {
-		n, err := c.sample(ctx, admin, "go_memstats_next_gc_bytes")
-		if err != nil {
-			slog.Warn("memory in use is unknown", "error", err)
-		}
-		sum += int64(n) / 2 >> 20
-	}
-	return sum
 }
 
 func (c *cluster) random(n int) int { return c.rng.IntN(n) }

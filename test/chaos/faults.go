@@ -30,7 +30,7 @@ func faults() (list []fault) {
 		n    int
 	}{{"router", routers}, {"xds", planes}, {"planner", planners}, {"bus", 1}, {"agent", nodes}, {"line", lines}, {"envoy", envoys}}
 	for _, k := range kinds {
-		list = append(list, fault{"kill " + k.name, func(_ context.Context, c *cluster) error { return c.kill(c.pick(k.name, k.n)) }})
+		list = append(list, fault{"kill " + k.name, func(_ context.Context, c *cluster) error { return c.kill(c.mortal(k.name, k.n)) }})
 		for _, d := range []time.Duration{5 * time.Second, 30 * time.Second} {
 			list = append(list, fault{fmt.Sprint("stop ", k.name, " for ", d), func(ctx context.Context, c *cluster) error {
 				return freeze(ctx, c.parts[c.pick(k.name, k.n)].PID(), d)
@@ -53,7 +53,7 @@ func faults() (list []fault) {
 			}
 			return freeze(ctx, pid, 5*time.Second)
 		}},
-		fault{"restart router", func(_ context.Context, c *cluster) error { return c.restart(c.pick("router", routers)) }},
+		fault{"restart router", func(_ context.Context, c *cluster) error { return c.restart(c.mortal("router", routers)) }},
 		fault{"router's disk stands still", func(ctx context.Context, c *cluster) error {
 			d := c.disks[c.random(routers)]
 			d.gate.Lock()
@@ -61,16 +61,16 @@ func faults() (list []fault) {
 			return sleep(ctx, 5*time.Second)
 		}},
 		fault{"router's disk is full", func(ctx context.Context, c *cluster) error {
-			i := c.random(routers)
-			name := fmt.Sprint("router ", i)
-			if err := c.disks[i].setFull(true); err != nil {
+			name := c.mortal("router", routers)
+			d := c.disks[0]
+			if err := d.setFull(true); err != nil {
 				return err
 			}
 			err := c.restart(name)
 			if err == nil {
 				err = sleep(ctx, 5*time.Second)
 			}
-			return errors.Join(err, c.disks[i].setFull(false), c.restart(name))
+			return errors.Join(err, d.setFull(false), c.restart(name))
 		}},
 	)
 
@@ -101,6 +101,16 @@ func (c *cluster) pick(kind string, n int) string {
 		return kind
 	}
 	return fmt.Sprint(kind, " ", c.random(n))
+}
+
+// mortal returns the name of a part that a fault may end. That is the first router always: the other one lives for the whole run, so that
+// growth of its memory shows.
+func (c *cluster) mortal(kind string, n int) string {
+	name := c.pick(kind, n)
+	if kind == "router" {
+		return "router 0"
+	}
+	return name
 }
 
 // kill kills a part, and starts it again after a second.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,8 +21,9 @@ import (
 // load is the clients. Each holds conversations of a few turns, whose answers are streamed.
 type load struct {
 	*options
-	url    string
-	client *http.Client
+	url      string
+	client   *http.Client
+	progress io.Writer
 
 	all  sync.WaitGroup
 	stop context.CancelFunc
@@ -30,6 +32,7 @@ type load struct {
 	asked, failed, broken, wrong, unpicked atomic.Int64
 
 	mu      sync.Mutex
+	began   time.Time // guarded by mu; the start of the round
 	lastBad time.Time // guarded by mu; when the last request failed or broke
 	lastErr string    // guarded by mu
 	known   [][]byte  // guarded by mu; bodies of answered requests, at most maxKnown
@@ -41,16 +44,17 @@ const maxKnown = 64
 // counts are the counters at one moment.
 type counts struct{ asked, failed, broken, wrong, unpicked int64 }
 
-func newLoad(url string, o *options) *load {
+func newLoad(url string, o *options, progress io.Writer) *load {
 	// A client that meets a dead connection must not try again by itself: that would hide what happened.
 	transport := &http.Transport{MaxIdleConnsPerHost: o.clients, DisableKeepAlives: true}
-	return &load{options: o, url: url, client: &http.Client{Transport: transport, Timeout: 2 * time.Minute}}
+	return &load{options: o, url: url, client: &http.Client{Transport: transport, Timeout: 2 * time.Minute}, progress: progress}
 }
 
 // begin starts the clients, and returns the counts before them.
 func (l *load) begin(ctx context.Context, c *cluster) counts {
 	ctx, l.stop = context.WithCancel(ctx)
 	l.mu.Lock()
+	l.began = time.Now()
 	l.lastErr = ""
 	l.known = nil
 	l.mu.Unlock()
@@ -122,17 +126,17 @@ func (l *load) ask(body []byte) bool {
 	switch {
 	case err != nil && a.First == 0:
 		l.failed.Add(1)
-		l.bad(err)
+		l.bad("failed", a, err)
 		// A client that is refused at once would fill the figures with its refusals.
 		time.Sleep(100 * time.Millisecond)
 		return false
 	case err != nil:
 		l.broken.Add(1)
-		l.bad(err)
+		l.bad("broke", a, err)
 		return false
 	case a.Tokens != l.tokens:
 		l.wrong.Add(1)
-		l.bad(fmt.Errorf("an answer has %d tokens, %d were asked for", a.Tokens, l.tokens))
+		l.bad("was wrong", a, fmt.Errorf("an answer has %d tokens, %d were asked for", a.Tokens, l.tokens))
 		return false
 	}
 
@@ -146,9 +150,13 @@ func (l *load) ask(body []byte) bool {
 	return true
 }
 
-func (l *load) bad(err error) {
+// bad notes an error of a client, and prints it beside the faults.
+func (l *load) bad(what string, a streams.Answer, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	decision := cmp.Or(a.Decision, "without a decision")
+	fmt.Fprintf(l.progress, "chaos: %4.1f s: request %s %s, first event after %.1f s: %v\n",
+		time.Since(l.began).Seconds(), decision, what, a.First.Seconds(), err)
 	l.lastBad = time.Now()
 	l.lastErr = err.Error()
 }

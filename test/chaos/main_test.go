@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -54,5 +55,36 @@ func TestChaos(t *testing.T) {
 		if byEngine := strings.Contains(r.Scenario, "engine") || strings.Contains(r.Scenario, "line"); !byEngine && r.Failed+r.Broken > 0 {
 			t.Errorf("clients noticed: %s", line)
 		}
+	}
+}
+
+// TestGrowth reads the growth of long lives from rounds. A router that was started again is another one.
+func TestGrowth(t *testing.T) {
+	var rounds [][]memory
+	for i := range 18 {
+		kept := 40.0 // while caches fill
+		if i >= 6 {
+			kept = 50
+		}
+		if i >= 12 {
+			kept = 51
+		}
+		killed := 2 + i/7
+		rounds = append(rounds, []memory{{Router: "router 0", PID: killed, Live: float64(i)}, {Router: "router 1", PID: 1, Live: kept}})
+	}
+
+	got := growths(rounds, 15, func(m memory) float64 { return m.Live })
+	if len(got) != 1 || got[0].router != "router 1" || got[0].rounds != 18 {
+		t.Fatalf("growths are %+v: want one, of router 1", got)
+	}
+	g := got[0]
+	if g.first != 40 || g.middle != 50 || g.last != 51 {
+		t.Errorf("medians are %v, %v and %v: want 40, 50 and 51", g.first, g.middle, g.last)
+	}
+	if p := g.percent(); math.Abs(p-2) > 0.001 {
+		t.Errorf("growth is %v %%: want 2", p)
+	}
+	if math.Abs(g.spread-100*0.5/50.5) > 0.001 {
+		t.Errorf("single rounds are within %v %%: want 0.99", g.spread)
 	}
 }

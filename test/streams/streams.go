@@ -36,7 +36,7 @@ func Send(ctx context.Context, client *http.Client, url string, body []byte) (An
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
-		return Answer{}, fmt.Errorf("%s: %s", resp.Status, text)
+		return Answer{Decision: resp.Header.Get("x-stator-decision")}, fmt.Errorf("%s: %s", resp.Status, text)
 	}
 	a, err := readEvents(resp.Body, begun)
 	a.Decision = resp.Header.Get("x-stator-decision")
