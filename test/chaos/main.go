@@ -30,8 +30,9 @@
 // rights. make test-hosts has partitions.
 //
 // Faults that end a router end the first of the two. The other one lives for the whole run, and meets all other faults. The last lines have
-// the memory of such a long life by its thirds, after garbage collections with no client left. The first third is left out of the growth:
-// caches and histories with a bound fill up in it.
+// the memory of such a long life by its thirds, after garbage collections with no client left. Caches with a bound are filled before the
+// first fault: the decisions that a router keeps, its memory of prompts, and the caches of engines. What else has a bound fills up in the
+// first third, which is left out of the growth.
 package main
 
 import (
@@ -185,6 +186,9 @@ func (r *run) playEach(ctx context.Context, chosen []fault) error {
 
 // playRandom plays faults in a random order, and counts once a minute.
 func (r *run) playRandom(ctx context.Context, chosen []fault) error {
+	if err := r.warmUp(ctx); err != nil {
+		return err
+	}
 	end := time.Now().Add(time.Duration(r.minutes * float64(time.Minute)))
 
 	for n := 1; time.Now().Before(end); n++ {

@@ -97,8 +97,7 @@ type growth struct {
 	spread float64
 }
 
-// percent is the growth from the middle third of a life to the last. The first third is left out: caches and histories with a bound fill
-// up in it.
+// percent is the growth from the middle third of a life to the last. The first third is left out: histories with a bound fill up in it.
 func (g growth) percent() float64 { return 100 * (g.last/g.middle - 1) }
 
 // growths returns the growth of the routers that lived for at least atLeast rounds. The figure of a round is of gives.
