@@ -541,3 +541,28 @@ func TestDriftRebuildsCacheState(t *testing.T) {
 		t.Error("it is not logged")
 	}
 }
+
+// TestPromisesMissedWithoutEvents: an engine finds none of the promised tokens while its events do not arrive. They may explain it, so its
+// blocks stay, and the cache is exact again with them. The same with all events empties the rank.
+func TestPromisesMissedWithoutEvents(t *testing.T) {
+	c := newCluster(t, 0, 1)
+	c.ready("w0")
+	text := c.ask("w0", "")
+	c.exact("w0", "a prompt", text)
+	worker, err := c.worker("w0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	c.proxy.Refuse(true)
+	c.within(recovery, "events are missing", c.stateIs("w0", feed.Stale))
+	c.promisesMissed(&worker, time.Now())
+	c.proxy.Refuse(false)
+	c.exact("w0", "events have arrived", text)
+
+	c.promisesMissed(&worker, time.Now())
+	c.within(recovery, "the promises were missed with all events", c.stateIs("w0", feed.Stale))
+	if stored, _ := c.overlap("w0", text); stored > 0 {
+		t.Errorf("%d blocks are still promised", stored)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kvsource/sources"
 	"github.com/stator-project/stator/internal/route/pick"
 )
@@ -262,7 +263,12 @@ func (r *Router) applyLoad(l bus.Load) {
 // promisesMissed empties the ranks of a worker whose engine has found none of the promised tokens: its cache was reset, and it has not
 // reported that.
 func (r *Router) promisesMissed(w *fleet.Worker, decided time.Time) {
+	snap := r.fleet.Snapshot()
 	for number := range w.Ranks {
+		rank, _ := snap.Rank(w.Name, number)
+		if s := r.feed.State(rank); s != feed.Exact && s != feed.None {
+			continue // events that were held up may explain it
+		}
 		if r.feed.Missed(w.Name, number, decided) {
 			r.log.Warn("the engine found none of the promised tokens, and has reported no empty cache; its blocks are forgotten",
 				"worker", w.Name, "rank", number)

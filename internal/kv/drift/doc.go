@@ -38,6 +38,7 @@
 //	a report with more hits                  a new short window begins with it
 //	a report without, that may not include   they count with the next one
 //	  the requests that ended before it
+//	a report at once after another one       it was held up on its way, and counts with the next one
 //	a report without, 256 promised tokens    the promises were missed, and a new short window begins
 //	  of requests that it includes
 //

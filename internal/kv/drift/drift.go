@@ -64,6 +64,7 @@ type window struct {
 
 // shortWindow is the time since an engine has last found a token.
 type shortWindow struct {
+	reported      time.Time // when the last report arrived
 	opened        time.Time // when the report arrived that opened it
 	queries, hits uint64    // the engine's counters in that report
 	counted       tally     // the requests that were decided since and ended before the last report, which may not include all of them
@@ -73,9 +74,18 @@ type shortWindow struct {
 // leastMissed is the least number of promised tokens of a short window that an engine must have found something of.
 const leastMissed = 256
 
+// leastApart is the least time between two reports of an engine, which come every 500 ms. Reports that were held up on their way, by a bus
+// that stood still, come at once.
+const leastApart = 250 * time.Millisecond
+
 // observe counts a report in. It returns when the first request of the window was decided if all promises of the window were missed, and
 // zero otherwise.
 func (s *shortWindow) observe(c Counters, now time.Time) (missed time.Time) {
+	isHeldUp := now.Sub(s.reported) < leastApart
+	s.reported = now
+	if isHeldUp {
+		return time.Time{} // it may be older than requests that ended before the last report
+	}
 	if !s.opened.IsZero() && c.Queries >= s.queries && c.Hits == s.hits {
 		t := &s.counted
 		if t.certain-t.slack < leastMissed || c.Queries-s.queries < uint64(t.certain) {
@@ -85,7 +95,7 @@ func (s *shortWindow) observe(c Counters, now time.Time) (missed time.Time) {
 		}
 		missed = t.first
 	}
-	*s = shortWindow{opened: now, queries: c.Queries, hits: c.Hits}
+	*s = shortWindow{reported: now, opened: now, queries: c.Queries, hits: c.Hits}
 	return missed
 }
 

@@ -14,8 +14,9 @@ import (
 // TestScenarios runs testdata/*.txt with windows of 10,000 tokens, a bound of a quarter and a rest of
 // one minute. Verbs:
 //
-//	counted NAME queries=N hits=N [epoch=E]
-//	                   a report of the engine's counters; prints "rebuild" if Counted returns true
+//	counted NAME queries=N hits=N [epoch=E] [held]
+//	                   a report of the engine's counters, a second after the one before, or at once after it if it was held up on its
+//	                   way; prints "rebuild" if Counted returns true
 //	decided            stores the time for requests that end later
 //	served NAME prompt=N cached=N [certain=N] [n=TIMES] [epoch=E] [before]
 //	                   requests that have ended, decided now or at the stored time
@@ -36,6 +37,9 @@ func TestScenarios(t *testing.T) {
 			}
 			switch td.Cmd {
 			case "counted":
+				if !td.HasArg("held") {
+					now = now.Add(time.Second)
+				}
 				counters := drift.Counters{
 					Worker: name, Epoch: uint64(args["epoch"]), Queries: uint64(args["queries"]), Hits: uint64(args["hits"]),
 				}
