@@ -71,7 +71,7 @@ func (x *Exchange) prefill(d *decision.Decision, body []byte) (decode []byte, ok
 	decode, x.cached = s.prefills.Compute(x.origin.Context, ask)
 	x.steps.End(request.Prefilled)
 	x.broke = ask.Broke
-	x.transferred = ask.Transferred
+	x.transferred = ask.Source != nil
 	x.reading = request.Reading{} // it is not needed during the answer
 	return decode, !ask.IsPoison()
 }

@@ -197,13 +197,15 @@ type Attempt struct {
 	// Leg is the request to the prefill worker beside it; nil for none. If it fails before the answer has begun,
 	// the attempt is to be stopped.
 	Leg *prefill.Leg
+	// Source is the request to the prefill worker from which the prompt is fetched: Leg, or one that came before; nil for none. If the
+	// prompt is lost there before the answer has begun, the attempt is to be stopped, too.
+	Source *prefill.Leg
 
 	// Stream is set if the stream of the answer may be continued.
 	Stream *migrate.Request
 
-	relayed     *Relayed
-	decision    *decision.Decision
-	transferred bool // the body has the members of a transfer that came before
+	relayed  *Relayed
+	decision *decision.Decision
 }
 
 // Next returns the next attempt, or the answer to the client if there is none. ctx ends when the client
@@ -234,7 +236,7 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 		ask.Broke = r.broke
 		body, _ := r.svc.prefills.Compute(ctx, ask)
 		attempt.setBody(body)
-		attempt.transferred = ask.Transferred
+		attempt.Source = ask.Source
 		r.broke = ask.Broke
 		if ask.IsPoison() {
 			r.svc.router.End(d.ID, now)
@@ -276,7 +278,7 @@ func (a *Attempt) setBody(body []byte) {
 // begin begins the leg to a prefill worker, if there is one.
 func (a *Attempt) begin(ctx context.Context, ask *prefill.Request) {
 	leg, body := a.relayed.svc.prefills.Begin(ctx, ask)
-	a.Leg = leg
+	a.Leg, a.Source = leg, leg
 	a.setBody(body)
 }
 
@@ -342,7 +344,7 @@ func (a *Attempt) MayRetry(status int) bool {
 	if a.Last() || len(others) >= prefill.MaxBroken-1 {
 		return false
 	}
-	cannotFetch := a.transferred && a.decision.Transfer == fleet.TransferContext && status == http.StatusBadRequest
+	cannotFetch := a.Source != nil && a.decision.Transfer == fleet.TransferContext && status == http.StatusBadRequest
 	return status >= http.StatusInternalServerError && status <= http.StatusGatewayTimeout || cannotFetch
 }
 
@@ -352,7 +354,7 @@ func (a *Attempt) Last() bool { return a.relayed.attempts == maxAttempts }
 // PrefillFailed ends an attempt that was stopped because its prefill worker has failed. The request to the decode worker has ended
 // with this error, because of that or by itself.
 func (a *Attempt) PrefillFailed(err error, now time.Time) {
-	a.relayed.prefills = append(a.relayed.prefills, a.Leg.Worker())
+	a.relayed.prefills = append(a.relayed.prefills, a.Source.Worker())
 	a.endLeg()
 	if !errors.Is(err, context.Canceled) && prefill.HasReceived(err) {
 		a.relayed.hasBroken(a.decision.Worker)

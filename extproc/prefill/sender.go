@@ -143,8 +143,8 @@ type Request struct {
 	Authorization string
 	// Traceparent is the trace context for the worker, as a header; empty for none.
 	Traceparent string
-	// Transferred is set by Compute if the body that it returns has the members of a transfer.
-	Transferred bool
+	// Source is set by Compute if the body that it returns has the members of a transfer: the leg to the worker that keeps the prompt.
+	Source *Leg
 	// Tried are the prefill workers that have failed. Broke are the workers whose connection has broken after they had received
 	// the request, perhaps because its body has ended them.
 	Tried, Broke []string
@@ -155,6 +155,13 @@ const MaxBroken = 2
 
 // IsPoison reports whether the body has broken as many workers as it may.
 func (r *Request) IsPoison() bool { return len(r.Broke) >= MaxBroken }
+
+// ended is the channel of a leg that Compute has waited for.
+var ended = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
 
 // Compute has a prefill worker compute the prompt, and returns the body for the decode worker: the given one if none has computed it.
 // Cached is the number of tokens of the prompt that the prefill worker had in its cache; -1 if it is not known.
@@ -175,7 +182,9 @@ func (s *Sender) Compute(ctx context.Context, r *Request) (body []byte, cached i
 			case err == nil:
 				s.router.Handed(r.Decision, time.Now())
 				leg.endBooking()
-				r.Transferred = true
+				leg.done = ended
+				leg.Forget()
+				r.Source = leg
 				return decode, leg.cached
 			case errors.Is(err, handoff.ErrFinished):
 				leg.outcome = Finished

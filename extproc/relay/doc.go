@@ -5,7 +5,8 @@
 //
 //	event                                        the relay
 //	a request                                    sends it to a decode worker, and beside it to a prefill worker
-//	the prefill worker fails before the answer   stops the attempt, and makes another one
+//	the prefill worker fails before the answer,  stops the attempt, and makes another one
+//	  or is down before the prompt is fetched
 //	the decode worker fails before its answer,   makes another attempt, at another worker,
 //	  or answers 500, 502, 503 or 504              or at the same one, if there is no other: it computes the prompt
 //	the answer begins                            forwards it as it comes

@@ -240,7 +240,7 @@ func (c *call) sendAttempt(ctx context.Context, cancel context.CancelFunc, a *ex
 // isOver answers the client, and returns true, if no attempt follows one whose prefill worker has failed: the last one, and one of a
 // request with a fault of the client.
 func (c *call) isOver(a *exchange.Attempt) bool {
-	if refusal := a.Leg.Refusal(); refusal != nil {
+	if refusal := a.Source.Refusal(); refusal != nil {
 		c.answer(&exchange.Answer{Status: refusal.Status, Body: refusal.Body})
 		return true
 	}
@@ -258,8 +258,9 @@ const (
 )
 
 // send sends the request of an attempt, and returns the response when its headers are there, with its events if it is a stream of them. It
-// waits for the first event of a stream that may be continued, unless bodies use more than half of their budget: until then the body is
-// kept. prefillOK is false if the leg to the prefill worker has failed before; cancel has then stopped the request.
+// waits for the first event of a stream that may be continued, or whose prompt is fetched, unless bodies use more than half of their
+// budget: until then the body is kept. prefillOK is false if the leg to the prefill worker has failed before, or the prompt is lost; cancel
+// has then stopped the request.
 func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.Attempt) (
 	response *http.Response, events *migrate.Events, prefillOK bool, err error,
 ) {
@@ -269,14 +270,11 @@ func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.
 	}
 
 	var state atomic.Int32
-	if leg := a.Leg; leg != nil {
+	if source := a.Source; source != nil {
+		waits, end := context.WithCancel(ctx)
+		defer end()
 		go func() {
-			select {
-			case <-leg.Done():
-			case <-ctx.Done():
-				return
-			}
-			if leg.Outcome() != prefill.Transferred && state.CompareAndSwap(waiting, stopped) {
+			if fails(waits, source) && state.CompareAndSwap(waiting, stopped) {
 				cancel()
 			}
 		}()
@@ -284,11 +282,22 @@ func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.
 	response, err = c.roundTrip(ctx, cancel, request, a)
 	if err == nil && isStream(response) {
 		events = migrate.NewEvents(response.Body, c.h.requests.StreamBudget())
-		if a.Stream != nil && c.h.requests.RelayBudget().IsHalfFree() {
+		if (a.Stream != nil || a.Source != nil) && c.h.requests.RelayBudget().IsHalfFree() {
 			err = events.Await()
 		}
 	}
 	return response, events, state.CompareAndSwap(waiting, begun), err
+}
+
+// fails waits until a leg to a prefill worker has failed, or the prompt that it has computed is lost, and returns true. It returns false
+// when ctx ends.
+func fails(ctx context.Context, source *prefill.Leg) bool {
+	select {
+	case <-source.Done():
+	case <-ctx.Done():
+		return false
+	}
+	return source.Outcome() != prefill.Transferred || source.IsLost(ctx)
 }
 
 // roundTrip sends the request of an attempt, and returns the response when its headers are there. If another worker may continue the
