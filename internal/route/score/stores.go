@@ -19,7 +19,7 @@ type storeReach struct {
 }
 
 // find finds the stores with the beginning of the prompt, whether their ranks are free or busy. It reports whether there are any. Engines
-// with blocks of other sizes cannot load them, so it finds those of engines with so many of the model's blocks in a block.
+// with blocks of other sizes cannot load them, so it finds stores of engines with so many of the model's blocks in a block.
 func (s *storeReach) find(f *eligible.Field, overlap *kvindex.Overlap, q *request.Prepared, each int) (found bool) {
 	n := f.NumberNodes()
 	s.onNode = slices.Grow(s.onNode[:0], n)[:n]
