@@ -110,14 +110,14 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	saved := 0.0 // tokens
 	s.Uncached = r.PromptTokens
 	if held := f.HeldBlocks(); held > 0 {
-		blockSize := max(1, r.BlockSize)
-		s.Uncached -= f.Cached(r)
+		blockSize, reusable := max(1, r.BlockSize), f.reusable(r)
+		s.Uncached -= min(held*blockSize, reusable)
 		for t, n := range f.Overlap {
 			if n > 0 {
 				saved += w.worth(fleet.Tier(t), float64(n*blockSize), f, token)
 			}
 		}
-		saved = min(saved, float64(f.reusable(r)))
+		saved = min(saved, float64(reusable))
 	}
 	s.Tie = s.Uncached
 	if f.OnNode+f.OnPeers > 0 {
