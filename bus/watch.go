@@ -51,18 +51,15 @@ func (b *Bus) watchOnce(ctx context.Context, bucket, keys string, lifetime time.
 		return err
 	}
 
-	w, err := kv.Watch(ctx, keys)
+	// The end of its context ends the watch's subscription, also while the server is away: messages that come for it later would be kept,
+	// and nothing would read them. [jetstream.KeyWatcher.Stop] waits seconds for a server that is away.
+	watching, end := context.WithCancel(ctx)
+	defer end()
+	w, err := kv.Watch(watching, keys)
 	if err != nil {
 		b.forgetBucket(bucket) // the server may have lost it
 		return fmt.Errorf("watch %s: %w", bucket, err)
 	}
-
-	// Stop waits seconds for a server that is away. That server forgets the watch by itself.
-	defer func() {
-		if b.control.nc.IsConnected() {
-			_ = w.Stop()
-		}
-	}()
 
 	// Entries that are there come first, so that a watcher can find the entries that have gone meanwhile.
 	to.started()
