@@ -30,7 +30,9 @@ func (c *cluster) memories(ctx context.Context) (list []memory, err error) {
 	for i, admin := range c.admins {
 		// A sync.Pool keeps its objects over one collection.
 		for range 3 {
-			if err := c.collect(ctx, admin); err != nil {
+			// It takes long on a machine with a high load.
+			err := process.Await(ctx, calmWithin, func(ctx context.Context) error { return c.collect(ctx, admin) })
+			if err != nil {
 				return nil, err
 			}
 		}
