@@ -3,6 +3,7 @@ package kubernetes_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,39 @@ import (
 func (w *world) says(role fleet.Role, text string) {
 	w.t.Helper()
 	testkit.Eventually(w.t, fmt.Sprintf("a plan that says %q", text), func() bool { return strings.Contains(w.reason(role), text) })
+}
+
+// saysFor waits until the plan's reason has a text, and fails unless the next n plans have it, too.
+func (w *world) saysFor(role fleet.Role, text string, n int) {
+	w.t.Helper()
+	w.says(role, text)
+	var from int
+	plans := func() []string {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.reasons[role]
+	}
+	from = len(plans())
+	testkit.Eventually(w.t, fmt.Sprintf("%d further plans", n), func() bool { return len(plans()) >= from+n })
+	for _, reason := range plans()[from : from+n] {
+		if !strings.Contains(reason, text) {
+			w.t.Errorf("a plan says %q, and not %q", reason, text)
+		}
+	}
+}
+
+// wrote fails unless planners have set these numbers of a target, in this order, and no others.
+func (w *world) wrote(name string, numbers ...int) {
+	w.t.Helper()
+	var got []int
+	for _, x := range w.server.Writes() {
+		if x.Name == name {
+			got = append(got, x.Replicas)
+		}
+	}
+	if !slices.Equal(got, numbers) {
+		w.t.Errorf("planners have set %v of %s, want %v", got, name, numbers)
+	}
 }
 
 // checkWrites fails if a target was changed twice within the least time between two changes, or by another manager than planners.
@@ -162,6 +196,13 @@ func TestAutoscalerIsNamed(t *testing.T) {
 	w.await("llama", 4)
 }
 
+// ticks are the plans, of 100 ms each, that must have the reason of a failure. longAway are so many that the failure of the API server is one
+// that lasts: then the target keeps its number.
+const (
+	ticks    = 30
+	longAway = 150
+)
+
 // Failures of the API server: the plan says them, no worker is drained for what cannot be done, and all is right again after.
 func TestFailures(t *testing.T) {
 	t.Run("Refused", func(t *testing.T) {
@@ -172,7 +213,7 @@ func TestFailures(t *testing.T) {
 		w.server.RefuseWrites(http.StatusForbidden)
 		w.run(1)
 		w.want(fleet.Aggregated, 1)
-		w.says(fleet.Aggregated, "3, because set the scale of Deployment llm/llama to 3: the API server answers 403")
+		w.saysFor(fleet.Aggregated, "3, because set the scale of Deployment llm/llama to 3: the API server answers 403", ticks)
 		w.mu.Lock()
 		for _, p := range w.last.Pools[0].Workers {
 			if p.Drain {
@@ -182,6 +223,7 @@ func TestFailures(t *testing.T) {
 		w.mu.Unlock()
 		w.server.RefuseWrites(0)
 		w.await("llama", 1)
+		w.checkWrites()
 	})
 
 	t.Run("Conflicts", func(t *testing.T) {
@@ -200,6 +242,7 @@ func TestFailures(t *testing.T) {
 		w.want(fleet.Aggregated, 4)
 		w.await("llama", 4)
 		w.checkWrites()
+		w.wrote("llama", 4)
 	})
 
 	t.Run("Away", func(t *testing.T) {
@@ -213,8 +256,12 @@ func TestFailures(t *testing.T) {
 		w.server.Break(kubeapi.NoAnswer)
 		w.want(fleet.Aggregated, 4)
 		w.says(fleet.Aggregated, "Deployment llm/llama cannot be scaled now: ")
+		w.saysFor(fleet.Aggregated, "Deployment llm/llama", longAway)
 		w.server.Break(0)
+		back := time.Now()
 		w.await("llama", 4)
+		t.Logf("4 replicas are ready %v after the API server was back", time.Since(back).Round(100*time.Millisecond))
+		w.wrote("llama", 3, 4)
 	})
 
 	t.Run("QuotaExhausted", func(t *testing.T) {
@@ -225,9 +272,10 @@ func TestFailures(t *testing.T) {
 		s.refused = `pods "llama-abc" is forbidden: exceeded quota: gpus`
 		w.run(1)
 		w.want(fleet.Aggregated, 4)
-		w.says(fleet.Aggregated, "exceeded quota: gpus")
+		w.saysFor(fleet.Aggregated, "exceeded quota: gpus", ticks)
 		w.want(fleet.Aggregated, 2)
 		w.await("llama", 2)
+		w.wrote("llama", 4, 2)
 	})
 }
 
@@ -247,6 +295,30 @@ func TestLaterTermCounts(t *testing.T) {
 	}
 	w.run(10)
 	w.await("llama", 5)
+}
+
+// TestTwoPlanners: two planners that both make plans, because the earlier one does not know yet that it leads no more, do not undo each
+// other's numbers. The one of the later term counts.
+func TestTwoPlanners(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add("Deployment", "llama", fleet.Aggregated, 2)
+	w.await("llama", 2)
+	w.runWanting(8, map[fleet.Role]int{fleet.Aggregated: 3})
+	w.runWanting(9, map[fleet.Role]int{fleet.Aggregated: 5})
+	w.says(fleet.Aggregated, "because a planner of the later term 9 has set it")
+	w.await("llama", 5)
+	later := false
+	for _, x := range w.server.Writes() {
+		isLater := strings.HasPrefix(x.Manager, "stator-planner.9.")
+		if later && !isLater {
+			t.Errorf("%s has set %d after a planner of term 9 had set the number", x.Manager, x.Replicas)
+		}
+		later = later || isLater
+	}
+	if len(w.server.Writes()) > 2 {
+		t.Errorf("the number was set %d times: %+v", len(w.server.Writes()), w.server.Writes())
+	}
 }
 
 // With upOnly nothing is lowered, and nothing is drained.

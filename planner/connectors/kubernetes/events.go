@@ -70,8 +70,8 @@ func (c *Connector) recordWaits(set *ChangeSet, now time.Time) {
 	}
 }
 
-// recordDrains adds events about the pods whose workers are drained since this pass. A plan that is in force again after a pause, or after a
-// start of this process, begins its drains again, so their events come again, too.
+// recordDrains adds events about the pods whose workers are drained since this pass. A plan that is in force again after a pause, or after
+// a start of this process, begins its drains again, so their events come again, too.
 func (c *Connector) recordDrains(p *plan.Plan, states []State, now time.Time) {
 	if p == nil {
 		return
@@ -92,8 +92,8 @@ func (c *Connector) recordDrains(p *plan.Plan, states []State, now time.Time) {
 	}
 }
 
-// Advise has Run record the numbers of a plan that is not carried out, as events about the targets. It replaces Apply for advisory plans, so
-// no worker is drained for them. A plan that comes before the last one was recorded replaces it.
+// Advise has Run record the numbers of a plan that is not carried out, as events about the targets. It replaces Apply for advisory plans,
+// so no worker is drained for them. A plan that comes before the last one was recorded replaces it.
 func (c *Connector) Advise(p plan.Plan) {
 	c.mu.Lock()
 	c.advice = &p

@@ -34,7 +34,8 @@ type world struct {
 	wants   map[fleet.Role]int
 	sets    map[string]*set
 	last    plan.Plan
-	most    int // the most pods that there were at a moment
+	reasons map[fleet.Role][]string // of all plans
+	most    int                     // the most pods that there were at a moment
 	failed  []string
 	running sync.WaitGroup
 }
@@ -218,6 +219,12 @@ func (w *world) book(name string, n int64) {
 
 // run starts a connector, and a planner that makes a plan every 100 ms, of a term. It returns the end of both.
 func (w *world) run(term uint64) (stop func()) {
+	w.t.Helper()
+	return w.runWanting(term, w.wants)
+}
+
+// runWanting is run for a planner that asks for other numbers than w.want sets.
+func (w *world) runWanting(term uint64, wants map[fleet.Role]int) (stop func()) {
 	client, err := api.NewClient(w.url)
 	if err != nil {
 		w.t.Fatal(err)
@@ -231,7 +238,7 @@ func (w *world) run(term uint64) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var all sync.WaitGroup
 	all.Go(func() { _ = c.Run(ctx) })
-	all.Go(func() { w.plan(ctx, c, term) })
+	all.Go(func() { w.plan(ctx, c, term, wants) })
 	stop = sync.OnceFunc(func() {
 		cancel()
 		all.Wait()
@@ -246,11 +253,11 @@ func (w *world) run(term uint64) (stop func()) {
 }
 
 // plan makes plans until ctx ends.
-func (w *world) plan(ctx context.Context, c *kubernetes.Connector, term uint64) {
+func (w *world) plan(ctx context.Context, c *kubernetes.Connector, term uint64, wanted map[fleet.Role]int) {
 	m := plan.Model{Name: "m", Algorithm: "wanted", UpOnly: w.rules.UpOnly, Rule: func(_ any, _ *plan.Observation, _ *plan.Demand,
 		pools []plan.Situation) (wants []plan.Want, after any) {
 		for _, p := range pools {
-			n := w.wants[p.Configured.Role]
+			n := wanted[p.Configured.Role]
 			wants = append(wants, plan.Want{Replicas: n, Reason: fmt.Sprintf("%d by the test", n)})
 		}
 		return wants, nil
@@ -267,6 +274,13 @@ func (w *world) plan(ctx context.Context, c *kubernetes.Connector, term uint64) 
 		w.last, state = plan.Next(state, o)
 		w.last.Term = term
 		p := w.last
+		if w.reasons == nil {
+			w.reasons = map[fleet.Role][]string{}
+		}
+		for i := range p.Pools {
+			role := p.Pools[i].Role
+			w.reasons[role] = append(w.reasons[role], p.Pools[i].Reason)
+		}
 		w.mu.Unlock()
 		if w.advisory {
 			c.Advise(p)
