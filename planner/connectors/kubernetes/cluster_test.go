@@ -19,6 +19,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -34,6 +35,7 @@ type cluster struct {
 	t                    *testing.T
 	folder, programs     string
 	kubeconfig, adminURL string
+	server               *os.Process // the API server
 }
 
 // startCluster starts the programs that `make test-kubernetes` has built, and ends them with the test.
@@ -73,7 +75,7 @@ users: [{name: admin, user: {token: admin}}], contexts: [{name: c, context: {clu
 		return err == nil
 	})
 	c.start("kube-controller-manager", "--kubeconfig="+c.kubeconfig, "--leader-elect=false", "--use-service-account-credentials=false",
-		"--controllers=deployment-controller,replicaset-controller,statefulset-controller")
+		"--controllers=deployment-controller,replicaset-controller,statefulset-controller,resourcequota-controller")
 	c.adminURL = c.proxy("")
 	c.must(`{apiVersion: v1, kind: Node, metadata: {name: n1}}`, "apply", "-f", "-")
 	return c
@@ -96,6 +98,9 @@ func (c *cluster) start(program string, args ...string) io.Reader {
 	}
 	if err != nil {
 		c.t.Fatal(err)
+	}
+	if program == "kube-apiserver" {
+		c.server = cmd.Process
 	}
 	c.t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -169,29 +174,57 @@ type podList struct {
 	}
 }
 
+// node is the played node of a namespace.
+type node struct {
+	// full means that no pod finds a node any more.
+	full atomic.Bool
+	// ends is how long pods take to end.
+	ends time.Duration
+	// roles are those of workers by the beginnings of their pods' names; others do all.
+	roles map[string]fleet.Role
+}
+
+// roleOf returns the role of a pod's worker.
+func (n *node) roleOf(pod string) fleet.Role {
+	for begin, role := range n.roles {
+		if strings.HasPrefix(pod, begin) {
+			return role
+		}
+	}
+	return fleet.Aggregated
+}
+
 // playKubelet has pods of a namespace run, become ready, and end, until ctx ends. Pods whose names begin with "pending" find no node.
 // A pod that ends while routers have booked requests there fails the test.
-func (c *cluster) playKubelet(ctx context.Context, namespace string, w *world, role fleet.Role) {
+func (c *cluster) playKubelet(ctx context.Context, namespace string, w *world, n *node) {
 	const merge = "application/merge-patch+json"
 	path := "/api/v1/namespaces/" + namespace + "/pods"
+	ending := map[string]time.Time{}
 	for ; ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
 		var pods podList
 		if c.call("GET", path, "", "", &pods) != nil {
 			continue // the test may be over
 		}
+		w.mu.Lock()
+		w.most = max(w.most, len(pods.Items))
+		w.mu.Unlock()
 		for i := range pods.Items {
 			p := &pods.Items[i]
 			name := p.Metadata.Name
-			switch {
-			case p.Metadata.DeletionTimestamp != "":
+			if _, ends := ending[name]; !ends && p.Metadata.DeletionTimestamp != "" {
+				ending[name] = time.Now()
 				if n := w.requests(name); n > 0 {
 					w.mu.Lock()
 					w.failed = append(w.failed, fmt.Sprintf("%s ends with %d requests", name, n))
 					w.mu.Unlock()
 				}
 				w.members.Remove(name)
+			}
+			switch {
+			case p.Metadata.DeletionTimestamp != "" && time.Since(ending[name]) < n.ends:
+			case p.Metadata.DeletionTimestamp != "":
 				_ = c.call("DELETE", path+"/"+name, "application/json", `{"gracePeriodSeconds": 0}`, nil)
-			case strings.HasPrefix(name, "pending"):
+			case strings.HasPrefix(name, "pending"), p.Spec.NodeName == "" && n.full.Load():
 				_ = c.call("PATCH", path+"/"+name+"/status", merge, `{"status": {"conditions": [{"type": "PodScheduled", "status": "False",
 					"reason": "Unschedulable", "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."}]}}`, nil)
 			case p.Spec.NodeName == "":
@@ -201,7 +234,7 @@ func (c *cluster) playKubelet(ctx context.Context, namespace string, w *world, r
 				err := c.call("PATCH", path+"/"+name+"/status", merge, `{"status": {"phase": "Running", "podIP": "10.1.0.1",
 					"conditions": [{"type": "Ready", "status": "True"}]}}`, nil)
 				if err == nil {
-					w.serve(name, role)
+					w.serve(name, n.roleOf(name))
 				}
 			}
 		}
@@ -240,6 +273,12 @@ func workload(kind, name, labels string, replicas int) string {
 // world returns a world of one object in a namespace of its own, whose planner has an account with its rights alone.
 func (c *cluster) world(t *testing.T, namespace, apiVersion, kind, name string) *world {
 	t.Helper()
+	return c.worldOn(t, &node{}, namespace, apiVersion, kind, name)
+}
+
+// worldOn is world with a node.
+func (c *cluster) worldOn(t *testing.T, n *node, namespace, apiVersion, kind, name string) *world {
+	t.Helper()
 	c.must("", "create", "namespace", namespace)
 	c.must(rights, "apply", "-n", namespace, "-f", "-")
 	w := &world{
@@ -251,7 +290,7 @@ func (c *cluster) world(t *testing.T, namespace, apiVersion, kind, name string) 
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var kubelet sync.WaitGroup
-	kubelet.Go(func() { c.playKubelet(ctx, namespace, w, fleet.Aggregated) })
+	kubelet.Go(func() { c.playKubelet(ctx, namespace, w, n) })
 	t.Cleanup(func() {
 		stop()
 		kubelet.Wait()
@@ -262,10 +301,22 @@ func (c *cluster) world(t *testing.T, namespace, apiVersion, kind, name string) 
 // replicas waits until an object asks for a number, and as many workers serve.
 func (c *cluster) replicas(w *world, n int) {
 	w.t.Helper()
-	o := &w.targets[0].Object
+	c.replicasOf(w, &w.targets[0], n)
+}
+
+// replicasOf is replicas for one of several targets.
+func (c *cluster) replicasOf(w *world, x *kubernetes.Target, n int) {
+	w.t.Helper()
+	o := &x.Object
 	testkit.Eventually(w.t, fmt.Sprintf("%d replicas of %s", n, o), func() bool {
+		workers := 0
+		for _, m := range w.members.Snapshot().Workers {
+			if m.Role == x.Role {
+				workers++
+			}
+		}
 		out, err := c.kubectl("", "get", o.Kind, o.Name, "-n", o.Namespace, "-o", "jsonpath={.spec.replicas}")
-		return err == nil && out == fmt.Sprint(n) && len(w.members.Snapshot().Workers) == n
+		return err == nil && out == fmt.Sprint(n) && workers == n
 	})
 }
 
@@ -382,6 +433,140 @@ func TestOnARealAPIServer(t *testing.T) {
 		testkit.Eventually(t, "the number to fall although no pod is ready", func() bool {
 			return c.must("", "get", "deployment", "pending", "-n", "five", "-o", "jsonpath={.spec.replicas}") == "1"
 		})
+	})
+}
+
+// TestComplaintsOnARealAPIServer has the complaints of users of another planner, by their numbers at ai-dynamo/dynamo, end well. A real API
+// server and real controllers create and delete the pods.
+func TestComplaintsOnARealAPIServer(t *testing.T) {
+	c := startCluster(t)
+	deploy := func(namespace, name string, replicas int) {
+		c.must(workload("Deployment", name, "app: "+name, replicas), "apply", "-n", namespace, "-f", "-")
+	}
+
+	t.Run("13565 the path from the plan to the pods does not work end to end", func(t *testing.T) {
+		w := c.world(t, "c13565", "apps/v1", "Deployment", "llama")
+		deploy("c13565", "llama", 2)
+		c.replicas(w, 2)
+		w.run(1)
+		for _, n := range []int{4, 1, 3} {
+			w.want(fleet.Aggregated, n)
+			c.replicas(w, n)
+		}
+		out := c.must("", "get", "events", "-n", "c13565", "--field-selector", "reason=Scaled", "-o", "jsonpath={.items[*].message}")
+		if !strings.Contains(out, "from 2 to 4 replicas: 4 by the test") {
+			t.Errorf("the events are %s", out)
+		}
+	})
+
+	t.Run("13559 a pod that ends aborts its requests", func(t *testing.T) {
+		w := c.world(t, "c13559", "apps/v1", "Deployment", "llama")
+		deploy("c13559", "llama", 2)
+		c.replicas(w, 2)
+		workers := w.members.Snapshot().Workers
+		for _, m := range workers {
+			w.book(m.Name, 1)
+		}
+		w.run(1)
+		w.want(fleet.Aggregated, 1)
+		// The pods of the complaint ended 5 s after that.
+		w.saysFor(fleet.Aggregated, "waits until the requests of these have ended", 100)
+		if n := c.must("", "get", "deployment", "llama", "-n", "c13559", "-o", "jsonpath={.spec.replicas}"); n != "2" {
+			t.Errorf("there are %s replicas while both have requests", n)
+		}
+		for _, m := range workers {
+			w.book(m.Name, -1)
+		}
+		c.replicas(w, 1)
+	})
+
+	t.Run("14251 a pod without a GPU freezes the planner", func(t *testing.T) {
+		n := &node{}
+		w := c.worldOn(t, n, "c14251", "apps/v1", "Deployment", "llama")
+		deploy("c14251", "llama", 2)
+		c.replicas(w, 2)
+		n.full.Store(true)
+		w.run(1)
+		w.want(fleet.Aggregated, 4)
+		w.saysFor(fleet.Aggregated, "1 Insufficient nvidia.com/gpu.", ticks)
+		w.want(fleet.Aggregated, 1)
+		c.replicas(w, 1)
+	})
+
+	t.Run("12428 a move exceeds the budget and waits for ever", func(t *testing.T) {
+		n := &node{ends: 3 * time.Second, roles: map[string]fleet.Role{"prefill": fleet.Prefill, "decode": fleet.Decode}}
+		w := c.worldOn(t, n, "c12428", "apps/v1", "Deployment", "prefill")
+		w.rules.MaxGPUs = 4
+		w.wants = map[fleet.Role]int{fleet.Prefill: 2, fleet.Decode: 2}
+		w.targets[0].Role = fleet.Prefill
+		w.targets = append(w.targets, w.targets[0])
+		w.targets[1].Name, w.targets[1].Role = "decode", fleet.Decode
+		deploy("c12428", "prefill", 2)
+		deploy("c12428", "decode", 2)
+		for i := range w.targets {
+			c.replicasOf(w, &w.targets[i], 2)
+		}
+		w.run(1)
+		w.want(fleet.Prefill, 1)
+		w.want(fleet.Decode, 3)
+		w.says(fleet.Decode, "waits for GPUs: the budget is 4, and pods have or get 4, some of them until these are gone: prefill-")
+		c.replicasOf(w, &w.targets[0], 1)
+		c.replicasOf(w, &w.targets[1], 3)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.most != 4 {
+			t.Errorf("there were %d pods at a moment, with 4 GPUs", w.most)
+		}
+	})
+
+	t.Run("4420 a person who scales breaks the planner", func(t *testing.T) {
+		w := c.world(t, "c4420", "apps/v1", "Deployment", "llama")
+		deploy("c4420", "llama", 2)
+		c.replicas(w, 2)
+		w.run(1)
+		w.want(fleet.Aggregated, 3)
+		c.replicas(w, 3)
+		c.must("", "scale", "deployment", "llama", "-n", "c4420", "--replicas", "5")
+		w.saysFor(fleet.Aggregated, "5, because kubectl has set it in Deployment c4420/llama: the plan would be 3", 100)
+		c.replicas(w, 5)
+		w.want(fleet.Aggregated, 6)
+		c.replicas(w, 6)
+		w.want(fleet.Aggregated, 2)
+		c.replicas(w, 2)
+	})
+}
+
+// TestFailuresOnARealAPIServer: each plan gives the reason while a quota is used up, and while the API server is away. All is right after.
+func TestFailuresOnARealAPIServer(t *testing.T) {
+	c := startCluster(t)
+
+	t.Run("QuotaExhausted", func(t *testing.T) {
+		w := c.world(t, "quota", "apps/v1", "Deployment", "llama")
+		c.must("", "create", "quota", "gpus", "--hard", "pods=2", "-n", "quota")
+		c.must(workload("Deployment", "llama", "app: llama", 2), "apply", "-n", "quota", "-f", "-")
+		c.replicas(w, 2)
+		w.run(1)
+		w.want(fleet.Aggregated, 4)
+		w.saysFor(fleet.Aggregated, "exceeded quota: gpus", ticks)
+		c.must("", "delete", "quota", "gpus", "-n", "quota")
+		c.replicas(w, 4)
+	})
+
+	t.Run("Away", func(t *testing.T) {
+		w := c.world(t, "away", "apps/v1", "Deployment", "llama")
+		c.must(workload("Deployment", "llama", "app: llama", 2), "apply", "-n", "away", "-f", "-")
+		c.replicas(w, 2)
+		w.run(1)
+		w.want(fleet.Aggregated, 3)
+		c.replicas(w, 3)
+		c.server.Signal(syscall.SIGSTOP) //nolint:errcheck // it runs
+		w.want(fleet.Aggregated, 4)
+		w.says(fleet.Aggregated, "Deployment away/llama")
+		w.saysFor(fleet.Aggregated, "Deployment away/llama", longAway)
+		c.server.Signal(syscall.SIGCONT) //nolint:errcheck // it runs
+		back := time.Now()
+		c.replicas(w, 4)
+		t.Logf("4 replicas are ready %v after the API server was back", time.Since(back).Round(100*time.Millisecond))
 	})
 }
 
