@@ -19,8 +19,11 @@ import (
 type GatewayConfig struct {
 	// Stator is the program, and Envoy the path of Envoy; empty for the one that stator finds.
 	Stator, Envoy string
-	// Configuration is the text of the configuration.
+	// Configuration is the text of the configuration. To are addresses of engines that the gateway serves without one.
 	Configuration string
+	To            []string
+	// Args are further arguments of stator up.
+	Args []string
 	// Folder gets the configuration and the log; empty is a folder that the gateway's end removes.
 	Folder string
 	// LogLevel is the lowest level of the log; empty is the program's default.
@@ -50,7 +53,7 @@ type Gateway struct {
 	*Child
 	// URL and Admin are the addresses of the gateway and of its admin port.
 	URL, Admin string
-	// File is the path of the configuration.
+	// File is the path of the configuration, which is empty and unused for a gateway without one.
 	File   string
 	Client *http.Client
 
@@ -89,7 +92,12 @@ func StartGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 		return nil, err
 	}
 
-	args := []string{"up", "--config", g.File, "--listen-address", listen, "--admin-address", admin}
+	args := append([]string{"up", "--listen-address", listen, "--admin-address", admin}, cfg.Args...)
+	if len(cfg.To) > 0 {
+		args = append(args, "--to", strings.Join(cfg.To, ","))
+	} else {
+		args = append(args, "--config", g.File)
+	}
 	if cfg.LogLevel != "" {
 		args = append(args, "--log-level", cfg.LogLevel)
 	}

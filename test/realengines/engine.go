@@ -58,9 +58,18 @@ type engineConfig struct {
 	env         []string
 }
 
-// startEngine starts vLLM on a free port of loopback, with its sockets of events in the folder. vLLM binds these; an endpoint
-// such as tcp://127.0.0.1:5557 it would connect to.
+// startEngine is newEngine, started.
 func startEngine(name string, cfg engineConfig) (*engine, error) {
+	e, err := newEngine(name, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return e, e.start()
+}
+
+// newEngine returns vLLM on a free port of loopback, with its sockets of events in the folder. vLLM binds these; an endpoint
+// such as tcp://127.0.0.1:5557 it would connect to.
+func newEngine(name string, cfg engineConfig) (*engine, error) {
 	port, err := loopback.Port()
 	if err != nil {
 		return nil, err
@@ -79,7 +88,7 @@ func startEngine(name string, cfg engineConfig) (*engine, error) {
 		"--kv-events-config", fmt.Sprintf(
 			`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":%q,"replay_endpoint":%q,"topic":"kv-events"}`, e.events, e.replay),
 	}, cfg.extra...)
-	return e, e.start()
+	return e, nil
 }
 
 // start starts the process, also again after its end.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -32,6 +33,15 @@ func startFront(e *engine) (*front, error) {
 	if err != nil {
 		return nil, err
 	}
+	f, err := startFrontAt(e, address)
+	if err == nil {
+		e.front = address
+	}
+	return f, err
+}
+
+// startFrontAt starts a server in front of an engine at an address. It listens when this returns.
+func startFrontAt(e *engine, address string) (*front, error) {
 	f := &front{engine: e}
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: e.address})
 	proxy.ModifyResponse = f.modify
@@ -40,7 +50,7 @@ func startFront(e *engine) (*front, error) {
 	// A dead engine has no connections, so this server closes its own.
 	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
 
-	f.server = &http.Server{Addr: address, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.arrive(r)
 		if f.onBody != nil && r.Method == http.MethodPost {
 			body, err := io.ReadAll(r.Body)
@@ -52,8 +62,11 @@ func startFront(e *engine) (*front, error) {
 		}
 		proxy.ServeHTTP(w, r)
 	})}
-	go func() { _ = f.server.ListenAndServe() }()
-	e.front = address
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	go func() { _ = f.server.Serve(listener) }()
 	return f, nil
 }
 

@@ -55,6 +55,19 @@ func startGateway(ctx context.Context, cfg gatewayConfig, engines []*engine) (*g
 	return g, err
 }
 
+// startBeside starts Stator and Envoy in front of engines at these addresses, without a configuration.
+func startBeside(ctx context.Context, cfg gatewayConfig, ready func(context.Context, *process.Gateway) error, to ...string,
+) (*gateway, error) {
+	g := &gateway{decisions: filepath.Join(cfg.folder, "decisions.jsonl")}
+	_ = os.Remove(g.decisions)
+	var err error
+	g.Gateway, err = process.StartGateway(ctx, process.GatewayConfig{
+		Stator: cfg.stator, Envoy: cfg.envoy, Folder: cfg.folder, Env: cfg.env, To: to, Args: []string{"--decision-log", g.decisions},
+		Ready: ready,
+	})
+	return g, err
+}
+
 // configuration returns the text of the configuration.
 func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	var b strings.Builder

@@ -3,12 +3,14 @@
 //
 //	section    engines                        result
 //	llama      two llama.cpp                  prompt tokens are as expected, and conversations stay
+//	upto       llama.cpp, and vLLM            stator up --to needs no configuration, and has its first answer within 10 s
 //	truth      two vLLM with room for everything   prompt tokens, cached tokens and token ids are as expected
 //	start      the same, one of them slow     an engine that is slow at first gets its share later
 //	clients    the same                       clients' libraries work, and paths that are not parsed
 //	models     the same, and one for vectors  requests for each of two models go to its engines
 //	endpoints  the same, and llama.cpp        every endpoint is exact, or goes by session or load for a reason
 //	failures   the same, one of them ended    a dead or frozen engine gets few requests
+//	describe   two, one with two ranks        block sizes and ranks are found, and states of engines are true within 2 s
 //	migration  two that compute with 32 bits  streams that are cut anywhere go on with the same tokens
 //	load       two with eight slots           kv beside other policies in closed loops of `vllm bench serve`
 //	eviction   two with small caches          promises about caches that overflow are kept
@@ -50,12 +52,14 @@ type section struct {
 // minute of CPU time to start.
 var sections = []section{
 	{"llama", 0, llamaSection},
+	{"upto", 0, uptoSection},
 	{"truth", largeCache, truthSection},
 	{"start", largeCache, slowStartSection},
 	{"clients", largeCache, clientsSection},
 	{"models", largeCache, modelsSection},
 	{"endpoints", largeCache, endpointsSection},
 	{"failures", largeCache, failureSection},
+	{"describe", 0, describeSection},
 	{"migration", 0, migrationSection},
 	{"load", 0, loadSection},
 	{"eviction", smallCache, evictionSection},

@@ -35,34 +35,44 @@ func runTruth(ctx context.Context, b *bench, g *gateway) (*truth, error) {
 		return nil, err
 	}
 	list := w.requests()
+	t, answers, _, err := sendList(ctx, b, g, list)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.tokenize(ctx, b, list, answers)
+}
+
+// sendList sends requests one after another, and compares their answers with their decisions.
+func sendList(ctx context.Context, b *bench, g *gateway, list []request) (*truth, []answer, map[string]record, error) {
 	answers := make([]answer, len(list))
 	var ids []string
+	var err error
 	for i := range list {
 		body := maps.Clone(list[i].body)
 		body["return_token_ids"] = true
 		answers[i], err = g.send(ctx, list[i].path, body)
 		if err != nil {
-			return nil, fmt.Errorf("request %d (%s): %w", i, list[i].kind, err)
+			return nil, nil, nil, fmt.Errorf("request %d (%s): %w", i, list[i].kind, err)
 		}
 		if answers[i].decision != "" {
 			ids = append(ids, answers[i].decision)
 		}
 		if i%50 == 49 {
-			b.progressf("truth: %d of %d requests", i+1, len(list))
+			b.progressf("%d of %d requests", i+1, len(list))
 		}
 	}
 
 	records, err := g.records(ctx, ids)
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	t := &truth{odd: map[string]int{}}
 	for i := range list {
 		if err := t.compare(&list[i], &answers[i], records[answers[i].decision]); err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
 	}
-	return t, t.tokenize(ctx, b, list, answers)
+	return t, answers, records, nil
 }
 
 // compare compares one request.
