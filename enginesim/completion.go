@@ -187,7 +187,7 @@ func (c *completion) addChoice(s *Sim, at, i int, tokens []uint32, now time.Time
 	ch.made.answer, ch.reads.answer = &ch.answer, &ch.answer
 	r := &engine.Request{
 		Prompt: tokens, MaxTokens: limit, Next: ch.made.next, Owner: ch,
-		Salt: c.req.CacheSalt, Session: c.req.SessionID, WholePrompt: c.req.PromptLogprobs,
+		Salt: c.req.CacheSalt, Session: c.req.SessionID, WholePrompt: c.req.PromptLogprobs || s.cfg.NoCaching,
 	}
 
 	// The prefixes of adapters are separate from the model's.

@@ -68,6 +68,8 @@ type Config struct {
 	Model      Model
 	Vocabulary Vocabulary
 
+	// NoCaching computes each prompt in full, and publishes no blocks, as vLLM does with --no-enable-prefix-caching.
+	NoCaching bool
 	// Engine configures the core: blocks, block size, batch, timing, hash seed. MaxModelLen is lowered to the
 	// model's context length.
 	Engine engine.Config

@@ -151,7 +151,8 @@ func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
 		[]string{"block_size", "num_gpu_blocks", "kv_cache_size_tokens", "enable_prefix_caching", "prefix_caching_hash_algo",
 			"hash_block_size"}, labels)
 	size := strconv.Itoa(e.BlockSize)
-	c.config = []string{size, strconv.Itoa(e.Blocks), strconv.Itoa(e.Blocks * e.BlockSize), "True", "xxh3", size}
+	caching := map[bool]string{false: "True", true: "False"}[s.cfg.NoCaching] // as Python writes them
+	c.config = []string{size, strconv.Itoa(e.Blocks), strconv.Itoa(e.Blocks * e.BlockSize), caching, "xxh3", size}
 	return c
 }
 

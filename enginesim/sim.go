@@ -338,7 +338,9 @@ func (s *Sim) endPass(end time.Time) {
 
 	// The result is valid until the next pass begins, which needs the lock.
 	result := s.engine.End()
-	s.publish(result.Events)
+	if !s.cfg.NoCaching {
+		s.publish(result.Events)
+	}
 	if s.kv != nil {
 		s.kv.computed(result.Events)
 	}

@@ -35,11 +35,24 @@ func (r *Router) addListedWorkers(cfg Config) error {
 		return err
 	}
 
+	settings := sockets.NewSettings(r.fleet, r.pools)
+	cfg.Metrics.MustRegister(settings)
 	r.sockets, err = sockets.New(sockets.Config{
 		Fleet: r.fleet, Feed: r.feed, Log: r.log, Engines: cfg.Engines, Sources: sources.Register(cfg.Metrics, "sockets"),
-		Load: r.applyListedLoad, Restarted: r.forgetCache, Take: r.takeIndex,
+		Load: r.applyListedLoad, Restarted: r.forgetCache, Take: r.takeIndex, Settings: settings,
 	}, r.members.Workers())
 	return err
+}
+
+// pools returns the models of workers by the names that clients use for them.
+func (r *Router) pools() map[string]string {
+	pools := map[string]string{}
+	for _, m := range r.routes.Models() {
+		if m.Parent == "" {
+			pools[m.Name] = m.Pool
+		}
+	}
+	return pools
 }
 
 // canaries returns a function that returns the interval of a model's canaries.

@@ -52,6 +52,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	f.DurationVar(&cfg.TransferTimeout, "kv-transfer-timeout", 0, "how long to wait for the other engine (default that of the real engine)")
 	var passes passFlags
 	passes.addFlags(f, &cfg.Engine)
+	f.BoolVar(&cfg.NoCaching, "no-prefix-caching", false, "compute each prompt in full")
 	f.IntVar(&cfg.StreamInterval, "stream-interval", 1, "tokens in one write of a stream; the first and the last are written at once")
 	f.IntVar(&cfg.AnswerTokens, "answer-tokens", 0,
 		"mean length of answers, if max_tokens does not end them before (default max_tokens, or 64)")

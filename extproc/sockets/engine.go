@@ -112,6 +112,7 @@ func (c Config) readModels(ctx context.Context, probe *engineprobe.Probe, w *fle
 	if models.Adapters != w.Adapters {
 		c.Log.Info("adapters of the engine", "worker", w.Name, "adapters", len(models.Adapters.Names()), "skipped", models.Skipped)
 	}
+	c.Settings.listed(w, models.Names)
 	c.update(w.Name, func(w *fleet.Worker) {
 		w.Adapters = models.Adapters
 		if models.MaxModelLen > 0 {
@@ -145,6 +146,7 @@ func (c Config) readLoad(ctx context.Context, probe *engineprobe.Probe, w *fleet
 			f.BlockSize.Set(load.BlockSize, fleet.FromMetrics)
 		}
 	})
+	c.Settings.loaded(w, &load)
 	if c.Load != nil {
 		c.Load(w, load)
 	}

@@ -41,6 +41,8 @@ type Config struct {
 	Engines *enginetls.Client
 	// Sources gets the sources while they run. Required.
 	Sources *sources.Set
+	// Settings gets the settings that engines report; nil for none.
+	Settings *Settings
 }
 
 // Reader reads the event sockets of some workers, and asks their engines. Create it with [New]. [Reader.Set] may be called while
@@ -234,6 +236,7 @@ func (s *stream) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	if rank, ok := s.cfg.Fleet.Snapshot().Rank(s.Worker, s.Rank); ok {
 		rank.Load.ObserveProgress(time.Now())
 		s.observeBlockSize(rank.Worker, b)
+		s.cfg.Settings.stored(rank.Worker, b)
 	}
 	resume, gap = s.Stream.Batch(seq, b)
 	if gap && s.fill != nil && s.fill(seq) { // live batches wait in the socket meanwhile

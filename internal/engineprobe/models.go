@@ -19,6 +19,8 @@ type Models struct {
 	// MaxModelLen is the most tokens of a prompt and its answer that the engine accepts; 0 if it does not report
 	// that. It belongs to the first model: the adapters behind it have none.
 	MaxModelLen int
+	// Names are the models without a parent, which are the base model and its aliases.
+	Names []string
 	// Adapters are the models that have a parent. They are unknown if no model has the member "parent": such an
 	// engine does not list adapters.
 	Adapters fleet.Adapters
@@ -68,6 +70,9 @@ func readModels(r io.Reader) (Models, error) {
 		model := &answer.Data[i]
 		isAdapter := answer.isAdapter(i)
 		isListed = isListed || model.Parent != nil
+		if !isAdapter {
+			m.Names = append(m.Names, model.ID)
+		}
 		switch {
 		case isAdapter:
 			adapters = append(adapters, model.ID)

@@ -3,6 +3,7 @@ package engineprobe
 import (
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -17,10 +18,10 @@ func TestModels(t *testing.T) {
 		want         Models
 		err          string
 	}{
-		{"vLLM with adapters", vllm, Models{4096, "\na\nb\n", 1}, ""},
-		{"vLLM without an adapter", `{"data": [{"id": "m", "parent": null, "max_model_len": 50}]}`, Models{50, "\n", 0}, ""},
-		{"llama.cpp", `{"models": [], "object": "list", "data": [{"id": "m", "meta": {"n_ctx_train": 4096}}]}`, Models{}, ""},
-		{"a parent of another type", `{"data": [{"id": "m", "parent": 7}]}`, Models{Adapters: "\n"}, ""},
+		{"vLLM with adapters", vllm, Models{4096, []string{"m"}, "\na\nb\n", 1}, ""},
+		{"vLLM without an adapter", `{"data": [{"id": "m", "parent": null, "max_model_len": 50}]}`, Models{50, []string{"m"}, "\n", 0}, ""},
+		{"llama.cpp", `{"models": [], "object": "list", "data": [{"id": "m", "meta": {"n_ctx_train": 4096}}]}`, Models{Names: []string{"m"}}, ""},
+		{"a parent of another type", `{"data": [{"id": "m", "parent": 7}]}`, Models{Names: []string{"m"}, Adapters: "\n"}, ""},
 		{"no models", `{"data": []}`, Models{}, ""},
 		{"negative", `{"data": [{"max_model_len": -1}]}`, Models{}, "probe /v1/models: max_model_len is -1: "},
 		{"too large", `{"data": [{"max_model_len": 1073741825}]}`, Models{}, "probe /v1/models: max_model_len is 1073741825: "},
@@ -43,7 +44,7 @@ func TestModels(t *testing.T) {
 		p.Close()
 
 		right := err == nil && c.err == "" || err != nil && c.err != "" && strings.HasPrefix(err.Error(), c.err)
-		if got != c.want || !right {
+		if !reflect.DeepEqual(got, c.want) || !right {
 			t.Errorf("%s: %+v, %v; want %+v, %s", c.name, got, err, c.want, c.err)
 		}
 	}

@@ -40,6 +40,8 @@ type Load struct {
 	// this agent.
 	Tiers []Tier
 
+	// CachingOff means that the engine reports to have no prefix cache.
+	CachingOff bool
 	// Asleep means that the engine sleeps: it serves no request, and its cache is empty.
 	Asleep bool
 
@@ -197,6 +199,7 @@ func (l *Load) addSample(n *engines.Metrics, s metric.Sample) {
 		l.Asleep = l.Asleep || s.Labels["sleep_state"] == "awake" && s.Value == 0
 	case n.Config:
 		l.addCapacity(configuredTokens(s.Labels))
+		l.CachingOff = l.CachingOff || s.Labels["enable_prefix_caching"] == "False"
 	case n.Capacity:
 		l.addCapacity(int(min(s.Value, maxCapacity)))
 	}
