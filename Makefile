@@ -300,7 +300,7 @@ $(CURDIR)/.tools/kubernetes-$(KUBERNETES)/kube-controller-manager: $(CURDIR)/.to
 	cd test/kubernetes && CGO_ENABLED=0 go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o $@ ./node
 
 .PHONY: test-kubernetes
-test-kubernetes: $(HELM) $(KUBEBUILDER_ASSETS)/kube-apiserver $(KUBEBUILDER_ASSETS)/kube-controller-manager ## have a real API server accept, refuse and delete what deploy/ installs, and a planner scale objects there (3 min; the first time 13 min of CPU)
+test-kubernetes: $(HELM) $(KUBEBUILDER_ASSETS)/kube-apiserver $(KUBEBUILDER_ASSETS)/kube-controller-manager ## have a real API server accept, refuse and delete what deploy/ installs, and a planner scale objects there (6 min; the first time 13 min of CPU)
 	cd test/kubernetes && KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) STATOR_TEST_HELM=$(CURDIR)/$(HELM) go test -count 1 -v . $(ARGS)
 	KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) go test -count 1 -v -run RealAPIServer ./planner/connectors/kubernetes
 
