@@ -99,7 +99,7 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 	m := &hcmv3.HttpConnectionManager{
 		StatPrefix: envoynames.ConnectionManager,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
-			RouteConfigName: routesName, ConfigSource: adsSource(), // apart from the listener, so that a new model drains no connection
+			RouteConfigName: routesName, ConfigSource: routesSource(), // apart from the listener, so that a new model drains no connection
 		}},
 		// The gateway is the edge: it does not trust addresses and paths of clients.
 		UseRemoteAddress: wrapperspb.Bool(true),
@@ -280,6 +280,14 @@ func decisionService(a audience) *corev3.GrpcService {
 		g.InitialMetadata = append(g.InitialMetadata, &corev3.HeaderValue{Key: envoynames.MetadataTrusted, Value: "true"})
 	}
 	return g
+}
+
+// routesSource refers to the routes. A listener opens when it has them, however long a busy machine needs for that: without routes it would
+// answer 404, and of two Envoys on a port the other one could serve the request.
+func routesSource() *corev3.ConfigSource {
+	s := adsSource()
+	s.InitialFetchTimeout = seconds(0)
+	return s
 }
 
 // adsSource refers to resources of this package's server.
