@@ -140,7 +140,7 @@ var allowed = map[string][]string{
 	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/metric"},
 	// Decisions take the blocks of caches outside engines by the places from which ranks can load them.
 	"extproc/emitters": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent", "internal/kv/kvindex", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/route/score"},
-	"extproc/sockets":  {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
+	"extproc/sockets":  {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/engines", "internal/metric", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
 	"planner":                       {"internal/backoff", "internal/plan", "internal/perfmodel", "internal/plan/...", "internal/fleet", "internal/metric", "internal/route/peers", "bus"},

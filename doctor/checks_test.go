@@ -152,6 +152,10 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			o.workers[0].address, o.workers[1].address = "10.0.0.1:80", "[::ffff:10.0.0.1]:80"
 		},
 			[]string{"worker b: it has the address of worker a, [::ffff:10.0.0.1]:80", "must not be under models[].workers too"}},
+		{"same-address", func(o *observation) {
+			o.workers[0].address, o.workers[1].address = "10.0.0.1:80", "engine:80"
+			o.router.fleet.Ranks[1].Address = "10.0.0.1:80"
+		}, []string{"worker b: it has the address of worker a, engine:80"}},
 		{"role", func(o *observation) { o.router.fleet.Ranks[1].Role = "prefill" }, []string{"worker b: its role is prefill, so it gets no requests"}},
 		{"role", func(o *observation) { o.router.fleet.Ranks[1].Role = "decode" },
 			[]string{"worker a: its role is aggregated, so it gets no requests"}},

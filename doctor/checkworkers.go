@@ -14,12 +14,21 @@ import (
 
 // The checks of workers that are described in a way that has no effect, or a wrong one.
 
-// checkSameAddress finds workers that are one engine: a lease and the file may both describe it.
+// checkSameAddress finds workers that are one engine: a lease and the file may both describe it. The router has looked up the names in
+// the file.
 func checkSameAddress(o *observation) (found []Finding) {
+	resolved := map[string]string{} // addresses by worker
+	for _, r := range o.router.fleet.Ranks {
+		resolved[r.Worker] = r.Address
+	}
+
 	first := map[netip.AddrPort]string{}
 	for i := range o.workers {
 		w := &o.workers[i]
 		address, err := netip.ParseAddrPort(w.address)
+		if err != nil {
+			address, err = netip.ParseAddrPort(resolved[w.name])
+		}
 		if err != nil {
 			continue // of a worker without an engine yet
 		}
