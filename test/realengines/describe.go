@@ -360,7 +360,8 @@ func (b *bench) compareWorkers(ctx context.Context, g *gateway, of func(*writer)
 
 // printDescribed writes what was promised and served.
 func printDescribed(p *page, t *truth, workers []*described) {
-	p.text("%d requests, as in the section above. Those whose cached tokens vLLM does not report rightly are left out of the table.", t.sent)
+	p.text("%d requests, as in the section above. Requests whose cached tokens vLLM does not report rightly are left out of the table.",
+		t.sent)
 	p.writeRow("worker", "requests", "cached tokens equal", "share", "promised", "served")
 	requests, equal := 0, 0
 	busy := 0 // workers
