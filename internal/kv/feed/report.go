@@ -18,54 +18,42 @@ func (f *Feed) State(m fleet.Rank) State {
 
 // CaughtUp reports whether every batch that the engine of m has published since some number was applied or is on its way, whatever m's
 // state is: earlier ones may be missing.
-func (f *Feed) CaughtUp(m fleet.Rank) bool {
-	r := f.existing(m)
-	if r == nil {
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	return r.tail == tailProved && !r.away && r.gapSince.IsZero()
+func (f *Feed) CaughtUp(m fleet.Rank) (caughtUp bool) {
+	f.view(m, func(r *rank) { caughtUp = r.tail == tailProved && !r.away && r.gapSince.IsZero() })
+	return caughtUp
 }
 
 // Reason returns why m is stale; Sound if it is not.
-func (f *Feed) Reason(m fleet.Rank) Reason {
-	r := f.existing(m)
-	if r == nil {
-		return Sound
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	return r.reason()
+func (f *Feed) Reason(m fleet.Rank) (why Reason) {
+	f.view(m, func(r *rank) { why = r.reason() })
+	return why
 }
 
 // Skipped returns the block size in tokens of events of m that were skipped because its cache is searched by another size; 0 for none.
-func (f *Feed) Skipped(m fleet.Rank) int {
-	r := f.existing(m)
-	if r == nil {
-		return 0
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if r.doubt != OtherBlockSize {
-		return 0
-	}
-	return r.skipped
+func (f *Feed) Skipped(m fleet.Rank) (tokens int) {
+	f.view(m, func(r *rank) {
+		if r.doubt == OtherBlockSize {
+			tokens = r.skipped
+		}
+	})
+	return tokens
 }
 
 // Resume returns the number at which a replay for m has to begin; 0 before its first batch.
-func (f *Feed) Resume(m fleet.Rank) uint64 {
+func (f *Feed) Resume(m fleet.Rank) (number uint64) {
+	f.view(m, func(r *rank) { number = r.resume() })
+	return number
+}
+
+// view calls read with the record of m, whose lock is held; not for a rank without a record.
+func (f *Feed) view(m fleet.Rank, read func(r *rank)) {
 	r := f.existing(m)
 	if r == nil {
-		return 0
+		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
-	return r.resume()
+	read(r)
 }
 
 // Blocks returns how many blocks the index stores for m.
