@@ -107,29 +107,26 @@ func (c *catalog) engineLengthsLocked(settings *config.Config, workers []*fleet.
 // blocks of requests that wait.
 func (c *catalog) engineBlockSizesLocked(settings *config.Config, workers []*fleet.Worker) map[string]config.BlockSizes {
 	votes := map[string]map[int]int{} // workers by model and size
-	silent := map[string]bool{}       // models with workers without a report
+	for i := range settings.Models {
+		votes[settings.Models[i].Name] = map[int]int{}
+	}
+	silent := map[string]bool{} // models with workers without a report
 	for _, w := range workers {
-		size := w.TokensPerBlock()
-		if size == 0 {
+		switch of, size := votes[w.Model], w.TokensPerBlock(); {
+		case size == 0:
 			silent[w.Model] = true
-			continue
+		case of != nil:
+			of[size]++
 		}
-		if votes[w.Model] == nil {
-			votes[w.Model] = map[int]int{}
-		}
-		votes[w.Model][size]++
 	}
 
 	sizes := map[string]config.BlockSizes{}
 	for i := range settings.Models {
 		m := &settings.Models[i]
 		reported := votes[m.Name]
-		if reported == nil {
-			reported = map[int]int{}
-		}
 		if m.BlockSize == config.AutoBlockSize && (silent[m.Name] || len(reported) == 0) {
 			for _, size := range c.engines.blockSizes[m.Name].Engines {
-				reported[size] += 0
+				reported[size] += 0 // known, and without a vote
 			}
 		}
 		if s := config.NewBlockSizes(int(m.BlockSize), reported); s.Model > 0 {

@@ -59,33 +59,24 @@ func (q *Prepared) ChainOn(w *fleet.Worker) (chain []blockhash.Sequence, each in
 
 // Kept is the blocks of a prompt, for a later decision about it. The zero value has none.
 type Kept struct {
-	sizes  []int // CoarseSizes of the model
-	size   int   // its BlockSize
-	blocks [][]blockhash.Block
+	size   int // BlockSize of the model
+	blocks []blockhash.Block
+	// coarse has the blocks of each of sizes, which are the model's CoarseSizes. It is empty if there were no blocks to keep.
+	sizes  []int
+	coarse [][]blockhash.Block
 }
 
 // Len returns the number of the prompt's blocks, of the model's size.
-func (k *Kept) Len() int {
-	if len(k.blocks) == 0 {
-		return 0
-	}
-	return len(k.blocks[0])
-}
+func (k *Kept) Len() int { return len(k.blocks) }
 
 // Chain returns the sequence hashes of the prompt's blocks, of the model's size.
-func (k *Kept) Chain() []blockhash.Sequence {
-	if len(k.blocks) == 0 {
-		return nil
-	}
-	return blockhash.Chain(nil, k.blocks[0])
-}
+func (k *Kept) Chain() []blockhash.Sequence { return blockhash.Chain(nil, k.blocks) }
 
 // KeepBlocks returns a copy of the prompt's blocks.
 func (q *Prepared) KeepBlocks() Kept {
-	k := Kept{sizes: q.Model.CoarseSizes, size: q.Model.BlockSize, blocks: make([][]blockhash.Block, 1, 1+len(q.Coarse))}
-	k.blocks[0] = slices.Clone(q.Blocks)
+	k := Kept{size: q.Model.BlockSize, blocks: slices.Clone(q.Blocks), sizes: q.Model.CoarseSizes}
 	for i := range q.Coarse {
-		k.blocks = append(k.blocks, slices.Clone(q.Coarse[i].Blocks))
+		k.coarse = append(k.coarse, slices.Clone(q.Coarse[i].Blocks))
 	}
 	return k
 }
@@ -101,11 +92,11 @@ func (q *Prepared) Size() int {
 
 // UseBlocks takes over kept blocks, if the model still has blocks of their sizes.
 func (q *Prepared) UseBlocks(k *Kept) {
-	if len(k.blocks) == 0 || k.size != q.Model.BlockSize || !slices.Equal(k.sizes, q.Model.CoarseSizes) {
+	if k.size != q.Model.BlockSize || !slices.Equal(k.sizes, q.Model.CoarseSizes) {
 		return
 	}
-	q.Blocks = append(q.Blocks, k.blocks[0]...)
-	for i, blocks := range k.blocks[1:] {
+	q.Blocks = append(q.Blocks, k.blocks...)
+	for i, blocks := range k.coarse {
 		c := q.coarse(i)
 		c.Blocks = append(c.Blocks[:0], blocks...)
 	}
