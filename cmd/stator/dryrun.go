@@ -67,13 +67,7 @@ func (d *dryRun) run(ctx context.Context, f *cli.Flags, env environment, router 
 
 // body reads the request. Its model is replaced if that is wanted, and with --send it does not stream, because the answer has the usage.
 func (d *dryRun) body(in io.Reader) (json.RawMessage, error) {
-	var body []byte
-	var err error
-	if d.file == "-" {
-		body, err = io.ReadAll(io.LimitReader(in, maxDryBody))
-	} else {
-		body, err = modelfile.ReadBounded(d.file, maxDryBody)
-	}
+	body, err := readInput(in, d.file, maxDryBody)
 	if err != nil {
 		return nil, fmt.Errorf("read the request: %w", err)
 	}
@@ -156,4 +150,16 @@ func (d *dryRun) sendIt(ctx context.Context, env environment, router adminclient
 	fmt.Fprintf(env.out, "\nsent to %s as %s: %d of %d prompt tokens promised as cached, %d of %d found by the engine\n", made.Worker, id,
 		made.Cached, made.Prompt, u.Details.Cached+u.InputDetails.Cached+u.Read, u.Prompt+u.Input+u.Read)
 	return nil
+}
+
+// readInput reads a file of at most so many bytes, or the standard input if its name is "-".
+func readInput(in io.Reader, file string, most int64) ([]byte, error) {
+	if file != "-" {
+		return modelfile.ReadBounded(file, most)
+	}
+	data, err := io.ReadAll(io.LimitReader(in, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("the standard input is larger than %d MB", most>>20)
+	}
+	return data, err
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -83,18 +82,9 @@ func writeConfig(path string, text []byte) error {
 
 // convertGraph prints a fleet of Dynamo as a configuration, or as manifests.
 func convertGraph(env environment, p *advise.Options) error {
-	in := env.in
-	if p.From != "-" {
-		file, err := os.Open(p.From)
-		if err != nil {
-			return fmt.Errorf("open %s: %w", p.From, err)
-		}
-		defer file.Close()
-		in = file
-	}
-	data, err := io.ReadAll(io.LimitReader(in, dynamograph.MaxBytes+1))
+	data, err := readInput(env.in, p.From, dynamograph.MaxBytes)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", p.From, err)
+		return fmt.Errorf("--from: %w", err)
 	}
 	c, err := p.Convert(data)
 	if err != nil {
