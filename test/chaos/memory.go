@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/stats"
 )
 
 // memory has the figures of one router at the end of a round, in MiB.
@@ -124,20 +124,14 @@ func growths(rounds [][]memory, atLeast int, of func(memory) float64) (list []gr
 			continue
 		}
 		g := growth{router: names[pid], rounds: n,
-			first: median(life[:n/3]), middle: median(life[n/3 : 2*n/3]), last: median(life[2*n/3:])}
-		all := median(life[n/3:])
+			first: stats.Median(life[:n/3]), middle: stats.Median(life[n/3 : 2*n/3]), last: stats.Median(life[2*n/3:])}
+		all := stats.Median(life[n/3:])
 		for _, x := range life[n/3:] {
 			g.spread = max(g.spread, 100*(x/all-1), 100*(1-x/all))
 		}
 		list = append(list, g)
 	}
 	return list
-}
-
-func median(list []float64) float64 {
-	list = slices.Sorted(slices.Values(list))
-	n := len(list)
-	return (list[(n-1)/2] + list[n/2]) / 2
 }
 
 // printGrowth prints the growth of the routers with long lives.

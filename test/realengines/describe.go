@@ -10,8 +10,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/test/loopback"
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/stats"
 )
 
 // The engines of the section describe: a has two ranks, and b other blocks.
@@ -125,10 +127,8 @@ func (g *gateway) awaitState(ctx context.Context, worker, what string, is func(r
 		if took > describePatient {
 			return 0, fmt.Errorf("%s is not %s after %s: %+v", worker, what, took, ranks)
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return 0, ctx.Err()
+		if err := backoff.Sleep(ctx, closely); err != nil {
+			return 0, err
 		}
 	}
 }
@@ -141,8 +141,7 @@ type change struct {
 
 // quantile returns the time within which a part of the changes was known.
 func (c *change) quantile(part float64) time.Duration {
-	sorted := slices.Sorted(slices.Values(c.took))
-	return sorted[min(len(sorted)-1, int(part*float64(len(sorted))))].Round(time.Millisecond)
+	return stats.Percentile(c.took, part).Round(time.Millisecond)
 }
 
 // warm sends prompts until the cache of each rank of a worker has blocks in the index.
@@ -442,7 +441,7 @@ func (b *bench) withoutCaching(ctx context.Context, a, e *engine, p *page) (chan
 	if err := e.start(); err != nil {
 		return c, err
 	}
-	if err := e.awaitClosely(ctx); err != nil {
+	if err := e.awaitEvery(ctx, closely); err != nil {
 		return c, err
 	}
 	isEmpty := func(r *describedRank) bool { return r.State == "ready" && r.blocks == 0 }

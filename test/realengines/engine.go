@@ -124,20 +124,26 @@ func engineEnvironment() []string {
 }
 
 // await returns when the engine is healthy.
-func (e *engine) await(ctx context.Context) error {
+func (e *engine) await(ctx context.Context) error { return e.awaitEvery(ctx, time.Second) }
+
+// closely is the interval at which a state is read whose time is measured.
+const closely = 20 * time.Millisecond
+
+// awaitEvery is await, with the interval at which the engine is asked.
+func (e *engine) awaitEvery(ctx context.Context, interval time.Duration) error {
 	ctx, stop := context.WithTimeout(ctx, startTime)
 	defer stop()
 	for {
+		if _, err := getText(ctx, "http://"+e.address+"/health"); err == nil {
+			return nil
+		}
 		select {
 		case <-e.ended:
 			return fmt.Errorf("engine %s ended; the last lines of its log:\n%s", e.name, lastLines(e.log, 20))
 		case <-ctx.Done():
 			return fmt.Errorf("engine %s is not healthy: %w; the last lines of its log:\n%s",
 				e.name, context.Cause(ctx), lastLines(e.log, 20))
-		case <-time.After(time.Second):
-		}
-		if _, err := getText(ctx, "http://"+e.address+"/health"); err == nil {
-			return nil
+		case <-time.After(interval):
 		}
 	}
 }

@@ -8,11 +8,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/test/loopback"
+	"github.com/stator-project/stator/test/stats"
 )
 
 const (
@@ -29,8 +30,7 @@ type firsts struct {
 
 // quantile returns the time of a part of the trials.
 func (f *firsts) quantile(part float64) time.Duration {
-	sorted := slices.Sorted(slices.Values(f.took))
-	return sorted[min(len(sorted)-1, int(part*float64(len(sorted))))].Round(10 * time.Millisecond)
+	return stats.Percentile(f.took, part).Round(10 * time.Millisecond)
 }
 
 // llamaServer starts llama.cpp without Stator.
@@ -68,10 +68,8 @@ func (g *gateway) firstAnswer(ctx context.Context, begun time.Time, number int) 
 		if took > time.Minute {
 			return a, took, cmp.Or(err, fmt.Errorf("status %d: %.200s", a.status, a.text))
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return a, took, ctx.Err()
+		if err := backoff.Sleep(ctx, closely); err != nil {
+			return a, took, err
 		}
 	}
 }
@@ -145,31 +143,11 @@ func (b *bench) awaitWaiting(ctx context.Context, address string) error {
 		if err == nil && strings.Contains(string(text), "http://"+address+": ") {
 			return nil
 		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := backoff.Sleep(ctx, 50*time.Millisecond); err != nil {
+			return err
 		}
 	}
 	return errors.New("the gateway does not wait for its engine")
-}
-
-// awaitClosely is await with a question each 20 ms.
-func (e *engine) awaitClosely(ctx context.Context) error {
-	ctx, stop := context.WithTimeout(ctx, startTime)
-	defer stop()
-	for {
-		if _, err := getText(ctx, "http://"+e.address+"/health"); err == nil {
-			return nil
-		}
-		select {
-		case <-e.ended:
-			return fmt.Errorf("engine %s ended; the last lines of its log:\n%s", e.name, lastLines(e.log, 20))
-		case <-ctx.Done():
-			return fmt.Errorf("engine %s is not healthy: %w", e.name, context.Cause(ctx))
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 }
 
 // upLlama times first answers beside llama.cpp, which is started in each trial in which the gateway waits for it.
@@ -179,7 +157,7 @@ func (b *bench) upLlama(ctx context.Context) ([]*firsts, error) {
 		return nil, err
 	}
 	defer func() { e.stop() }()
-	if err := e.awaitClosely(ctx); err != nil {
+	if err := e.awaitEvery(ctx, closely); err != nil {
 		return nil, err
 	}
 	beside, err := b.beside(ctx, e)
@@ -194,7 +172,7 @@ func (b *bench) upLlama(ctx context.Context) ([]*firsts, error) {
 			if err := e.start(); err != nil {
 				return err
 			}
-			return e.awaitClosely(ctx)
+			return e.awaitEvery(ctx, closely)
 		})
 		if err != nil {
 			return nil, err
@@ -211,7 +189,7 @@ func (b *bench) upVLLM(ctx context.Context, e *engine) ([]*firsts, error) {
 		if err := e.start(); err != nil {
 			return err
 		}
-		return e.awaitClosely(ctx)
+		return e.awaitEvery(ctx, closely)
 	})
 	if err != nil {
 		return nil, err
