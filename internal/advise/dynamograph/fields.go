@@ -32,8 +32,8 @@ func (r *reader) refuse(path, format string, args ...any) {
 	}
 }
 
-// read reads the fields of a mapping in their order: those of known by their functions. For others there is a note, with the sentence in
-// why or about an unknown field.
+// read reads the fields of a mapping in their order. A field in known is read by its function, and another one gets a note, with its
+// sentence in why or about an unknown field.
 func (r *reader) read(n *yaml.Node, path string, known map[string]field, why map[string]string) {
 	if isEmpty(n) {
 		return
