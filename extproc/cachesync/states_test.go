@@ -41,15 +41,17 @@ func TestExactMeansEqual(t *testing.T) {
 		first = rand.Uint64() >> 1
 	}
 
+	// Some cases come up in few histories. If none has shown one of them, more are played, so that chance alone fails no run.
 	var all tally
-	for i := range n {
-		seed := first + uint64(i)
+	played := 0
+	for ; played < n || n >= 400 && played < 4*n && (all.Partial == 0 || all.Begun == 0 || all.Ahead == 0); played++ {
+		seed := first + uint64(played)
 		synctest.Test(t, func(t *testing.T) {
 			h := newHistory(t, seed)
 			defer h.stop()
 			defer func() {
 				if t.Failed() {
-					t.Logf("history %d of %d: repeat it with -states.seed=%d -states.histories=1", i+1, n, seed)
+					t.Logf("history %d of %d: repeat it with -states.seed=%d -states.histories=1", played+1, n, seed)
 				}
 			}()
 			h.play()
@@ -60,7 +62,7 @@ func TestExactMeansEqual(t *testing.T) {
 		}
 	}
 
-	t.Logf("%d histories from seed %d: %+v", n, first, all)
+	t.Logf("%d histories from seed %d: %+v", played, first, all)
 	if n >= 400 && (all.ExactChecks < 100*n || all.Settled < n/4 || all.Cleared < n || all.Partial == 0 || all.Begun == 0 || all.Ahead == 0) {
 		t.Errorf("the histories show too little: %+v", all)
 	}
