@@ -12,19 +12,33 @@ import (
 
 // page is the report, in Markdown.
 type page struct {
-	b      strings.Builder
-	rows   int // of the table that is being written
-	missed []string
+	b       strings.Builder
+	rows    int  // of the table that is being written
+	listing bool // the last line is one of a list
+	missed  []string
 }
 
-func (p *page) section(title string) { fmt.Fprintf(&p.b, sectionMark+"%s\n\n", title) }
+func (p *page) section(title string) {
+	fmt.Fprintf(&p.b, sectionMark+"%s\n\n", title)
+	p.listing = false
+}
 
 const sectionMark = "\n## "
 
-func (p *page) text(format string, args ...any) { fmt.Fprintf(&p.b, format+"\n\n", args...) }
+// text writes a paragraph. It ends a list.
+func (p *page) text(format string, args ...any) {
+	if p.listing {
+		p.b.WriteByte('\n')
+		p.listing = false
+	}
+	fmt.Fprintf(&p.b, format+"\n\n", args...)
+}
 
 // item writes a line of a list.
-func (p *page) item(format string, args ...any) { fmt.Fprintf(&p.b, "* "+format+"\n", args...) }
+func (p *page) item(format string, args ...any) {
+	fmt.Fprintf(&p.b, "* "+format+"\n", args...)
+	p.listing = true
+}
 
 // writeRow writes a row of a table. The first row has the titles.
 func (p *page) writeRow(cells ...any) {

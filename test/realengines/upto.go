@@ -307,7 +307,7 @@ func printUpto(p *page, all []*firsts, compared []*scaledOut) {
 		"render prompts (`--enable-scale-out`).")
 	p.writeRow("engine", "status of `/v1/chat/completions/render`", "requests", "prompt tokens equal", "cached tokens equal",
 		"vLLM reports otherwise", "token ids of chats equal")
-	same := len(compared) == 2 && compared[0].render == http.StatusNotFound && compared[1].render == http.StatusOK
+	same := len(compared) == 2 && compared[0].render != http.StatusOK && compared[1].render == http.StatusOK
 	for _, c := range compared {
 		odd := 0
 		for _, n := range c.odd {
