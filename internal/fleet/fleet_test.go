@@ -65,7 +65,7 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		n, _ := strconv.Atoi(arg(1))
 		requests, _ := strconv.Atoi(d.CmdArgs[2].Vals[0])
 		if r, ok := w.fleet.Snapshot().Rank(arg(0), n); ok {
-			r.Load.Add(fleet.Amount{Requests: int64(requests)})
+			r.Load.Add(fleet.Amount{Requests: int64(requests)}, time.Unix(100, 0))
 			return ""
 		}
 		return "no such rank\n"
@@ -194,23 +194,23 @@ func TestReport(t *testing.T) {
 func TestForeign(t *testing.T) {
 	var l fleet.Load
 	now := time.Unix(100, 0)
-	l.Add(fleet.Amount{Requests: 2})
+	l.Add(fleet.Amount{Requests: 2}, now)
 	for i, c := range []struct {
 		running int
 		want    int64
 	}{{5, 0}, {4, 2}, {2, 0}, {9, 0}, {9, 7}, {1, 0}} {
 		l.SetReport(fleet.Report{At: now, Running: c.running - 1, Waiting: 1}, 0)
-		if got := l.View(now, time.Second).Untracked; got != c.want {
+		if got := l.View(now, time.Second, 0).Untracked; got != c.want {
 			t.Errorf("report %d, of %d requests: %d foreign, want %d", i, c.running, got, c.want)
 		}
 	}
 	l.SetReport(fleet.Report{At: now, Running: 4}, 0)
 	l.SetReport(fleet.Report{At: now, Running: 4}, 0)
-	l.Add(fleet.Amount{Requests: -2}) // a request that ends after the report was booked when it came
-	if got := l.View(now.Add(time.Second), time.Second).Untracked; got != 2 {
+	l.Add(fleet.Amount{Requests: -2}, now) // a request that ends after the report was booked when it came
+	if got := l.View(now.Add(time.Second), time.Second, 0).Untracked; got != 2 {
 		t.Errorf("%d foreign, want 2", got)
 	}
-	if got := l.View(now.Add(2*time.Second), time.Second).Untracked; got != 0 {
+	if got := l.View(now.Add(2*time.Second), time.Second, 0).Untracked; got != 0 {
 		t.Errorf("%d foreign by an old report", got)
 	}
 }

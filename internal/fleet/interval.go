@@ -86,6 +86,23 @@ type slots struct {
 // prompt before it fills a pass, too.
 const fullReports = 3
 
+// usualSlots is the number of requests that an engine is taken to run at once until it has shown another: vLLM's default.
+const usualSlots = 256
+
+// orUsual returns the number of slots if it is known; else the number that the engine's options name, or the usual one unless more requests
+// ran at once. It is 0 if nothing is left to go by.
+func (s *sample) orUsual(options int) int {
+	switch {
+	case s.slots > 0:
+		return s.slots
+	case options > 0:
+		return options
+	case s.most <= usualSlots:
+		return usualSlots
+	}
+	return 0
+}
+
 // observe adds a report and returns the number of slots; 0 while it is not known.
 func (s *slots) observe(r *Report) int {
 	switch {

@@ -22,6 +22,8 @@ type Load struct {
 	// own is the sum over this replica's bookings that have not ended. peers is the sum of the other
 	// replicas' bookings, as last published. Invariant: own is zero when this replica has no booking.
 	own, peers sums
+	// begun is the sum of the times at which the requests of own were booked, in milliseconds since 1970.
+	begun atomic.Int64
 	// since is the time at which the rank began with the prefill that it computes now, in nanoseconds since 1970. It has no
 	// meaning while no prefill is booked.
 	since atomic.Int64
@@ -114,7 +116,8 @@ type sample struct {
 	Report
 	unbooked  int64 // requests beyond the booked ones
 	untracked int64 // the smaller of unbooked here and in the sample before
-	slots     int   // see View
+	slots     int   // that the engine has shown; 0 for none
+	most      int   // requests that ran at once, in any report
 	footprint float64
 	queued    bool
 	computes  bool          // prompts are booked that are not computed
@@ -150,8 +153,22 @@ func (a Amount) plus(b Amount) Amount {
 // Health is the health of the rank's worker.
 func (l *Load) Health() *Health { return l.health }
 
-// Add adds a to the load that this replica has booked; negative amounts take a booking back.
-func (l *Load) Add(a Amount) { l.own.add(a) }
+// Add adds a booking that was made at some time to the load that this replica has booked; negative amounts take a booking back.
+func (l *Load) Add(a Amount, booked time.Time) {
+	l.begun.Add(a.Requests * booked.UnixMilli())
+	l.own.add(a)
+}
+
+// MeanAge returns the mean time since this replica's requests were booked. ok is false if there is none, or if one comes or goes
+// meanwhile.
+func (l *Load) MeanAge(now time.Time) (age time.Duration, ok bool) {
+	begun, n := l.begun.Load(), l.own.requests.Load()
+	if n <= 0 {
+		return 0, false
+	}
+	age = time.Duration(now.UnixMilli()-begun/n) * time.Millisecond
+	return age, age >= 0
+}
 
 // SetPeer replaces the amount that one other replica had booked, was, with the amount that it has booked
 // now. If its prefill time has become less, the rank has finished a prefill and begun the next.
@@ -374,7 +391,7 @@ func (l *Load) SetReport(r Report, blocks int) Interval {
 	booked := l.Booked()
 	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-booked.Requests), done: l.prefills.done(),
 		computes: booked.PrefillTokens > 0}
-	next.slots = l.slots.observe(&r)
+	next.slots, next.most = l.slots.observe(&r), l.slots.most
 	next.footprint = 1
 	last := l.reported.Load()
 	if last != nil {
@@ -411,7 +428,8 @@ type View struct {
 	// directly, or a router has restarted. A request that ended while the engine's report was in transit looks like one. So a request
 	// counts only once two reports in a row have it.
 	Untracked int64
-	// Slots is the greatest number of requests that run at once; 0 while it is not known.
+	// Slots is the greatest number of requests that run at once: as reports have shown it, as the engine's options name it, or the usual
+	// one. It is 0 if more than those were seen to run.
 	Slots int
 	// Footprint is the share of the booked blocks that running requests take in the cache: less than 1 if
 	// they have prefixes in common.
@@ -423,12 +441,13 @@ type View struct {
 }
 
 // View returns the knowledge from the reports. A report that is older than maxAge counts as none, except for facts that do not change.
-func (l *Load) View(now time.Time, maxAge time.Duration) View {
+// slots is the number of requests that run at once by the engine's options; 0 if they are not known.
+func (l *Load) View(now time.Time, maxAge time.Duration, slots int) View {
 	last := l.reported.Load()
 	if last == nil {
-		return View{Footprint: 1}
+		return View{Footprint: 1, Slots: (&sample{}).orUsual(slots)}
 	}
-	v := View{Slots: last.slots, Footprint: last.footprint}
+	v := View{Slots: last.orUsual(slots), Footprint: last.footprint}
 	if now.Sub(last.At) <= maxAge {
 		v.Untracked, v.Queued = last.untracked, last.queued
 		v.Reported = true

@@ -40,12 +40,12 @@ func TestSkewDoesNotShortenPrefills(t *testing.T) {
 		booked := now
 		prefill := fleet.Amount{Requests: 1, PrefillTokens: 1000, PrefillTime: 300 * time.Millisecond}
 		l.PrefillBegins(now)
-		l.Add(prefill)
+		l.Add(prefill, time.Unix(1000, 0))
 
 		now = now.Add(300 * time.Millisecond)
 		published := now.Add(-200 * time.Millisecond)
 		l.ObserveLag(now.Sub(published), now)
-		l.Add(prefill.Negative())
+		l.Add(prefill.Negative(), time.Unix(1000, 0))
 		if e := l.PrefillObserved(booked, now.Add(-l.Lag())); e.Took != 300*time.Millisecond || !e.Sure {
 			t.Fatalf("with a lag of %v it took %v (sure %v)", l.Lag(), e.Took, e.Sure)
 		}
@@ -75,7 +75,7 @@ func TestPromptsGather(t *testing.T) {
 			t.Errorf("after %d ms and before a booking: %v", step.at, got)
 		}
 		l.PrefillBegins(at(step.at))
-		l.Add(prefill)
+		l.Add(prefill, time.Unix(1000, 0))
 		if got := l.IsGathering(at(step.at)); got != step.after {
 			t.Errorf("after %d ms and a booking: %v", step.at, got)
 		}
@@ -100,11 +100,11 @@ func TestGuessedEndsTeachNothing(t *testing.T) {
 		var l fleet.Load
 		at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
 		prefill := fleet.Amount{PrefillTokens: 100, PrefillTime: 10 * time.Millisecond}
-		l.Add(fleet.Amount{Requests: 20, DecodeBlocks: 100})
+		l.Add(fleet.Amount{Requests: 20, DecodeBlocks: 100}, at(0))
 		l.SetReport(fleet.Report{At: at(0), Running: 20, Gaps: 1000, GapTime: 20 * time.Second}, 1000)
 		for i := range 10 {
 			l.PrefillBegins(at(50 * i))
-			l.Add(prefill)
+			l.Add(prefill, time.Unix(1000, 0))
 			l.PrefillEnds(prefill, seen, at(50*i+10))
 		}
 		i := l.SetReport(fleet.Report{At: at(1000), Running: 20, Gaps: 2000, GapTime: 40 * time.Second}, 1000)
@@ -137,7 +137,7 @@ func TestUsualLatenessIsExpected(t *testing.T) {
 	book := func(l *fleet.Load) {
 		now = now.Add(time.Minute)
 		l.PrefillBegins(now)
-		l.Add(prefill)
+		l.Add(prefill, time.Unix(1000, 0))
 	}
 	var slow, stalled fleet.Load
 	for range 20 {
@@ -174,7 +174,7 @@ func TestWait(t *testing.T) {
 	book := func(ms, takes int) {
 		booked = append(booked, at(ms))
 		l.PrefillBegins(at(ms))
-		l.Add(fleet.Amount{Requests: 1, PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond})
+		l.Add(fleet.Amount{Requests: 1, PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}, at(ms))
 	}
 	done := func(ms, takes int) time.Duration {
 		l.PrefillEnds(fleet.Amount{PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}, true, at(ms))
@@ -211,7 +211,7 @@ func TestWait(t *testing.T) {
 	wait("idle for long, then booked", 1000, 80)
 	done(1080, 80)
 	l.PrefillBegins(at(2000))
-	l.Add(fleet.Amount{PrefillTime: time.Millisecond})
+	l.Add(fleet.Amount{PrefillTime: time.Millisecond}, at(2000))
 	l.SetPeer(fleet.Amount{}, fleet.Amount{PrefillTime: time.Millisecond}, at(2001))
 	if p := l.PrefillObserved(at(2000), at(2010)); p.Sure || p.Alone {
 		t.Error("another replica's prefill ran beside it")
@@ -224,5 +224,47 @@ func TestWait(t *testing.T) {
 	}
 	if p := l.Pace(at(3000)); p < 1.9 || p > 2.1 {
 		t.Errorf("pace %v of a rank half as fast", p)
+	}
+}
+
+// TestSlots: the number that reports have shown counts before that of the options, and the usual one until more requests ran.
+func TestSlots(t *testing.T) {
+	var l fleet.Load
+	now := time.Unix(1000, 0)
+	check := func(when string, options, want int) {
+		t.Helper()
+		if got := l.View(now, time.Minute, options).Slots; got != want {
+			t.Errorf("%s: %d slots, want %d", when, got, want)
+		}
+	}
+	check("nothing is known", 0, 256)
+	check("the engine names its slots", 64, 64)
+	l.SetReport(fleet.Report{At: now, Running: 200}, 1000)
+	check("fewer run", 0, 256)
+	l.SetReport(fleet.Report{At: now, Running: 300}, 1000)
+	check("more run", 0, 0)
+	check("more run, and the engine names its slots", 1024, 1024)
+	for range 3 {
+		l.SetReport(fleet.Report{At: now, Running: 512, Waiting: 5}, 1000)
+	}
+	check("others wait", 1024, 512)
+}
+
+// TestMeanAge: the age of an idle rank's requests is not known, and a request that goes takes its time with it.
+func TestMeanAge(t *testing.T) {
+	var l fleet.Load
+	now := time.Unix(1000, 0)
+	if _, ok := l.MeanAge(now); ok {
+		t.Error("an idle rank has an age")
+	}
+	one, two := fleet.Amount{Requests: 1}, fleet.Amount{Requests: 2}
+	l.Add(one, now.Add(-6*time.Second))
+	l.Add(two, now)
+	if age, ok := l.MeanAge(now); age != 2*time.Second || !ok {
+		t.Errorf("the mean age is %v (%v), want 2s", age, ok)
+	}
+	l.Add(one.Negative(), now.Add(-6*time.Second))
+	if age, ok := l.MeanAge(now.Add(time.Second)); age != time.Second || !ok {
+		t.Errorf("the mean age is %v (%v), want 1s", age, ok)
 	}
 }

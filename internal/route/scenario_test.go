@@ -153,7 +153,7 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 		amount := fleet.Amount{Requests: int64(a.number("requests", 0)), PrefillTokens: int64(a.number("prefill", 0)), DecodeBlocks: int64(a.number("decode", 0))}
 		amount.PrefillTime = line.Prefill(int(amount.PrefillTokens))
 		m.Load.PrefillBegins(w.now)
-		m.Load.Add(amount)
+		m.Load.Add(amount, w.now)
 		return ""
 	case "decide":
 		return w.decide(a, d.Input)

@@ -57,6 +57,21 @@ func TestStabilityOfEqualWorkers(t *testing.T) {
 	}
 }
 
+// TestStabilityFromTheFirstRound has as many requests at once as the fleet has slots. The first round comes before any engine has reported
+// its slots or computed a prompt, and no request of it may wait for a whole answer at a rank that has got more requests than slots.
+func TestStabilityFromTheFirstRound(t *testing.T) {
+	cfg := loop(1)
+	cfg.Workers, cfg.Concurrency = 4, 1024
+	cfg.Engine.MaxNumSeqs = 0 // the default
+	r, err := Run(cfg, equalRequests(t, 3072, 0.9, 200, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, answer := r.TTFT.P99, r.E2E.Mean-r.TTFT.Mean; got > answer/2 || r.Errors > 0 {
+		t.Errorf("requests wait %.0f ms for their first token (99th percentile), and an answer takes %.0f ms; %d errors", got, answer, r.Errors)
+	}
+}
+
 // shares plays a run until the last of some moments. It returns how many requests each engine has got by then: first none, then by each
 // moment.
 func shares(t *testing.T, cfg Config, next trace.Source, spans []time.Duration) [][]int {

@@ -83,6 +83,9 @@ type Facts struct {
 	// Untracked is the requests there that no router has booked, Slots the number of requests that the engine runs at once (0 is unknown),
 	// and Footprint the share of the booked blocks that they take (0 counts as 1).
 	fleet.View
+	// Age is the mean time since the requests there were booked by this router, if Aged.
+	Age  time.Duration
+	Aged bool
 	// Wait is the expected duration of the prefills that are booked there. Pace is the duration of the rank's passes as a multiple of its
 	// class's passes; 0 counts as 1. Only [Delay] needs them.
 	Wait time.Duration

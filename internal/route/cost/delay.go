@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"math"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -31,7 +32,7 @@ import (
 // burst do not all gather on one rank.
 //
 // The model of a pass is [perfmodel.Pass], learned for each class of workers. Prompts and answers of the requests on the rank are taken
-// from their bookings. An engine that reports nothing has no known slots; then it is expected to run whatever is booked.
+// from their bookings. An engine whose slots are not known is expected to run whatever is booked.
 //
 // To send each request to the rank at which it adds least to the sum of all delays is the greedy choice of MaxWeight and Balanced-PANDAS
 // (Xie, Yekkehkhany and Lu, "Scheduling with multi-level data locality", INFOCOM 2016): load is weighed by the time that the request itself
@@ -72,7 +73,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	pace := f.pace()
 	compute := w.prefill(r, f, s, pace)
 	fixed := s.Own - compute
-	if f.joins(s.Uncached) {
+	if f.passes(s.Uncached) == 0 {
 		fixed, s.Own = 0, compute
 	}
 	s.Prefill = w.FirstToken * s.Own
@@ -146,10 +147,18 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	return compute
 }
 
-// joins reports whether the given number of tokens of a prompt is computed in a pass that is made anyway.
-func (f *Facts) joins(tokens int) bool {
+// passes returns the part of a pass that the given number of tokens of a prompt adds to the work of the rank: nothing if they are computed
+// in a pass that is made anyway, and their share of one if the prompts before them fill passes, because prompts after them fill the rest
+// of theirs.
+func (f *Facts) passes(tokens int) float64 {
 	pending := f.Booked.PrefillTokens
-	return f.Gathering && pending > 0 && pending+int64(tokens) <= fleet.PassTokens
+	switch {
+	case !f.Gathering || pending <= 0:
+		return 1
+	case pending+int64(tokens) <= fleet.PassTokens:
+		return 0
+	}
+	return min(1, float64(tokens)/fleet.PassTokens)
 }
 
 // evicts reports whether the given number of computed tokens takes the place of others. A cache of unknown size is taken for full.
@@ -163,6 +172,7 @@ type batch struct {
 	running  float64 // at once
 	waiting  float64 // that must end before this request can run
 	context  float64 // tokens that the running ones have in the cache, the sum of their contexts
+	oldest   float64 // milliseconds since the first of them was booked
 }
 
 // batch divides the requests of a rank into running and waiting ones, by its slots and by its cache.
@@ -188,17 +198,22 @@ func (f *Facts) batch(r *Request) (b batch) {
 		b.waiting = b.requests + 1 - b.running
 	}
 	b.context = each * b.running
+	b.oldest = math.Inf(1)
+	if f.Aged {
+		b.oldest = 2 * milliseconds(f.Age)
+	}
 	return b
 }
 
-// slot returns the time in milliseconds until the engine can run another request: the running ones end in turn, each
-// after the steps of its answer.
+// slot returns the time in milliseconds until the engine can run another request: the first of the running ones ends when the oldest has
+// its answer, and the others in turn. Their ages are taken to be spread evenly up to twice the mean.
 func (b *batch) slot(r *Request, pace float64) float64 {
 	if b.waiting <= 0 {
 		return 0
 	}
 	step := pace * (milliseconds(r.Decode.Base) + b.context*r.Decode.Token*perMillisecond)
-	return b.waiting * r.Answer * step / b.running
+	answer := r.Answer * step
+	return max(0, answer-b.oldest) + b.waiting*answer/b.running
 }
 
 // wait returns the time in milliseconds of the prefills that are booked before the request. Facts.Wait is their rest, if the engine
@@ -217,14 +232,18 @@ type Expected struct {
 	Wait time.Duration
 	// Step is the duration of a decode step of the requests that run there; 0 if none runs.
 	Step time.Duration
-	// Joins means that its prompt is computed in a pass that is made anyway, with others that are booked there or wait for a slot.
-	Joins bool
+	// Passes is the part of a pass that its prompt adds: 0 if it is computed in one that is made anyway, with others that are booked there
+	// or wait for a slot.
+	Passes float64
 }
 
 // Expect returns the expected times of a request on a rank that must compute the given number of tokens of its prompt.
 func Expect(r *Request, f *Facts, uncached int) Expected {
 	b, pace := f.batch(r), f.pace()
-	e := Expected{Wait: time.Duration((f.wait(r, &b) + b.slot(r, pace)) / perMillisecond), Joins: b.waiting > 0 || f.joins(uncached)}
+	e := Expected{Wait: time.Duration((f.wait(r, &b) + b.slot(r, pace)) / perMillisecond)}
+	if b.waiting <= 0 {
+		e.Passes = f.passes(uncached)
+	}
 	if b.requests > 0 {
 		e.Step = time.Duration(pace * float64(r.Decode.Step(int(b.context))))
 	}

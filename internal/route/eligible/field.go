@@ -43,6 +43,7 @@ type poolMoment struct {
 type workerFacts struct {
 	Class  *learned.Class
 	Blocks int // capacity of a rank
+	Slots  int // requests that run at once by the engine's options; 0 if they are not known
 }
 
 // Usable returns the number of ranks to judge: the free ones, or all ranks if all are busy. A request that waits is
@@ -165,7 +166,7 @@ func (f *Field) loadFacts(s *learned.Speeds) {
 	f.Facts = slices.Grow(f.Facts, len(f.Ranks))[:len(f.Ranks)]
 	for i := range f.Ranks {
 		worker := f.Ranks[i].Worker
-		f.Facts[i].Blocks = worker.Blocks
+		f.Facts[i].Blocks, f.Facts[i].Slots = worker.Blocks, worker.Figures.Requests.Value
 		if i > 0 && learned.ClassOf(f.Ranks[i-1].Worker) == learned.ClassOf(worker) {
 			f.Facts[i].Class = f.Facts[i-1].Class
 			continue

@@ -24,7 +24,7 @@ func TestPrefillShowsLoad(t *testing.T) {
 		k := pick.Booking{Rank: rank, Tokens: pick.Tokens{Prompt: own + loaded, Cached: loaded, Outside: loaded, OutsideTier: fleet.Disk}}
 		amount := fleet.Amount{PrefillTokens: own, PrefillTime: time.Second}
 		rank.Load.PrefillBegins(now)
-		rank.Load.Add(amount)
+		rank.Load.Add(amount, now)
 		period := fleet.PrefillPeriod{Prompts: 1, Tokens: own, Passes: 1}
 		now = now.Add(class.Pass.Pass().Time(workOf(rank, &period)) + loaded*time.Millisecond)
 		rank.Load.PrefillEnds(amount, true, now)

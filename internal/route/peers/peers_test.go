@@ -43,7 +43,7 @@ func (v *testReplica) put(t *testing.T, w int, epoch uint64) {
 func (v *testReplica) work(rng *rand.Rand) {
 	if len(v.open) > 0 && rng.IntN(2) == 0 {
 		i := rng.IntN(len(v.open))
-		v.open[i].load.Add(v.open[i].amount.Negative())
+		v.open[i].load.Add(v.open[i].amount.Negative(), time.Time{})
 		v.open[i] = v.open[len(v.open)-1]
 		v.open = v.open[:len(v.open)-1]
 		return
@@ -54,7 +54,7 @@ func (v *testReplica) work(rng *rand.Rand) {
 	}
 	rank := ranks[rng.IntN(len(ranks))]
 	a := fleet.Amount{Requests: 1, PrefillTokens: rng.Int64N(1000), DecodeBlocks: rng.Int64N(100), PrefillTime: time.Duration(rng.IntN(1000))}
-	rank.Load.Add(a)
+	rank.Load.Add(a, time.Time{})
 	v.open = append(v.open, opened{rank.Worker.Name, rank.Load, a})
 }
 
@@ -218,12 +218,12 @@ func BenchmarkPublisher(b *testing.B) {
 	s, now := NewPublisher("a", f), time.Unix(1000, 0)
 	ranks := f.Snapshot().Ranks
 	for i := range ranks {
-		ranks[i].Load.Add(fleet.Amount{Requests: 1})
+		ranks[i].Load.Add(fleet.Amount{Requests: 1}, now)
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		for k := range 10 {
-			ranks[(i*10+k)%len(ranks)].Load.Add(fleet.Amount{Requests: 1})
+			ranks[(i*10+k)%len(ranks)].Load.Add(fleet.Amount{Requests: 1}, now)
 		}
 		now = now.Add(time.Microsecond)
 		if _, ok := s.Next(now); !ok {

@@ -220,13 +220,13 @@ func (b *Bookings) insert(id string, k Booking) {
 	if k.Amount.PrefillTokens > 0 {
 		k.Rank.Load.PrefillBegins(k.At)
 	}
-	k.Rank.Load.Add(k.Amount)
+	k.Rank.Load.Add(k.Amount, k.At)
 }
 
 // endLocked takes k out of the table and its load off the rank. s.mu is held, so no booking ends twice.
 func (b *Bookings) endLocked(s *shard, id string, k Booking, why Reason) {
 	delete(s.byID, id)
-	k.Rank.Load.Add(k.Amount.Negative())
+	k.Rank.Load.Add(k.Amount.Negative(), k.At)
 	b.count.Add(-1)
 	b.ended[why].Add(1)
 	if why == Finished {

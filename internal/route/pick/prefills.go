@@ -25,6 +25,9 @@ func (b *Bookings) Handed(id string, now time.Time, transfer func(k *Booking) ti
 	if !ok {
 		return k, false
 	}
+	requests := fleet.Amount{Requests: k.Amount.Requests}
+	k.Rank.Load.Add(requests.Negative(), k.At)
+	k.Rank.Load.Add(requests, now)
 	k.At = now
 	k.FirstToken = InMicros(transfer(&k))
 	s.byID[id] = k

@@ -139,7 +139,8 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 		c, load := &j.Candidates[i], f.Ranks[i].Load
 		c.Rank = &f.Ranks[i]
 		c.Facts.Booked = load.Booked()
-		c.Facts.View = load.View(now, fleet.MaxReportAge)
+		c.Facts.View = load.View(now, fleet.MaxReportAge, f.Facts[i].Slots)
+		c.Facts.Age, c.Facts.Aged = load.MeanAge(now)
 		c.Facts.Wait = load.Wait(now)
 		c.Facts.Pace = load.Pace(now)
 		c.Facts.Gathering = load.IsGathering(now)
@@ -242,10 +243,8 @@ func (j *Judged) Expect(c *pick.Candidate) expected {
 		return e
 	}
 	e.Prefill = time.Duration(float64(j.Request.Line.Prefill(c.Uncached))*c.Facts.Pace) + there.Step
-	e.Added = e.Prefill
-	if there.Joins {
-		e.Added = time.Duration(float64(c.Uncached) * j.Request.Line.Token * c.Facts.Pace)
-	}
+	tokens := float64(c.Uncached) * j.Request.Line.Token * c.Facts.Pace
+	e.Added = time.Duration(tokens + there.Passes*(float64(e.Prefill)-tokens))
 	return e
 }
 

@@ -214,7 +214,7 @@ func (w *world) book(name string, n int64) {
 	if !ok {
 		w.t.Fatal("no worker ", name)
 	}
-	rank.Load.Add(fleet.Amount{Requests: n})
+	rank.Load.Add(fleet.Amount{Requests: n}, time.Time{})
 }
 
 // run starts a connector, and a planner that makes a plan every 100 ms, of a term. It returns the end of both.

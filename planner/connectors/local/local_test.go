@@ -102,10 +102,10 @@ func TestAgentsGetAssignments(t *testing.T) {
 	}
 	rank, _ := members.Snapshot().Rank("n1.b", 0)
 	request := fleet.Amount{Requests: 1}
-	rank.Load.Add(request)
+	rank.Load.Add(request, time.Time{})
 	apply(planOf(5, 2, "n1.b"))
 	first.await(t, "5 [n1.a] [n1.b]")
-	rank.Load.Add(request.Negative())
+	rank.Load.Add(request.Negative(), time.Time{})
 	first.await(t, "5 [n1.a] []")
 
 	if err := b.PutAssignment(t.Context(), bus.Assignment{Term: 6, Node: "n1", Run: []string{"n1.b"}}); err != nil {

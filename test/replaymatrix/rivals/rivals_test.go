@@ -3,6 +3,7 @@ package rivals
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
@@ -21,7 +22,7 @@ func candidates(engines ...engine) []pick.Candidate {
 	list := make([]pick.Candidate, len(engines))
 	for i, e := range engines {
 		load := &fleet.Load{}
-		load.Add(fleet.Amount{Requests: int64(e.requests)})
+		load.Add(fleet.Amount{Requests: int64(e.requests)}, time.Time{})
 		load.SetReport(fleet.Report{Waiting: e.waiting, KVUsage: e.usage}, 0)
 		list[i].Rank = &fleet.Rank{Worker: &fleet.Worker{Name: string(rune('a' + i))}, Load: load}
 		list[i].Facts.Overlap[fleet.Device] = e.held
