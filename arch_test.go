@@ -54,7 +54,7 @@ var allowed = map[string][]string{
 	"internal/route/programs": {},
 	"internal/route/predict":  {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvindex"},
 	"internal/route/request":  {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/decision", "internal/route/learned", "internal/route/pick", "internal/route/serving"},
-	"internal/route/score":    {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/perfmodel", "internal/route/cost", "internal/route/decision", "internal/route/eligible", "internal/route/learned", "internal/route/pick", "internal/route/request"},
+	"internal/route/score":    {"internal/engines", "internal/fleet", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/perfmodel", "internal/route/cost", "internal/route/decision", "internal/route/eligible", "internal/route/learned", "internal/route/pick", "internal/route/request"},
 	"internal/route/serving":  {"internal/fleet", "internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	"internal/bundle":         {"internal/adminclient"},
 	"internal/weights":        {"internal/backoff"},

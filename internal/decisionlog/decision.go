@@ -32,6 +32,7 @@ type Decision struct {
 	Rank    int      `json:"rank"`
 	Ranks   int      `json:"ranks"`
 	Address string   `json:"address"`
+	AnyRank bool     `json:"any_rank,omitempty"` // the engine of the worker chooses the rank by itself
 	Others  []string `json:"others,omitempty"`
 	// Role is the role of the candidates, unless they were aggregated workers. Split means that a prefill worker was to compute the
 	// prompt first: ID with "-prefill0" behind it is the decision about that one.
@@ -175,7 +176,7 @@ func View(d *decision.Decision) Decision {
 	v := Decision{
 		ID: d.ID, At: d.At, Outcome: d.Outcome.String(), Reason: string(d.Reason), RetryAfterSeconds: d.RetryAfter.Seconds(),
 		Model: d.Model, Policy: d.Policy, Cost: d.Cost,
-		Worker: d.Worker, Rank: d.Rank, Ranks: d.Ranks, Address: d.Address, Others: append([]string(nil), d.Others...),
+		Worker: d.Worker, Rank: d.Rank, Ranks: d.Ranks, Address: d.Address, AnyRank: d.AnyRank, Others: append([]string(nil), d.Others...),
 		Role: roleOf(d), Split: d.Split,
 		PromptTokens: d.PromptTokens, Blocks: d.Blocks, OverlapBlocks: d.Overlap, CachedTokens: d.Cached, BlockSize: d.BlockSize,
 		Stream: d.Stream, IncludeUsage: d.IncludeUsage, MaxTokens: d.MaxTokens, Session: d.Session, Source: d.Source, Account: d.Account,

@@ -37,6 +37,9 @@ type Kind struct {
 	VLLMRules bool
 	// AnyModelName means that it serves requests for any name of a model.
 	AnyModelName bool
+	// RankIgnored are the APIs, by the names of openai.Endpoint, at which an engine with several data-parallel ranks behind its address
+	// ignores the rank that a request names, and chooses one by itself.
+	RankIgnored []string
 	// OwnHashes means that every process hashes blocks with another seed, so hashes of two engines differ.
 	OwnHashes bool
 
@@ -215,6 +218,14 @@ func Of(name string) *Kind {
 		return k
 	}
 	return Exec
+}
+
+// IgnoresRank reports whether an engine of the kind with several ranks chooses the rank of requests to an API by itself.
+func (k *Kind) IgnoresRank(api string) bool { return slices.Contains(k.RankIgnored, api) }
+
+// AnyIgnoresRank reports whether any kind chooses the rank of requests to an API by itself.
+func AnyIgnoresRank(api string) bool {
+	return slices.ContainsFunc(all, func(k *Kind) bool { return k.IgnoresRank(api) })
 }
 
 // IsKind returns true: it is the filter for all kinds.

@@ -6,7 +6,7 @@ import "github.com/stator-project/stator/internal/fleet"
 var Sim = &Kind{
 	Name:    "sim",
 	Dialect: VLLMEvents, Pages: OpenAIPages, Metrics: vllmMetrics, AdapterPath: vllmAdapterPath, VLLMRules: true,
-	Transfer: fleet.TransferNixl, OwnHashes: true, TokenIDs: true,
+	Transfer: fleet.TransferNixl, OwnHashes: true, TokenIDs: true, RankIgnored: vllmRankIgnored,
 	Plan:     Plan{BlockSize: 16, Seqs: "maxNumSeqs", Batched: "maxNumBatchedTokens", Blocks: "blocks"},
 	Launch:   Launch{Shape: Simulated},
 	Remedies: vllmRemedies,

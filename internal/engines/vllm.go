@@ -6,7 +6,7 @@ import "github.com/stator-project/stator/internal/fleet"
 var VLLM = &Kind{
 	Name: "vllm", Page: "vllm",
 	Dialect: VLLMEvents, Pages: VLLMPages, Metrics: vllmMetrics, AdapterPath: vllmAdapterPath, VLLMRules: true,
-	Transfer: fleet.TransferNixl, Connectors: true, TokenIDs: true,
+	Transfer: fleet.TransferNixl, Connectors: true, TokenIDs: true, RankIgnored: vllmRankIgnored,
 	Plan: Plan{
 		BlockSize: 16, GPUs: "tensor-parallel-size", Seqs: "max-num-seqs", Batched: "max-num-batched-tokens", Context: "max-model-len",
 		Quantization: "quantization", KVType: "kv-cache-dtype", SmallKV: "kv-cache-dtype: fp8",
@@ -54,6 +54,10 @@ const allRanks = "use data-parallel-size: an agent starts all ranks of an engine
 
 // vllmAdapterPath needs --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True.
 const vllmAdapterPath = "/v1/load_lora_adapter"
+
+// vllmRankIgnored: of all APIs that generate, responses alone does not pass the rank of the header X-data-parallel-rank on to the engine
+// core (vLLM 0.32, vllm/entrypoints/openai/responses/serving.py).
+var vllmRankIgnored = []string{"responses"}
 
 // vllmMetrics are the metrics of vLLM, which counts the tokens that KV connectors find apart from its own hits.
 var vllmMetrics = Metrics{

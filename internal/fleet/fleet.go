@@ -66,6 +66,15 @@ func (s *Snapshot) Rank(worker string, number int) (Rank, bool) {
 	return s.Ranks[i+number], true
 }
 
+// RanksOf returns all ranks of a worker; none if there is no such worker.
+func (s *Snapshot) RanksOf(worker string) []Rank {
+	i, ok := s.first[worker]
+	if !ok {
+		return nil
+	}
+	return s.Ranks[i : i+s.Ranks[i].Worker.Ranks]
+}
+
 // Hooks are functions that the fleet calls at changes, in order, while its lock is held. They must not call
 // methods that change the fleet, but they may read its snapshot.
 type Hooks struct {

@@ -179,8 +179,10 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	if q.Model.Programs {
 		r.queueOf(q.Model).programs.Began(q.Session, q.Tokens, d.At)
 	}
-	r.speeds.Of(w.judged.Candidates[won].Rank.Worker).Reuse.Observe(d.PromptTokens, d.Cached)
-	r.judge.Touch(&w.judged.Candidates[won], q.Chain)
+	r.speeds.Of(w.judged.Candidates[won].Rank.Worker).Reuse.Observe(d.PromptTokens, d.PromptTokens-w.judged.Candidates[won].Uncached)
+	if !d.AnyRank {
+		r.judge.Touch(&w.judged.Candidates[won], q.Chain)
+	}
 	return nil
 }
 
@@ -193,9 +195,12 @@ func (r *Router) lookUp(w *workspace, q *request.Prepared) {
 	}
 }
 
-// predict makes the index expect the prompt's blocks on the picked rank.
+// predict makes the index expect the prompt's blocks on the picked rank, if the engine computes the prompt there.
 func (r *Router) predict(w *workspace, q *request.Prepared, d *decision.Decision, c *pick.Candidate) {
 	chain, each := q.ChainOn(c.Rank.Worker)
+	if c.AnyRank {
+		chain = nil
+	}
 	held := w.overlap.Of(c.Rank.ID)[fleet.Device] / each
 	r.predictor.Predict(d.ID, q.Session, chain, held, *c.Rank, d.At)
 }
@@ -287,12 +292,14 @@ func (r *Router) newBooking(q *request.Prepared, j *score.Judged, c *pick.Candid
 	}
 	switch {
 	case last == 0:
+	case c.AnyRank:
+		last = 0 // another rank may compute the prompt, so the picked one's events show nothing
 	case q.Batch.Prompts > 1:
 		last = 0 // it is the first prompt's, and shows nothing of the others
 	case q.Remote, r.index.IsReported(c.Rank.ID, blockhash.Sequence(last)):
 		last = 0 // the block is there already, so no event will show that the prompt is computed
 	}
-	firstToken, cached := there.Wait+there.Added, d.PromptTokens-c.Uncached
+	firstToken, cached := there.Wait+there.Added, j.Promised(c)
 	if q.Remote {
 		firstToken += PrefillTimeout
 		cached = c.Facts.Cached(&j.Request)

@@ -19,6 +19,9 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	q.Reset()
 	q.Dry = req.Dry
 	q.Steps = req.Steps
+	if req.Known {
+		q.Endpoint = req.Endpoint
+	}
 	d.Model = req.Model
 	if req.SaltKey != nil && !req.Known {
 		d.CacheSalt = request.TenantSalt(req.SaltKey, req.Tenant, "")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/eligible"
 	"github.com/stator-project/stator/internal/route/learned"
@@ -43,6 +44,7 @@ type ticket struct {
 	held     bool   // its program has no room yet: see Router.isHeldBack
 	legs     bool   // see request.Prepared
 	stored   bool
+	endpoint prompt.Endpoint
 	splits   bool
 	hints    request.Hints
 	batch    request.Batch
@@ -141,7 +143,7 @@ func (r *Router) enqueue(
 func (r *Router) newTicket(q *request.Prepared, req *request.Request, d *decision.Decision, wait decision.Wait) *ticket {
 	t := &ticket{
 		waiting: r.queueOf(q.Model), ready: req.Ready, batch: q.Batch, policy: q.Policy, deciding: true,
-		legs: q.ChoosesLegs, splits: q.Splits, stored: q.Stored, session: q.Session,
+		legs: q.ChoosesLegs, splits: q.Splits, stored: q.Stored, endpoint: q.Endpoint, session: q.Session,
 		hints:  q.Hints.ForQueue(eligible.RanksFor(q.Model, r.fleet.Snapshot(), q.Role)),
 		blocks: q.KeepBlocks(), wait: wait,
 	}
@@ -301,6 +303,7 @@ func (r *Router) resume(w *workspace, t *ticket, now time.Time) *decision.Decisi
 	q.ChoosesLegs = t.legs
 	q.Splits, q.Remote = t.splits, t.splits
 	q.Stored = t.stored
+	q.Endpoint = t.endpoint
 	d.Role = q.Role
 	q.Tokens = d.PromptTokens
 	q.Policy = t.policy

@@ -75,6 +75,8 @@ type Placement struct {
 	Worker      string
 	Rank, Ranks int
 	Address     string
+	// AnyRank means that the engine of Worker chooses the rank by itself, whatever the request names.
+	AnyRank bool `json:",omitempty"`
 	// Engine is the kind of engine of Worker.
 	Engine string `json:"-"`
 	// Revision is the revision of the rollout that Worker belongs to. A prefill worker must have the same.

@@ -53,6 +53,10 @@ func (d *Decision) String() string {
 		fmt.Fprintf(&b, "and %d more at higher cost\n", more)
 	}
 	fmt.Fprintf(&b, "\n%s\n", d.why())
+	if d.AnyRank {
+		fmt.Fprintf(&b, "the engine of %s chooses the rank of such a request by itself: its %d ranks are judged as one, by the mean of "+
+			"their blocks; %d cached tokens are promised, which each of them has\n", d.Worker, d.Ranks, d.Cached)
+	}
 	if won, _ := d.split(); won != nil && won.Score.Loaded > 0 {
 		fmt.Fprintf(&b, "%s loads %d tokens of the prompt from %s\n", won.name(d), won.Score.Loaded, won.loadedFrom())
 	}

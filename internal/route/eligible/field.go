@@ -21,6 +21,8 @@ type Field struct {
 	// Nodes has the number of each rank's node, or NoNode. It is empty until NumberNodes was called.
 	Nodes   []int32
 	numbers map[string]int32 // of nodes
+	// Fleet is the snapshot from which they are.
+	Fleet *fleet.Snapshot
 	// Admitted is true if ranks has only ranks whose workers' health admits another request.
 	Admitted bool
 
@@ -99,7 +101,7 @@ func (e *Finder) Find(f *Field, q *request.Prepared, now time.Time) *Field {
 // fill finds the ranks of a field: all, or only ranks whose workers' health admits another request.
 func (e *Finder) fill(f *Field, snap *fleet.Snapshot, q *request.Prepared, now time.Time, onlyAdmitted bool) {
 	m, restricted := q.Model, q.IsRestricted()
-	*f = Field{Ranks: f.Ranks[:0], Facts: f.Facts[:0], Nodes: f.Nodes[:0], numbers: f.numbers, Admitted: onlyAdmitted}
+	*f = Field{Ranks: f.Ranks[:0], Facts: f.Facts[:0], Nodes: f.Nodes[:0], numbers: f.numbers, Fleet: snap, Admitted: onlyAdmitted}
 	holders := Holders{Model: m}
 	for _, rank := range RanksFor(m, snap, q.Role) {
 		if m == serving.Any && rank.Worker.Role != q.Role || !holders.MayTake(rank.Worker) {

@@ -23,6 +23,10 @@ type Candidate struct {
 	Uncached int
 	// Tie orders candidates of equal Total; the lowest is best, and chance decides among equals.
 	Tie int
+	// AnyRank means that the engine of its worker chooses the rank of the request by itself. Facts then has the mean of the blocks of all
+	// its ranks, and Least the fewest blocks of the prompt that one of them holds.
+	AnyRank bool
+	Least   int
 }
 
 // Request has the values of a request that a policy compares.

@@ -46,10 +46,14 @@ func (p *Predictor) Promised() (n int, lost uint64) { return p.promises.len(), p
 func (p *Predictor) StandForCache(rank fleet.Rank) bool { return p.lasts(rank) > shortPrediction }
 
 // Predict makes the index expect the prompt's blocks on the picked rank, whose device has the first held of them, until its events report
-// them. It remembers them, so that the prediction can be taken back if the request does not reach the rank.
+// them. It remembers them, so that the prediction can be taken back if the request does not reach the rank. Without a prediction it
+// remembers the session alone.
 func (p *Predictor) Predict(id string, session uint64, chain []blockhash.Sequence, held int, rank fleet.Rank, now time.Time) {
 	ttl := p.lasts(rank)
 	if ttl <= 0 || len(chain) == 0 {
+		if session != 0 {
+			p.promises.make(id, session, nil, 0, time.Time{})
+		}
 		return
 	}
 	known := p.knownBlocks(chain[:min(held, len(chain))], now, rank.ID, ttl)
@@ -87,7 +91,7 @@ func (p *Predictor) PredictOn(rank fleet.Rank, chain []blockhash.Sequence, known
 
 // Withdraw takes the prediction of a request back. made is nil for a request without one.
 func (p *Predictor) Withdraw(rank fleet.Rank, made *Promise) {
-	if made != nil {
+	if made != nil && len(made.Chain) > 0 {
 		p.index.Withdraw(rank.ID, made.Chain, made.from, made.until)
 	}
 }

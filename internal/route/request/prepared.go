@@ -30,6 +30,8 @@ type Prepared struct {
 
 	// Dry is Request.Dry.
 	Dry bool
+	// Endpoint is the API of the request; [prompt.Chat] for a path that is not read.
+	Endpoint prompt.Endpoint
 	// Stored means that the engine may store the answer for later requests of the session.
 	Stored bool
 

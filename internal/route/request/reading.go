@@ -2,6 +2,7 @@ package request
 
 import (
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/serving"
 )
@@ -13,6 +14,8 @@ type Reading struct {
 	Tokens int
 	batch  Batch
 	blocks Kept
+	// endpoint is the API of the request.
+	endpoint prompt.Endpoint
 
 	stream, includeUsage bool
 	maxTokens            int
@@ -29,7 +32,7 @@ func (req *Request) Keep(q *Prepared, d *decision.Decision) {
 		return
 	}
 	*req.Reading = Reading{
-		Model: q.Model, Tokens: q.Tokens, batch: q.Batch, blocks: q.KeepBlocks(),
+		Model: q.Model, Tokens: q.Tokens, batch: q.Batch, blocks: q.KeepBlocks(), endpoint: q.Endpoint,
 		stream: d.Stream, includeUsage: d.IncludeUsage, maxTokens: d.MaxTokens,
 	}
 }
@@ -40,6 +43,7 @@ func (q *Prepared) Reuse(req *Request, k *Reading, d *decision.Decision) *decisi
 	q.Model = k.Model
 	q.Batch = k.batch
 	q.Tokens = k.Tokens
+	q.Endpoint = k.endpoint
 	q.UseBlocks(&k.blocks)
 	q.Hints = ReadHints(req, nil)
 	c := q.Model.Choice(q.Role)

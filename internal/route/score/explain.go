@@ -49,7 +49,8 @@ func (j *Judged) Explain(d *decision.Decision, won, shown int) {
 	d.Rank, d.Ranks = winner.Rank.Number, worker.Ranks
 	d.Transfer, d.TransferAt = worker.Transfer, TransferAddress(worker, winner.Rank.Number)
 	d.Overlap = winner.Facts.HeldBlocks()
-	d.Cached = d.PromptTokens - winner.Uncached
+	d.Cached = j.Promised(winner)
+	d.AnyRank = winner.AnyRank
 	d.Considered = len(j.Candidates)
 
 	order := j.cheapest(won, shown)

@@ -79,6 +79,7 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 	j.models, j.anyOutside = j.models[:0], false
 	j.Request = cost.Request{BlockSize: q.Model.BlockSize, PromptTokens: q.Tokens, Computed: q.Remote}
 	j.loadFacts(f, overlap, now)
+	j.joinRanks(f, overlap)
 	for i := range j.Candidates {
 		c := &j.Candidates[i]
 		c.Facts.Held = g.index.Blocks(c.Rank.ID) * c.Facts.Each
@@ -138,6 +139,7 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 	for i := range j.Candidates {
 		c, load := &j.Candidates[i], f.Ranks[i].Load
 		c.Rank = &f.Ranks[i]
+		c.AnyRank, c.Least = false, 0
 		c.Facts.Booked = load.Booked()
 		c.Facts.View = load.View(now, fleet.MaxReportAge, f.Facts[i].Slots)
 		c.Facts.Age, c.Facts.Aged = load.MeanAge(now)
