@@ -65,7 +65,8 @@ type rankView struct {
 	// max_batch_tokens. One that is unknown is left out.
 	Figures map[string]figureView `json:"figures"`
 
-	// CacheState is empty in a process without cache states. CacheReason is why it is stale.
+	// CacheState is empty in a process without cache states, and "off" for an engine without a prefix cache. CacheReason is why it is
+	// stale.
 	CacheState  string `json:"cache_state,omitempty"`
 	CacheReason string `json:"cache_reason,omitempty"`
 
@@ -208,6 +209,9 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 		}
 		if caches != nil {
 			v.CacheState, v.CacheReason = caches.State(r).String(), caches.Reason(r).String()
+			if health.CachingOff {
+				v.CacheState, v.CacheReason = "off", ""
+			}
 		}
 		out = append(out, v)
 	}

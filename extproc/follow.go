@@ -182,8 +182,12 @@ func (r *Router) workersMoved() {
 }
 
 // forgetCache drops the known content of the cache of a worker whose process has ended, with the predictions for it. The next process
-// begins with an empty cache, and publishes it from the start.
+// begins with an empty cache, and publishes it from the start, unless it has none: an engine that this process asks by itself counts as one
+// without until it has answered.
 func (r *Router) forgetCache(w *fleet.Worker) {
+	if rank, ok := r.fleet.Snapshot().Rank(w.Name, 0); ok && !w.Leased {
+		sockets.DoubtCaching(&rank)
+	}
 	for rank := range w.Ranks {
 		r.feed.Forget(w.Name, rank)
 	}

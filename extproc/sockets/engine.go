@@ -2,10 +2,13 @@ package sockets
 
 import (
 	"context"
+	"errors"
+	"net/url"
 	"time"
 
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/engineprobe"
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -15,6 +18,8 @@ import (
 //	load                         500 ms, idle: below  Config.Load
 //	capacity of the KV cache     with it              the fleet; as the worker's blocks, unless they are configured
 //	block size                   with it              the fleet, unless events have shown it
+//	whether it has a cache       with it, or as one   the health of the worker in the fleet: an engine without one is promised nothing
+//	                             of the options
 //	counters that begin again    with it              Config.Restarted, for a worker without KV events
 //	context length, adapters     2 s, idle: below     the fleet
 //	options                      when it gets ready   the fleet
@@ -126,9 +131,13 @@ func (c Config) readModels(ctx context.Context, probe *engineprobe.Probe, w *fle
 // readLoad reads an engine's load and passes it on. It returns the load, or the last one if it cannot be read.
 func (c Config) readLoad(ctx context.Context, probe *engineprobe.Probe, w *fleet.Worker, hasBlocks bool, last engineprobe.Load,
 ) engineprobe.Load {
+	asked := time.Now()
 	load, err := probe.Load(ctx)
 	if err != nil {
 		c.Log.Debug("load not read", "worker", w.Name, "err", err)
+		if unreached := (*url.Error)(nil); ctx.Err() == nil && !errors.As(err, &unreached) {
+			c.endCachingDoubt(w, asked) // its metrics are off
+		}
 		return last
 	}
 
@@ -137,6 +146,7 @@ func (c Config) readLoad(ctx context.Context, probe *engineprobe.Probe, w *fleet
 	if restarted && w.KVEvents == "" && c.Restarted != nil {
 		c.Log.Info("engine restarted", "worker", w.Name)
 		c.Restarted(w)
+		asked = time.Now()
 	}
 
 	// Events have the size that the engine uses, until a new process may use another.
@@ -146,11 +156,43 @@ func (c Config) readLoad(ctx context.Context, probe *engineprobe.Probe, w *fleet
 			f.BlockSize.Set(load.BlockSize, fleet.FromMetrics)
 		}
 	})
+	if engines.Of(w.Engine).Metrics.Config != "" {
+		c.observeCaching(w, load.CachingOff, asked)
+	}
 	c.Settings.loaded(w, &load)
 	if c.Load != nil {
 		c.Load(w, load)
 	}
 	return load
+}
+
+// DoubtCaching records that the engine of a rank may be another process, if the engine's metrics have whether it has a prefix cache.
+func DoubtCaching(rank *fleet.Rank) {
+	if engines.Of(rank.Worker.Engine).Metrics.Config != "" {
+		rank.Load.Health().DoubtCaching(time.Now())
+	}
+}
+
+// observeCaching records whether an engine has a prefix cache, by its answer to a question of that time. Without one its ranks have no
+// blocks, and the blocks that were predicted are dropped.
+func (c Config) observeCaching(w *fleet.Worker, off bool, asked time.Time) {
+	rank, ok := c.Fleet.Snapshot().Rank(w.Name, 0)
+	if !ok || rank.Worker.Address != w.Address {
+		return
+	}
+	rank.Load.Health().ObserveCaching(off, asked)
+	if rank.Load.Health().View().CachingOff {
+		for number := range rank.Worker.Ranks {
+			c.Feed.Emptied(w.Name, number)
+		}
+	}
+}
+
+// endCachingDoubt records that an engine answers, and does not report whether it has a prefix cache.
+func (c Config) endCachingDoubt(w *fleet.Worker, asked time.Time) {
+	if rank, ok := c.Fleet.Snapshot().Rank(w.Name, 0); ok && rank.Worker.Address == w.Address {
+		rank.Load.Health().EndCachingDoubt(asked)
+	}
 }
 
 // setFigures changes the figures of an engine in the fleet. hasBlocks means that the capacity in blocks is configured.
@@ -172,10 +214,14 @@ func (c Config) setFigures(w *fleet.Worker, hasBlocks bool, change func(f *fleet
 
 // readOptions reads the figures that some kinds of engines report on a page of their options.
 func (c Config) readOptions(ctx context.Context, probe *engineprobe.Probe, w *fleet.Worker, hasBlocks bool) {
+	asked := time.Now()
 	options, err := probe.Options(ctx)
 	if err != nil {
 		c.Log.Debug("options not read", "worker", w.Name, "err", err)
 		return
+	}
+	if engines.Of(w.Engine).Pages == engines.SGLangPages {
+		c.observeCaching(w, options.CachingOff, asked)
 	}
 	c.setFigures(w, hasBlocks, func(f *fleet.Figures) {
 		if f.BlockSize.Source != fleet.FromEvents {

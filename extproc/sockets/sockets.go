@@ -245,6 +245,14 @@ func (s *stream) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	return resume, gap
 }
 
+// Restarted empties the rank. The new process may have no prefix cache.
+func (s *stream) Restarted() {
+	if rank, ok := s.cfg.Fleet.Snapshot().Rank(s.Worker, s.Rank); ok {
+		DoubtCaching(&rank)
+	}
+	s.Stream.Restarted()
+}
+
 // observeBlockSize records the size of the blocks in an event of full attention. It is the engine's own: metrics have the configured size,
 // even if the engine uses another.
 func (s *stream) observeBlockSize(w *fleet.Worker, b *kvevent.Batch) {

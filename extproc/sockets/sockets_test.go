@@ -42,11 +42,19 @@ func freePorts(t *testing.T) ports {
 // startEngine runs a simulated engine until stop is called or the test ends. It returns when the engine is ready.
 func startEngine(t *testing.T, at ports) (e *enginesim.Sim, stop func()) {
 	t.Helper()
-	e, err := enginesim.New(enginesim.Config{
+	return startEngineBy(t, at, func(*enginesim.Config) {})
+}
+
+// startEngineBy is startEngine with a change of the engine's settings.
+func startEngineBy(t *testing.T, at ports, change func(*enginesim.Config)) (e *enginesim.Sim, stop func()) {
+	t.Helper()
+	cfg := enginesim.Config{
 		Listen: at.http, Events: "tcp://" + at.events, Replay: "tcp://" + at.replay,
 		ModelName: "tiny", Model: testkit.ByteModel{}, Vocabulary: testkit.ByteModel{}, LoadAdapters: true,
 		Engine: engine.Config{Blocks: 64, BlockSize: 4, Timing: perfmodel.Fixed{}},
-	})
+	}
+	change(&cfg)
+	e, err := enginesim.New(cfg)
 	if err == nil {
 		err = e.Listen()
 	}
@@ -437,4 +445,39 @@ func TestWrongAddressesAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %s…", events, err, want)
 		}
 	}
+}
+
+// TestCachingOff: an engine that is started again without a prefix cache counts as one without from the first sign of the new process on,
+// and as one with a cache once its metrics have one.
+func TestCachingOff(t *testing.T) {
+	at := freePorts(t)
+	e, stop := startEngine(t, at)
+	r := read(t, fleet.Worker{Address: at.http, Engine: "sim", KVEvents: "tcp://" + at.events, KVReplay: "tcp://" + at.replay})
+	r.exact(e, "connected")
+	load := r.fleet.Snapshot().Ranks[0].Load
+	testkit.Eventually(t, "its metrics are read", func() bool { return r.loads.Load() > 0 && load.Caches() })
+
+	stop()
+	_, stop = startEngineBy(t, at, func(c *enginesim.Config) { c.NoCaching = true })
+	testkit.Eventually(t, "its cache is off", func() bool { return !load.Caches() && load.HealthView().CachingOff })
+	stop()
+	e, _ = startEngine(t, at)
+	testkit.Eventually(t, "its cache is back", func() bool { return load.Caches() })
+	ask(t, at, "a prompt of several blocks")
+	r.exact(e, "started again")
+}
+
+// TestCachingIsNotReported: an engine whose metrics are off is another process. It answers, so it counts as one with a cache again.
+func TestCachingIsNotReported(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	t.Cleanup(server.Close)
+	r := read(t, fleet.Worker{Address: server.Listener.Addr().String(), Engine: "vllm"})
+	rank := r.fleet.Snapshot().Ranks[0]
+	testkit.Eventually(t, "the engine is asked", func() bool { return asked.Load() > 0 })
+	sockets.DoubtCaching(&rank)
+	if rank.Load.Caches() {
+		t.Error("a new process counts before it has answered")
+	}
+	testkit.Eventually(t, "the engine has answered", rank.Load.Caches)
 }

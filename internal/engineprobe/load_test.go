@@ -42,3 +42,15 @@ func TestLoadAdapter(t *testing.T) {
 		t.Error("a wrong address is no error")
 	}
 }
+
+// TestCachingOfSGLang: SGLang's options have whether it caches prefixes.
+func TestCachingOfSGLang(t *testing.T) {
+	for _, off := range []string{"true", "false"} {
+		address := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"page_size": 64, "disable_radix_cache": `+off+`}`)
+		})
+		if o, err := New("sglang", address, nil).Options(t.Context()); err != nil || o.BlockSize != 64 || o.CachingOff != (off == "true") {
+			t.Errorf("disable_radix_cache %s: %+v, %v", off, o, err)
+		}
+	}
+}

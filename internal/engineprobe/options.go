@@ -16,6 +16,8 @@ type Options struct {
 	// ContextLength is the most tokens of a prompt and its answer, Requests the number of requests that run at once, and BatchTokens the
 	// number of prompt tokens of a pass.
 	ContextLength, Requests, BatchTokens int
+	// CachingOff means that the engine has no prefix cache.
+	CachingOff bool
 	// Path is the folder, the file or the repository that the model was loaded from.
 	Path string
 }
@@ -39,6 +41,7 @@ func (p *Probe) sglangOptions(ctx context.Context) (Options, error) {
 		Requests  int    `json:"max_running_requests"`
 		Chunk     int    `json:"chunked_prefill_size"`
 		ModelPath string `json:"model_path"`
+		NoCache   bool   `json:"disable_radix_cache"`
 	}
 	if err := p.readJSON(ctx, "/server_info", &page); err != nil {
 		return Options{}, err
@@ -46,7 +49,7 @@ func (p *Probe) sglangOptions(ctx context.Context) (Options, error) {
 	return Options{
 		BlockSize: within(page.PageSize, maxBlockSize), Ranks: within(page.Ranks, fleet.MaxRanks),
 		ContextLength: within(page.Context, fleet.MaxContext), Requests: within(page.Requests, maxOption),
-		BatchTokens: within(page.Chunk, maxOption), Path: pathOf(page.ModelPath),
+		BatchTokens: within(page.Chunk, maxOption), Path: pathOf(page.ModelPath), CachingOff: page.NoCache,
 	}, nil
 }
 

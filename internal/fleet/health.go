@@ -62,6 +62,9 @@ type Health struct {
 	plain atomic.Bool
 	// progress is the time at which the worker was last seen to work, in nanoseconds since 1970.
 	progress atomic.Int64
+	// uncached is 0 for an engine with a prefix cache, reportedOff for one that has reported to have none, and else the time of a doubt, in
+	// nanoseconds since 1970: another process may run since then.
+	uncached atomic.Int64
 	// wake has one place: a reason that finds it full is covered by the one before it.
 	wake chan struct{}
 	// ofRank is true for one rank of several. A worker that is down is no candidate, by its [Worker.State]. A rank has none.
@@ -129,6 +132,36 @@ func (h *Health) ObserveAsleep(asleep bool) {
 	h.asleep = asleep
 	h.settle()
 }
+
+// reportedOff is the value of uncached for an engine that has reported to have no prefix cache.
+const reportedOff = -1
+
+// ObserveCaching records whether the engine has a prefix cache, by its answer to a question of that time. An answer from before a doubt may
+// be of the process before.
+func (h *Health) ObserveCaching(off bool, asked time.Time) {
+	was, now := h.uncached.Load(), int64(0)
+	if off {
+		now = reportedOff
+	}
+	if was != now && was <= asked.UnixNano() {
+		h.uncached.CompareAndSwap(was, now) // a doubt meanwhile stays
+	}
+}
+
+// EndCachingDoubt records that the engine has answered a question of that time, and does not report whether it has a prefix cache: after a
+// doubt it counts as an engine with one.
+func (h *Health) EndCachingDoubt(asked time.Time) {
+	if was := h.uncached.Load(); was > 0 && was <= asked.UnixNano() {
+		h.uncached.CompareAndSwap(was, 0)
+	}
+}
+
+// DoubtCaching records that the engine may be another process, whose settings are not known yet. Until it answers, it counts as an engine
+// without a prefix cache.
+func (h *Health) DoubtCaching(now time.Time) { h.uncached.Store(now.UnixNano()) }
+
+// Caches reports whether the engine is known to have a prefix cache. An engine that has never been in doubt counts as one.
+func (h *Health) Caches() bool { return h.uncached.Load() == 0 }
 
 // ObserveServed records that the worker has served a request.
 func (h *Health) ObserveServed(now time.Time) {
@@ -421,6 +454,8 @@ type HealthView struct {
 	Since, Probed time.Time
 	// Asleep means that the engine has reported to sleep.
 	Asleep bool
+	// CachingOff means that the engine has reported to have no prefix cache.
+	CachingOff bool
 	// Kept means that the engine is silent, and that the worker stays because it is the last of its pool.
 	Kept bool
 }
@@ -429,7 +464,10 @@ type HealthView struct {
 func (h *Health) View() HealthView {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return HealthView{State: h.state, Why: h.why, Since: h.since, Probed: h.probed, Asleep: h.asleep, Kept: h.kept}
+	return HealthView{
+		State: h.state, Why: h.why, Since: h.since, Probed: h.probed, Asleep: h.asleep, Kept: h.kept,
+		CachingOff: h.uncached.Load() == reportedOff,
+	}
 }
 
 // String describes the health in a few words, such as "down: connection refused".

@@ -355,3 +355,38 @@ func TestHalfOfAPoolStays(t *testing.T) {
 		t.Errorf("%d are down after a refusal", n)
 	}
 }
+
+// TestCaching: an engine without a prefix cache has none until it reports one. After a doubt it has none until it has answered a later
+// question.
+func TestCaching(t *testing.T) {
+	f := New(Hooks{})
+	if _, err := f.Put(Worker{Name: "a", Model: "m", Address: "10.0.0.1:1", Ranks: 2, State: Ready}); err != nil {
+		t.Fatal(err)
+	}
+	h, rank := f.Snapshot().Ranks[0].Load.Health(), f.Snapshot().Ranks[1].Load
+	now := time.Unix(1000, 0)
+	for _, step := range []struct {
+		what        string
+		do          func()
+		caches, off bool
+	}{
+		{"at first", func() {}, true, false},
+		{"it reports none", func() { h.ObserveCaching(true, now) }, false, true},
+		{"it reports one", func() { h.ObserveCaching(false, now) }, true, false},
+		{"in doubt", func() { h.DoubtCaching(now.Add(2)) }, false, false},
+		{"an answer of the process before", func() { h.ObserveCaching(false, now.Add(1)) }, false, false},
+		{"the new process has none", func() { h.ObserveCaching(true, now.Add(3)) }, false, true},
+		{"in doubt again", func() { h.DoubtCaching(now.Add(4)) }, false, false},
+		{"the new process has one", func() { h.ObserveCaching(false, now.Add(5)) }, true, false},
+		{"in doubt once more", func() { h.DoubtCaching(now.Add(6)) }, false, false},
+		{"the process before answers without metrics", func() { h.EndCachingDoubt(now.Add(5)) }, false, false},
+		{"the new process answers without metrics", func() { h.EndCachingDoubt(now.Add(7)) }, true, false},
+		{"it has none", func() { h.ObserveCaching(true, now.Add(8)) }, false, true},
+		{"its metrics are not read once", func() { h.EndCachingDoubt(now.Add(9)) }, false, true},
+	} {
+		step.do()
+		if caches, off := rank.Caches(), rank.HealthView().CachingOff; caches != step.caches || off != step.off {
+			t.Errorf("%s: caches %v, off %v", step.what, caches, off)
+		}
+	}
+}

@@ -153,6 +153,9 @@ func (a Amount) plus(b Amount) Amount {
 // Health is the health of the rank's worker.
 func (l *Load) Health() *Health { return l.health }
 
+// Caches reports whether the rank's engine is known to have a prefix cache.
+func (l *Load) Caches() bool { return l.health == nil || l.health.Caches() }
+
 // Add adds a booking that was made at some time to the load that this replica has booked; negative amounts take a booking back.
 func (l *Load) Add(a Amount, booked time.Time) {
 	l.begun.Add(a.Requests * booked.UnixMilli())

@@ -22,7 +22,7 @@ func (l *Load) HealthView() HealthView {
 	if rank.State == HealthReady {
 		return worker
 	}
-	rank.Asleep = worker.Asleep
+	rank.Asleep, rank.CachingOff = worker.Asleep, worker.CachingOff
 	return rank
 }
 

@@ -195,10 +195,11 @@ func (r *Router) lookUp(w *workspace, q *request.Prepared) {
 	}
 }
 
-// predict makes the index expect the prompt's blocks on the picked rank, if the engine computes the prompt there.
+// predict makes the index expect the prompt's blocks on the picked rank, if the engine computes the prompt there and has a
+// prefix cache.
 func (r *Router) predict(w *workspace, q *request.Prepared, d *decision.Decision, c *pick.Candidate) {
 	chain, each := q.ChainOn(c.Rank.Worker)
-	if c.AnyRank {
+	if c.AnyRank || !c.Rank.Load.Caches() {
 		chain = nil
 	}
 	held := w.overlap.Of(c.Rank.ID)[fleet.Device] / each
@@ -292,8 +293,8 @@ func (r *Router) newBooking(q *request.Prepared, j *score.Judged, c *pick.Candid
 	}
 	switch {
 	case last == 0:
-	case c.AnyRank:
-		last = 0 // another rank may compute the prompt, so the picked one's events show nothing
+	case c.AnyRank, !c.Rank.Load.Caches():
+		last = 0 // another rank may compute the prompt, or the engine stores no blocks: the picked rank's events show nothing
 	case q.Batch.Prompts > 1:
 		last = 0 // it is the first prompt's, and shows nothing of the others
 	case q.Remote, r.index.IsReported(c.Rank.ID, blockhash.Sequence(last)):

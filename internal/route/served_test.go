@@ -107,3 +107,45 @@ func TestCachesBreakTies(t *testing.T) {
 		r.End(d.ID, start)
 	}
 }
+
+// TestWithoutPrefixCache: an engine without a prefix cache is promised nothing, gets no predicted blocks, and is not suspected because no
+// event shows its prefills. The same engine with one is promised what it has.
+func TestWithoutPrefixCache(t *testing.T) {
+	r, f, x := lettersRouter(t, 1, serving.Config{})
+	rank, now := f.Snapshot().Ranks[0], start
+	text := strings.Repeat("all work and no play ", 20)
+	report(x, rank, text)
+	ask := func(text string) (cached int) {
+		t.Helper()
+		now = now.Add(time.Second)
+		d := r.Decide(batchOf(1, text), now)
+		r.SettlePrefills(now.Add(time.Hour))
+		if prefill := rank.Load.Booked().PrefillTokens; prefill > 0 && !rank.Load.Caches() {
+			t.Errorf("%d tokens of a prefill are booked after an hour", prefill)
+		}
+		r.End(d.ID, now)
+		return d.Cached
+	}
+	if ask(text) == 0 {
+		t.Error("nothing is promised")
+	}
+
+	rank.Load.Health().ObserveCaching(true, now)
+	x.Clear(rank.ID)
+	for range 3 {
+		if n := ask(text); n > 0 {
+			t.Errorf("%d tokens are promised", n)
+		}
+	}
+	if state := rank.Load.HealthView().State; state != fleet.HealthReady || r.Promised() != 0 {
+		t.Errorf("the engine is %s, with %d promises", state, r.Promised())
+	}
+
+	rank.Load.Health().ObserveCaching(false, now)
+	if n := ask(text); n > 0 {
+		t.Errorf("%d tokens were predicted while there was no cache", n)
+	}
+	if ask(text) == 0 {
+		t.Error("nothing is promised again")
+	}
+}

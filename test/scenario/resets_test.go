@@ -153,3 +153,77 @@ func testResets(t *testing.T, worker string, g *gateway) {
 	g.chat(prompt(4), 1)
 	await("the cache is known again", warm)
 }
+
+// TestRestartWithoutCaching starts an engine again under its address without a prefix cache, and then with one. While it has none, nothing
+// is promised, also before the new process was asked for its metrics. Its events alone would not show that.
+func TestRestartWithoutCaching(t *testing.T) {
+	t.Parallel()
+	l := startListed(t, true, "", "a")
+	e := l.engines["a"]
+	state := func() string {
+		var page struct {
+			Ranks []struct {
+				Cache string `json:"cache_state"`
+			}
+		}
+		l.page("/debug/fleet", &page)
+		return page.Ranks[0].Cache
+	}
+	restart := func(args ...string) {
+		t.Helper()
+		e.stop()
+		e.args = append(e.args[:len(e.args):len(e.args)], args...)
+		e.start()
+	}
+	talk := strings.Repeat("a long question ", 100)
+	ask := func() (promised, served int, err error) {
+		r, err := l.tryChat(t.Context(), []message{{"user", talk}}, 1)
+		if err != nil {
+			return 0, 0, err
+		}
+		var d struct {
+			Cached int `json:"cached_tokens"`
+		}
+		l.page("/debug/decisions/"+r.decision, &d)
+		return d.Cached, r.usage.Details.CachedTokens, nil
+	}
+	awaitPromise := func(when string) {
+		t.Helper()
+		eventually(t, "a promise "+when, func() error {
+			promised, served, err := ask()
+			if err != nil || promised == 0 || promised != served {
+				return fmt.Errorf("%d tokens promised, %d served: %w", promised, served, err)
+			}
+			return nil
+		})
+	}
+	awaitPromise("at first")
+
+	args := e.args
+	restart("--no-prefix-caching")
+	answered := 0
+	eventually(t, "the cache is off", func() error {
+		promised, served, err := ask()
+		if err == nil {
+			answered++
+		}
+		if promised > 0 || served > 0 {
+			t.Errorf("%d tokens promised, %d served", promised, served)
+		}
+		if got := state(); got != "off" || answered < 10 {
+			return fmt.Errorf("the cache is %s after %d answers: %w", got, answered, err)
+		}
+		return nil
+	})
+	l.awaitIdle()
+
+	e.args = args
+	restart()
+	awaitPromise("with a prefix cache")
+	eventually(t, "the cache is exact", func() error {
+		if got := state(); got != "exact" {
+			return fmt.Errorf("the cache is %s", got)
+		}
+		return nil
+	})
+}

@@ -158,7 +158,7 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 		c.Facts.OnNode, c.Facts.OnPeers = 0, 0
 		c.Facts.Outside = [fleet.Tiers]int{}
 		c.Facts.Store = nil
-		if !j.asked.ReadsNoCache {
+		if !j.asked.ReadsNoCache && load.Caches() {
 			c.Facts.Overlap = overlap.Of(c.Rank.ID)
 			if c.Facts.HeldBlocks() > c.Facts.Overlap[fleet.Device] {
 				c.Facts.Store = load.Store()

@@ -19,7 +19,7 @@ func (j *Judged) joinRanks(f *eligible.Field, overlap *kvindex.Overlap) {
 	for i := range j.Candidates {
 		c := &j.Candidates[i]
 		worker := c.Rank.Worker
-		if worker.Ranks == 1 || !engines.Of(worker.Engine).IgnoresRank(api) {
+		if worker.Ranks == 1 || !c.Rank.Load.Caches() || !engines.Of(worker.Engine).IgnoresRank(api) {
 			continue
 		}
 		// The engine may choose a rank that is not in the field.
