@@ -129,34 +129,66 @@ func (p *prober) askAgain(ctx context.Context, t target) {
 	}
 	e := engineLog{prober: p, target: t}
 	state := t.health.View().State
+	if t.inDoubt && state == fleet.HealthReady {
+		p.rest(ctx, t, time.Time{}, e.lastCanary())
+	}
 	for ctx.Err() == nil {
-		if t.inDoubt && state == fleet.HealthReady {
-			select {
-			case <-t.health.Wake():
-			case <-after(p.canary(t.model)):
-			case <-ctx.Done():
-				return
-			}
-		}
-
 		var ok bool
 		state, ok = p.askEngine(ctx, t, &e)
 		if !ok {
 			return
 		}
-		if t.inDoubt && state == fleet.HealthReady {
-			continue
+
+		var next time.Time
+		if !t.inDoubt || state != fleet.HealthReady {
+			next = time.Now().Add(pauses[state] + jitter(state))
+		}
+		p.rest(ctx, t, next, e.lastCanary())
+	}
+}
+
+// jitter is the random part of a pause, which spreads the questions of several processes.
+func jitter(state fleet.HealthState) time.Duration { return rand.N(pauses[state] / 5) }
+
+// rest waits until next, unless that is zero, and while the target is ready also until a canary is due, or until there is a doubt. canary
+// is the time of the last canary; nil if the target is asked for none.
+//
+// A canary is due after its interval without progress, and a jitter as that of questions. It does not wait for the next question: with an
+// interval as long as the pause it would often come a whole pause late.
+func (p *prober) rest(ctx context.Context, t target, next time.Time, canary *time.Time) {
+	spread := jitter(fleet.HealthReady)
+	for ctx.Err() == nil {
+		until := next
+		if every := p.canary(t.model); every > 0 && canary != nil && t.health.View().State == fleet.HealthReady {
+			due := latest(t.health.Progress(), *canary).Add(every + spread)
+			if next.IsZero() || due.Before(next) {
+				until = due
+			}
 		}
 
-		// The jitter spreads the questions of several processes.
-		timer := time.NewTimer(pauses[state] + rand.N(pauses[state]/5))
+		var passed <-chan time.Time // never without a time
+		if !until.IsZero() {
+			wait := time.Until(until)
+			if wait <= 0 {
+				return
+			}
+			passed = time.After(wait)
+		}
 		select {
-		case <-timer.C:
+		case <-passed: // the target may have made progress meanwhile
 		case <-t.health.Wake():
+			return
 		case <-ctx.Done():
 		}
-		timer.Stop()
 	}
+}
+
+// latest returns the later one of two times.
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // askEngine asks an engine once, and returns the health of its worker then. ok is false when ctx ends or the worker has left.
@@ -174,8 +206,11 @@ func (p *prober) askEngine(ctx context.Context, t target, e *engineLog) (state f
 		client = p.kept
 	}
 	answer, detail := engineprobe.AskHealth(ctx, client, t.address, t.path)
-	if answer == engineprobe.Healthy && e.wantsCanary(asked) {
-		e.canary = asked
+	wanted := e.wantsCanary(asked)
+	if wanted {
+		e.canary = asked // also if the engine does not answer: it is asked again soon
+	}
+	if answer == engineprobe.Healthy && wanted {
 		answer, detail = engineprobe.AskCompletion(ctx, p.canaries, t.address, t.model)
 		e.sick = answer != engineprobe.Healthy
 	}
@@ -208,18 +243,18 @@ func (p *prober) canary(model string) time.Duration {
 	return p.Canary(model)
 }
 
-// after is time.After, and never for 0.
-func after(d time.Duration) <-chan time.Time {
-	if d == 0 {
+// lastCanary returns the time at which the engine was last asked for a completion; nil for one whose ranks are asked.
+func (e *engineLog) lastCanary() *time.Time {
+	if w := e.Fleet.Snapshot().Worker(e.worker); w != nil && w.Ranks > 1 {
 		return nil
 	}
-	return time.After(d)
+	return &e.canary
 }
 
 // wantsCanary reports whether the engine should be asked for a completion now.
 func (e *engineLog) wantsCanary(now time.Time) bool {
 	every := e.prober.canary(e.model)
-	if w := e.Fleet.Snapshot().Worker(e.worker); w != nil && w.Ranks > 1 {
+	if e.lastCanary() == nil {
 		return false
 	}
 	if every == 0 {

@@ -17,18 +17,14 @@ import (
 func (p *prober) askRankAgain(ctx context.Context, t target) {
 	var asked time.Time // when a completion was sent last
 	for ctx.Err() == nil {
-		pause := p.canary(t.model)
+		var next time.Time
 		if state := t.health.View().State; state != fleet.HealthReady {
-			pause = pauses[state]
+			next = time.Now().Add(pauses[state])
 		}
-		select {
-		case <-t.health.Wake():
-		case <-after(pause):
-		case <-ctx.Done():
-			return
-		}
+		p.rest(ctx, t, next, &asked)
 
 		if w := p.Fleet.Snapshot().Worker(t.worker); w == nil || w.State != fleet.Ready {
+			asked = time.Now() // the time of its canary passes
 			continue
 		}
 		if !p.askRank(ctx, t, &asked) {
