@@ -158,8 +158,11 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 		c.Facts.OnNode, c.Facts.OnPeers = 0, 0
 		c.Facts.Outside = [fleet.Tiers]int{}
 		c.Facts.Store = nil
-		if !j.asked.ReadsNoCache && load.Caches() {
+		if !j.asked.ReadsNoCache {
 			c.Facts.Overlap = overlap.Of(c.Rank.ID)
+			if c.Facts.HeldBlocks() > 0 && !load.Caches() { // few ranks hold a part of a prompt, and a health lies apart in memory
+				c.Facts.Overlap = [fleet.Tiers]int{}
+			}
 			if c.Facts.HeldBlocks() > c.Facts.Overlap[fleet.Device] {
 				c.Facts.Store = load.Store()
 			}
