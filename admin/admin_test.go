@@ -199,6 +199,7 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		if value["unleased"] != "" {
 			worker.Unleased = w.now
 		}
+		worker.Taints = fleet.Taints(strings.ReplaceAll(value["taints"], "/", ","))
 		worker.Adapters = fleet.Adapters(strings.ReplaceAll(value["adapters"], "/", "\n"))
 		if value["blocks"] != "" {
 			worker.Blocks, _ = strconv.Atoi(value["blocks"])

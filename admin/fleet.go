@@ -48,6 +48,10 @@ type rankView struct {
 	// UnleasedSince is null while the worker's lease is current, and for workers without leases.
 	UnleasedSince *time.Time `json:"unleased_since"`
 	Taints        []string   `json:"taints,omitempty"`
+	// Place is the worker's place, such as "zone=a rack=7", and PlaceSource the source of the taints that name it: "taints" of the
+	// configuration, "pod labels" or "node labels". Both are left out if no place is known.
+	Place       string `json:"place,omitempty"`
+	PlaceSource string `json:"place_source,omitempty"`
 	// Adapters are the LoRA adapters of the worker's engine; null if it does not list them.
 	Adapters            []string `json:"adapters"`
 	BookedRequests      int64    `json:"booked_requests"`
@@ -186,6 +190,9 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 			v.Transfer = w.Transfer.String()
 		}
 
+		if place := w.Place(); place.IsKnown() {
+			v.Place, v.PlaceSource = place.String(), w.PlaceFrom.String()
+		}
 		if w.Adapters.Known() {
 			v.Adapters = append([]string{}, w.Adapters.Names()...)
 		}
@@ -225,7 +232,7 @@ func viewCoverage(c kvindex.Coverage) *coverageView {
 }
 
 const fleetHeader = "WORKER\tRANK\tMODEL\tROLE\tSTATE\tHEALTH\tLEASE\tCACHE\tADDRESS\tENGINE\tBLOCK SIZE\tADAPTERS\tEPOCH\tBOOKED\t" +
-	"PREFILL TOKENS\tDECODE BLOCKS\tRUNNING\tWAITING\tKV USED\tHEALTH IS KNOWN BY"
+	"PREFILL TOKENS\tDECODE BLOCKS\tRUNNING\tWAITING\tKV USED\tPLACE\tHEALTH IS KNOWN BY"
 
 // fleetTable returns a row for each rank, with the load as it is now.
 func fleetTable(s *fleet.Snapshot, caches *feed.Feed) string {
@@ -240,7 +247,7 @@ func fleetTable(s *fleet.Snapshot, caches *feed.Feed) string {
 			row(r.Worker, r.Rank, r.Model, r.Role, r.State, healthText(&r), leaseText(r.UnleasedSince),
 				cacheText(r.CacheState, r.CacheReason), r.Address, r.Engine, figureText(r.Figures["block_size"]),
 				adaptersText(r.Adapters), r.Epoch, r.BookedRequests, r.BookedPrefillTokens, r.BookedDecodeBlocks,
-				running, waiting, usage, knownBy(&r))
+				running, waiting, usage, placeText(&r), knownBy(&r))
 		}
 	})
 }
@@ -256,6 +263,14 @@ func figureText(f figureView) string {
 		return fmt.Sprintf("%d (%s: %d)", f.Configured, f.Source, f.Value)
 	}
 	return fmt.Sprintf("%d (%s)", f.Value, f.Source)
+}
+
+// placeText is the place of a worker with its source.
+func placeText(r *rankView) string {
+	if r.Place == "" {
+		return "-"
+	}
+	return r.Place + " (" + r.PlaceSource + ")"
 }
 
 // adaptersText returns the number of an engine's adapters, or a dash if it does not list them.

@@ -58,11 +58,13 @@ func TestListedWorkers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	b.Weight = 7
+	b.Weight, b.Taints, b.PlaceFrom = 7, "zone=a,", fleet.ByNodeLabels
 	set("b ready, c ready", b, worker("c"))
 	after, _ := f.Snapshot().Rank("b", 0)
 	if w := after.Worker; after.Load != before.Load || w.Weight != 7 || w.MaxModelLen != 100 || w.Blocks != 50 || w.Epoch != 0 {
 		t.Errorf("b is %+v", w)
+	} else if place := w.Place(); place.String() != "zone=a" || w.PlaceFrom != fleet.ByNodeLabels {
+		t.Errorf("b is at %s, by %s", place.String(), w.PlaceFrom)
 	}
 	b.Address = "10.0.0.9:8000"
 	set("b ready, c ready", b, worker("c"))

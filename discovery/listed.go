@@ -173,6 +173,7 @@ func (l *Listed) putLocked(w *fleet.Worker) error {
 	_, err := l.fleet.Update(w.Name, func(now *fleet.Worker) {
 		now.Weight = w.Weight
 		now.Taints = w.Taints
+		now.PlaceFrom = w.PlaceFrom
 		if w.Blocks != old.Blocks {
 			now.Blocks = w.Blocks
 		}
@@ -184,6 +185,7 @@ func (l *Listed) putLocked(w *fleet.Worker) error {
 func identity(w fleet.Worker) fleet.Worker {
 	w.Weight = 0
 	w.Taints = ""
+	w.PlaceFrom = 0
 	w.Blocks = 0
 	return w
 }

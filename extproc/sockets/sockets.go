@@ -86,7 +86,7 @@ func (r *Reader) Set(workers []fleet.Worker) error {
 			continue
 		}
 		w.Weight = 0
-		w.Taints = ""
+		w.Taints, w.PlaceFrom = "", 0
 		if same := r.findLocked(&w); same != nil {
 			next = append(next, same)
 			continue

@@ -539,8 +539,9 @@ type Launch struct {
 	// Survive has these engines run on when their agent ends or is killed. The next agent with the same
 	// --state-dir adopts them, unless the launch has changed. `stator up` stops them all the same.
 	Survive bool `yaml:"survive" reload:"agents"`
-	// Taints are marks of these workers, such as "zone=a", that requests may require or prefer: see
-	// docs/routing.md.
+	// Taints are marks of these workers, such as "long-context", that requests may require or prefer: see docs/routing.md. The taints
+	// "zone=…", "rack=…" and "nvlink=…" name the place of the workers, by which the times of transfers are learned and pairs of
+	// workers chosen: see docs/disaggregation.md.
 	Taints []string `yaml:"taints"`
 }
 
@@ -651,8 +652,9 @@ type Worker struct {
 	// asks nothing: the worker is ready until requests fail there. For engine dynamo the default is
 	// "/v1/models/NAME/ready", because a frontend without its worker answers 200 at /health.
 	HealthPath string `yaml:"healthPath" default:"/health"`
-	// Taints are marks of the worker, such as "zone=a", that requests may require or prefer: see
-	// docs/routing.md.
+	// Taints are marks of the worker, such as "long-context", that requests may require or prefer: see docs/routing.md. The taints
+	// "zone=…", "rack=…" and "nvlink=…" name the place of the worker, by which the times of transfers are learned and pairs of workers
+	// chosen: see docs/disaggregation.md.
 	Taints []string `yaml:"taints"`
 }
 

@@ -163,6 +163,7 @@ func (f *Fleet) putLocked(w Worker) (changed bool, err error) {
 	if err := w.Validate(); err != nil {
 		return false, err
 	}
+	w.place = PlaceOf(w.Taints)
 
 	old := f.members[w.Name]
 	if old != nil && old.worker == w {

@@ -58,8 +58,9 @@ type Worker struct {
 	Revision string
 	// Reported means that a kubelet reports whether the engine is ready, so that it is asked in doubt only.
 	Reported bool
-	// Taints are marks that requests may require or prefer.
-	Taints Taints
+	// Taints are marks that requests may require or prefer. Some of them name the worker's place, and PlaceFrom their source.
+	Taints    Taints
+	PlaceFrom PlaceSource
 	// Adapters are the LoRA adapters that the engine has loaded, as far as it lists them.
 	Adapters Adapters
 	// Leased means that the worker is on the bus, on which its agent reports its health. Each process sets it by
@@ -69,11 +70,15 @@ type Worker struct {
 	// serves, but its agent is silent. It is not in the lease either.
 	Unleased time.Time
 
+	place      Place  // in a snapshot, the place that the taints name
 	configured uint32 // in a snapshot, the weight that the source reports, if a plan sets another; see ConfiguredWeight
 	withheld   bool   // see Withheld
 	byOperator bool   // see DrainedByOperator
 	undrained  State  // the state of a drained worker without the plan
 }
+
+// Place returns the place of the worker of a snapshot.
+func (w *Worker) Place() Place { return w.place }
 
 // AskedPath returns the path at which the worker's engine is asked for its health; empty for one that is not asked.
 func (w *Worker) AskedPath() string {

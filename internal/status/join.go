@@ -170,7 +170,7 @@ func (s *Status) addWorkers(p *pages) {
 	for _, r := range p.fleet.Ranks {
 		if s.worker(r.Worker, r.Rank) == nil {
 			s.Workers = append(s.Workers, Worker{
-				Name: r.Worker, Rank: r.Rank, Model: r.Model, Role: r.Role, State: r.State, Health: r.Health,
+				Name: r.Worker, Rank: r.Rank, Model: r.Model, Role: r.Role, State: r.State, Health: r.Health, Place: r.Place,
 				Booked: r.Booked, Running: r.Running, Waiting: r.Waiting, KVUsage: r.KVUsage,
 			})
 		}

@@ -100,6 +100,7 @@ type (
 // Rank is one rank of /debug/fleet. Figures are nil until the engine has reported them.
 type Rank struct {
 	Worker string `json:"worker"`
+	Place  string `json:"place"`
 	Rank   int    `json:"rank"`
 
 	Node, Model, Role, State, Health, Why, Address, Engine string

@@ -29,7 +29,7 @@ func (s *Status) Print(w io.Writer, inColour bool) {
 		e := &s.Envoys[i]
 		return []string{e.Name, e.Version, e.Listeners, e.Routes, e.Clusters, e.Endpoints, e.EndsBy}
 	})
-	const workers = "WORKER\tMODEL\tROLE\tSTATE\tHEALTH\tEVENTS\tCACHE\tLAG\tBLOCKS\tBOOKED\tRUNNING\tWAITING\tKV"
+	const workers = "WORKER\tMODEL\tROLE\tPLACE\tSTATE\tHEALTH\tEVENTS\tCACHE\tLAG\tBLOCKS\tBOOKED\tRUNNING\tWAITING\tKV"
 	t.print(workers, len(s.Workers), func(i int) []string {
 		return workerRow(&s.Workers[i])
 	})
@@ -65,7 +65,7 @@ func workerRow(w *Worker) []string {
 		usage = fmt.Sprintf("%.0f%%", 100**w.KVUsage)
 	}
 	return []string{
-		Title(w.Name, w.Rank), w.Model, w.Role, w.State, w.Health, w.Events, cacheText(w.Cache, w.Reason), lag,
+		Title(w.Name, w.Rank), w.Model, w.Role, w.Place, w.State, w.Health, w.Events, cacheText(w.Cache, w.Reason), lag,
 		fmt.Sprint(w.Blocks), fmt.Sprint(w.Booked), number(w.Running), number(w.Waiting), usage,
 	}
 }

@@ -81,8 +81,9 @@ type Worker struct {
 	Role    string   `json:"role"`
 	State   string   `json:"state"`
 	Health  string   `json:"health"`
-	Events  string   `json:"events"` // "connected", "cut off", or empty if no agent that was asked reads them
-	Cache   string   `json:"cache"`  // the worst state that a router has of it
+	Place   string   `json:"place,omitempty"` // such as "zone=a rack=7"; empty if it is not known
+	Events  string   `json:"events"`          // "connected", "cut off", or empty if no agent that was asked reads them
+	Cache   string   `json:"cache"`           // the worst state that a router has of it
 	Reason  string   `json:"cache_reason,omitempty"`
 	Lag     *uint64  `json:"lag_batches"`
 	Blocks  int      `json:"blocks"`
