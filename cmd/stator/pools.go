@@ -147,11 +147,12 @@ func (p *pools) composed(log *slog.Logger) *config.Config {
 		f := config.Found{
 			Name: w.Name, Address: w.Address, Role: w.Role, Revision: w.Revision, Epoch: w.Epoch,
 			Engine: w.Engine.Kind, Ranks: w.Engine.Ranks, BlockSize: w.Engine.BlockSize,
-			Model: w.Engine.Name, Root: w.Engine.Root, Aliases: w.Engine.Aliases,
+			Model: w.Engine.Name, Root: w.Engine.Root, Aliases: w.Engine.Aliases, Taints: w.Taints, PlaceFrom: w.PlaceFrom,
 		}
 		workers = append(workers, f)
 		if _, known := p.models[f.Model]; known || len(p.models) < maxKnownModels {
 			f.Name, f.Address = "", ""
+			f.Taints = ""
 			p.models[f.Model] = f
 		}
 	}

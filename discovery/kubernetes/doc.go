@@ -9,6 +9,7 @@
 //	replaced under the same name, or restarted another epoch: its cache is empty
 //	label llm-d.ai/role, or a label of Dynamo  the role: prefill, decode, or both
 //	label of a revision                        workers of other revisions do not exchange KV caches with it
+//	labels of its node, and its own            the taints of its place: see placeLabels
 //
 // An engine is asked once for its identity: the kind of engine, the name of the model, the size of its blocks, its ranks. See
 // [engineprobe.Identify]. One that does not answer is asked again, and gets no requests. Later its kubelet reports whether it is ready.
@@ -18,6 +19,12 @@
 // A worker has the name of its pod, so that kubectl and stator speak of the same. Three kinds of pods have a hash behind the name: those
 // of another namespace than the first one, those whose name has a dot, and those whose name is longer than 63 characters. An engine of a
 // pod with several ports has its port behind the name.
+//
+// # Places
+//
+// The labels of a node are read when the first pod runs there, and every five minutes, if the account has the right to get nodes. That
+// right is one for all of the cluster, so without it the labels of pods count alone: Kubernetes copies the zone to pods from 1.35 on.
+// Another place of a pod does not make another worker.
 //
 // # From the API to workers
 //

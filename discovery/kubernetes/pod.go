@@ -16,6 +16,9 @@ import (
 // pod has the fields of a pod that are read. The API server checks types, so that a field of another type is an error of the whole answer.
 type pod struct {
 	named
+	Spec struct {
+		NodeName string `json:"nodeName"`
+	} `json:"spec"`
 	Status struct {
 		PodIP      string `json:"podIP"`
 		Conditions []struct {
@@ -64,6 +67,14 @@ func endpoints(p *pod, ports []int, home string) []Endpoint {
 		})
 	}
 	return all
+}
+
+// place returns the place of a pod; nil is in none.
+func (p *pod) place() (at podPlace) {
+	if p == nil {
+		return at
+	}
+	return podPlace{p.Spec.NodeName, placeOf(p.Metadata.Labels)}
 }
 
 // isReady reports whether requests may go to the pod. A pod that is being deleted may be ready for all of its grace period, because its

@@ -18,6 +18,7 @@ import (
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/enginetls"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 )
 
@@ -56,6 +57,9 @@ type Worker struct {
 	Endpoint
 	// Engine is the answer.
 	Engine engineprobe.Identity
+	// Taints name the place of the pod, as far as labels do, and PlaceFrom their source.
+	Taints    fleet.Taints
+	PlaceFrom fleet.PlaceSource
 }
 
 // Source follows the endpoints of selections. Create it with [New].
@@ -69,7 +73,8 @@ type Source struct {
 	troubles *prometheus.CounterVec // failures of the API
 
 	mu     sync.Mutex
-	groups []*group // never changes; the fields of a group are guarded by mu
+	groups []*group        // never changes; the fields of a group are guarded by mu
+	nodes  map[string]node // guarded by mu; the nodes of pods whose labels were read
 	// changed is closed at the next change, and replaced: so any number of readers can wait, and none of them can miss a change that
 	// comes between its reading and its waiting.
 	changed chan struct{}
@@ -93,6 +98,7 @@ type podState struct {
 	// engines are those of the endpoints. While the pod is not ready, they are those that have answered: a pod that is not ready for a
 	// moment is not asked again. Half of all changes of a busy cluster are such ones, and an answer costs as much as three changes.
 	engines []*engine
+	at      podPlace
 }
 
 // engine is an endpoint, and the state of the question which model it serves.
@@ -103,6 +109,7 @@ type podState struct {
 //	set        false    answered; not asked any more
 type engine struct {
 	Endpoint
+	at       podPlace // of its pod
 	identity *engineprobe.Identity
 	failed   bool
 	stop     context.CancelFunc // ends the questions
@@ -123,7 +130,7 @@ const (
 func New(cfg Config) *Source {
 	part := metric.For(cfg.Metrics, "kubernetes")
 	s := &Source{
-		cfg: cfg, slots: make(chan struct{}, askedAtOnce), changed: make(chan struct{}),
+		cfg: cfg, slots: make(chan struct{}, askedAtOnce), changed: make(chan struct{}), nodes: map[string]node{},
 		client: &http.Client{Timeout: askTime, Transport: &http.Transport{
 			DisableKeepAlives: true, DialContext: cfg.Engines.Dial(askTime), // each engine is asked once
 		}},
@@ -146,6 +153,7 @@ func (s *Source) Run(ctx context.Context) {
 	for _, g := range s.groups {
 		all.Go(func() { s.follow(ctx, g) })
 	}
+	all.Go(func() { s.readNodes(ctx) })
 	all.Wait()
 }
 
@@ -173,7 +181,8 @@ func (s *Source) Workers() (workers []Worker) {
 	defer s.mu.Unlock()
 	for e := range s.enginesLocked {
 		if e.identity != nil {
-			workers = append(workers, Worker{e.Endpoint, *e.identity})
+			taints, from := s.taintsLocked(&e.at)
+			workers = append(workers, Worker{e.Endpoint, *e.identity, taints, from})
 		}
 	}
 
@@ -307,7 +316,7 @@ func (s *Source) followPods(ctx context.Context, g *group, labels string, ports 
 		change: func(name string, p *pod) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.setLocked(g, name, endpoints(p, ports, home))
+			s.setLocked(g, name, endpoints(p, ports, home), p.place())
 			if p == nil {
 				delete(g.pods, name)
 			}
@@ -330,13 +339,13 @@ func (s *Source) followPods(ctx context.Context, g *group, labels string, ports 
 }
 
 // setLocked makes these the endpoints of a pod; none if it is not ready. Questions to engines that it has no more end, and new ones are
-// asked. An endpoint whose epoch, role or revision has changed is another one.
-func (s *Source) setLocked(g *group, name string, ready []Endpoint) {
+// asked. An endpoint whose epoch, role or revision has changed is another one; one in another place is not.
+func (s *Source) setLocked(g *group, name string, ready []Endpoint, at podPlace) {
 	before := g.pods[name]
-	if slices.Equal(before.ready, ready) {
+	if slices.Equal(before.ready, ready) && before.at == at {
 		return // most changes of a pod change nothing here
 	}
-	now := podState{ready: ready}
+	now := podState{ready: ready, at: at}
 	for _, e := range before.engines {
 		if slices.Contains(ready, e.Endpoint) || len(ready) == 0 && e.identity != nil {
 			now.engines = append(now.engines, e)
@@ -348,6 +357,9 @@ func (s *Source) setLocked(g *group, name string, ready []Endpoint) {
 		if !slices.ContainsFunc(now.engines, func(e *engine) bool { return e.Endpoint == at }) {
 			now.engines = append(now.engines, g.ask(at))
 		}
+	}
+	for _, e := range now.engines {
+		e.at = at
 	}
 	g.pods[name] = now
 	s.notifyLocked()

@@ -30,6 +30,9 @@ type Found struct {
 	Aliases     []string
 	// Path is the path of the model's files, if it is known otherwise than by Root.
 	Path string
+	// Taints name its place, and PlaceFrom is their source.
+	Taints    fleet.Taints
+	PlaceFrom fleet.PlaceSource
 	// NoEvents means that the engine is known to publish no KV events, or none that can be found.
 	NoEvents bool
 }
@@ -116,6 +119,7 @@ func (f *Found) worker(m *Model) (fleet.Worker, error) {
 		return worker, err
 	}
 	worker.Revision = f.Revision
+	worker.Taints, worker.PlaceFrom = f.Taints, f.PlaceFrom
 	worker.Reported = true
 	worker.Figures.BlockSize = fleet.Figure{Value: f.BlockSize, Source: fleet.FromMetrics}
 	worker.Epoch = f.epochOf(&worker)

@@ -60,6 +60,11 @@ func TestFoundWorkers(t *testing.T) {
 	again, _ := base.With([]Found{a})
 	a.Epoch = 8
 	restarted, _ := base.With([]Found{a})
+	a.Taints, a.PlaceFrom = "zone=a,", fleet.ByPodLabels
+	elsewhere, _ := base.With([]Found{a})
+	if w := elsewhere.Found[0]; w.Taints != a.Taints || w.PlaceFrom != a.PlaceFrom || w.Epoch != restarted.Found[0].Epoch {
+		t.Errorf("another place made %+v of %+v", w, restarted.Found[0])
+	}
 	if again.Found[0] != got.Found[0] || restarted.Found[0].Epoch == again.Found[0].Epoch {
 		t.Error("the epoch of a worker is not that of its start")
 	}

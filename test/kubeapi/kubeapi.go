@@ -41,6 +41,8 @@ type Server struct {
 	written []Event
 
 	refusedEvents int // a status
+
+	nodes map[string]map[string]string // labels by name; nil while nodes may not be read
 }
 
 // event is one change.
@@ -67,6 +69,7 @@ func New(t testing.TB) *Server {
 // Pod describes a pod.
 type Pod struct {
 	Namespace, Name, UID, IP string
+	Node                     string
 	Labels                   map[string]string
 	Ready, Terminating       bool
 	Restarts                 int
@@ -90,7 +93,8 @@ func (s *Server) PutPod(p Pod) {
 	if p.Unscheduled != "" {
 		scheduled = "False"
 	}
-	s.put(podPath(p.Namespace, p.Name), map[string]any{"metadata": meta, "status": map[string]any{
+	spec := map[string]any{"nodeName": p.Node}
+	s.put(podPath(p.Namespace, p.Name), map[string]any{"metadata": meta, "spec": spec, "status": map[string]any{
 		"podIP": p.IP,
 		"conditions": []any{
 			map[string]any{"type": "PodScheduled", "status": scheduled, "message": p.Unscheduled},
@@ -98,6 +102,35 @@ func (s *Server) PutPod(p Pod) {
 		},
 		"containerStatuses": []any{map[string]any{"restartCount": p.Restarts}},
 	}})
+}
+
+// PutNode adds a node, or changes its labels. Before the first one, the account has no right to read nodes.
+func (s *Server) PutNode(name string, labels map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nodes == nil {
+		s.nodes = map[string]map[string]string{}
+	}
+	s.nodes[name] = labels
+}
+
+// node answers with the metadata of a node.
+func (s *Server) node(w http.ResponseWriter, name string) {
+	s.mu.Lock()
+	labels, known := s.nodes[name]
+	mayRead := s.nodes != nil
+	s.lists["nodes"]++
+	s.mu.Unlock()
+	switch {
+	case !mayRead:
+		refuse(w, http.StatusForbidden, `nodes "`+name+`" is forbidden`)
+	case !known:
+		refuse(w, http.StatusNotFound, `nodes "`+name+`" not found`)
+	default:
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"kind": "PartialObjectMetadata", "metadata": map[string]any{"name": name, "labels": labels},
+		})
+	}
 }
 
 // DeletePod deletes a pod.
@@ -209,7 +242,7 @@ func (s *Server) Forget() {
 	s.Cut(false)
 }
 
-// Lists returns how often a resource was listed: "pods" or "inferencepools".
+// Lists returns how often a resource was listed: "pods" or "inferencepools". Of "nodes" it is how often one was read.
 func (s *Server) Lists(resource string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,12 +312,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.annotate(w, r)
 	case r.Method == http.MethodPost:
 		s.record(w, r)
+	case strings.HasPrefix(r.URL.Path, nodesPath):
+		s.node(w, strings.TrimPrefix(r.URL.Path, nodesPath))
 	case strings.Count(r.URL.Path, "/") == 3:
 		s.kinds(w, r)
 	default:
 		s.list(w, r)
 	}
 }
+
+const nodesPath = "/api/v1/nodes/"
 
 func refuse(w http.ResponseWriter, code int, message string) {
 	w.WriteHeader(code)
