@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/learned"
@@ -15,11 +16,14 @@ import (
 
 // speedView is the learned speed of one kind of worker, for /debug/speeds.
 type speedView struct {
-	Model   string     `json:"model"`
-	Engine  string     `json:"engine"`
-	Prefill lineView   `json:"prefill"`
-	Decode  lineView   `json:"decode"`
-	Ranks   []paceView `json:"ranks"`
+	Model   string   `json:"model"`
+	Engine  string   `json:"engine"`
+	Prefill lineView `json:"prefill"`
+	Decode  lineView `json:"decode"`
+	// Transfers are the times of transfers of KV caches, by the narrowest place that both workers share: apart for none, zone, rack or
+	// nvlink. Places without an observation are left out.
+	Transfers map[string]lineView `json:"transfers,omitempty"`
+	Ranks     []paceView          `json:"ranks"`
 }
 
 // paceView is the speed of one rank, relative to its kind. Ratio is the observed mean of its prefill times
@@ -62,13 +66,32 @@ func viewSpeeds(r *route.Router) []speedView {
 	}
 
 	list := []speedView{}
+	transfers := r.Transfers()
 	for kind, s := range r.Speeds() {
-		list = append(list, speedView{kind.Model, kind.Engine, viewLine(s.Prefill), viewLine(s.Decode), ranks[kind]})
+		v := speedView{kind.Model, kind.Engine, viewLine(s.Prefill), viewLine(s.Decode), nil, ranks[kind]}
+		if lines := transfers[kind]; lines != nil {
+			v.Transfers = viewTransfers(lines)
+		}
+		list = append(list, v)
 	}
 	slices.SortFunc(list, func(a, b speedView) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), strings.Compare(a.Engine, b.Engine))
 	})
 	return list
+}
+
+// viewTransfers returns the times of transfers that were observed; nil for none.
+func viewTransfers(lines *[fleet.Levels]perfmodel.Line) (out map[string]lineView) {
+	for level, line := range lines {
+		if line.Observed == 0 {
+			continue
+		}
+		if out == nil {
+			out = map[string]lineView{}
+		}
+		out[fleet.Level(level).String()] = viewLine(line)
+	}
+	return out
 }
 
 // rounded keeps three decimals, which is more than is known of a pace.
@@ -81,6 +104,12 @@ func speedsText(r *route.Router) string {
 			"%.1f ms a decode step and %.4f µs a token in the cache; from %d observations, %.0f %% off\n",
 			s.Model, cmp.Or(s.Engine, "an unnamed engine"), s.Prefill.BaseMS, s.Prefill.TokenUS,
 			s.Decode.BaseMS, s.Decode.TokenUS, s.Decode.Observed, 100*s.Decode.Error)
+		for level := range fleet.Levels {
+			if t, observed := s.Transfers[level.String()]; observed {
+				fmt.Fprintf(&b, "  transfers %s: %.1f ms and %.2f µs a token; from %d observations, %.0f %% off\n",
+					level.Phrase(), t.BaseMS, t.TokenUS, t.Observed, 100*t.Error)
+			}
+		}
 		for _, p := range s.Ranks {
 			fmt.Fprintf(&b, "  %s rank %d: passes take %.2f times as long "+
 				"(%.2f ± %.2f from %d observations, after %d prompts that were ignored)\n",

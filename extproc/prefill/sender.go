@@ -180,7 +180,7 @@ func (s *Sender) Compute(ctx context.Context, r *Request) (body []byte, cached i
 			decode, err := leg.transfer.Decode(nil, r.Body, answer)
 			switch {
 			case err == nil:
-				s.router.Handed(r.Decision, time.Now())
+				s.router.Handed(r.Decision, leg.Worker(), time.Now())
 				leg.endBooking()
 				leg.done = ended
 				leg.Forget()
@@ -230,7 +230,7 @@ func (s *Sender) Begin(ctx context.Context, r *Request) (leg *Leg, body []byte) 
 		return nil, r.Body
 	}
 
-	s.router.Handed(r.Decision, time.Now())
+	s.router.Handed(r.Decision, leg.Worker(), time.Now())
 	leg.done = make(chan struct{})
 	go func() {
 		defer close(leg.done)
@@ -250,7 +250,7 @@ func (s *Sender) Name(ctx context.Context, r *Request) (address string) {
 		s.Count(orCancelled(ctx, NoWorker))
 		return ""
 	}
-	s.router.Handed(r.Decision, time.Now())
+	s.router.Handed(r.Decision, p.Worker, time.Now())
 	s.Count(Named)
 	tokens := tokensBefore(p) + tokensOf(p, len(r.Ask.Body))
 	id := p.ID
@@ -270,7 +270,7 @@ func (s *Sender) choose(r *Request, now time.Time) *decision.Decision {
 	ask := r.Ask
 	ask.ID, ask.Role = d.PrefillID(len(r.Tried)), fleet.Prefill
 	ask.Session, ask.Source = d.Session, d.Source
-	ask.Revision = d.Revision
+	ask.Revision, ask.DecodeID = d.Revision, d.ID
 	ask.Except = slices.Concat(r.Tried, s.standings.paused(now), s.pairs.paused(d.Worker, now))
 	ask.IgnoreBodyHints = true
 	p := s.router.Decide(&ask, now)

@@ -135,6 +135,7 @@ func (o *Options) addRoleFlags(f *flag.FlagSet) {
 	f.Float64Var(&x.NodeBandwidth, "node-bandwidth", 80e9, "bytes/s of a GPU in transfers within its node, which its engine's share")
 	f.Float64Var(&x.NetworkBandwidth, "network-bandwidth", 42.6e9, "bytes/s of a GPU in transfers between nodes, which its engine's share")
 	f.IntVar(&x.Nodes, "nodes", 1, "nodes over which the engines of each role are spread")
+	f.BoolVar(&x.Zones, "zones", false, "routers know the node of each engine, as its zone")
 }
 
 func (o *Options) addRouterFlags(f *flag.FlagSet) {

@@ -140,6 +140,9 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	d.NameBlocks(q.Chain)
 	r.index.Expire(d.At)
 	r.lookUp(w, q)
+	if q.DecodeID != "" {
+		q.Onward = r.onward(q.DecodeID)
+	}
 	q.Steps.End(request.LookedUp)
 	r.watchPrompt(w, q, d)
 	switch {

@@ -8,6 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
 // HasTransfers reports whether a worker takes part in transfers of KV caches.
@@ -17,10 +18,43 @@ func (r *Router) HasTransfers() bool {
 	})
 }
 
+// onward returns the transfer to the decode worker of a decision; the zero value if the worker's place is not known, or the decision has no
+// booking (any more). Its tokens are those that the worker did not hold when it was picked: by now the index expects all of them there.
+func (r *Router) onward(id string) (o request.Onward) {
+	k, ok := r.bookings.Get(id)
+	if place := r.placeOf(&k); ok && place.IsKnown() {
+		return request.Onward{Worker: k.Rank.Worker.Name, Place: place, Tokens: max(0, int(k.Prompt-k.Cached))}
+	}
+	return o
+}
+
+// placeOf returns the place of a booking's worker.
+func (r *Router) placeOf(k *pick.Booking) (p fleet.Place) {
+	if k.Rank.Worker == nil {
+		return p
+	}
+	return k.Rank.Worker.Place()
+}
+
+// sharedWith returns the level of the place that a booking's worker shares with another one.
+func (r *Router) sharedWith(k *pick.Booking, worker string) fleet.Level {
+	place := r.placeOf(k)
+	other := r.fleet.Snapshot().Worker(worker)
+	if other == nil {
+		return fleet.Apart
+	}
+	there := other.Place()
+	return place.Shared(&there)
+}
+
 // Handed records that a prefill worker has computed the prompt of a decision that is Split, so that its transfer to the decode
 // worker begins. False means that the decision has no booking (any more).
-func (r *Router) Handed(d *decision.Decision, now time.Time) bool {
-	k, ok := r.bookings.Handed(d.ID, now, r.transferTime)
+func (r *Router) Handed(d *decision.Decision, prefill string, now time.Time) bool {
+	level := fleet.Apart
+	k, ok := r.bookings.Handed(d.ID, now, func(k *pick.Booking) time.Duration {
+		level = r.sharedWith(k, prefill)
+		return r.speeds.TransferTime(k.Rank.Worker, level, int(k.Prompt-k.Cached))
+	})
 	if !ok {
 		return false
 	}
@@ -30,14 +64,9 @@ func (r *Router) Handed(d *decision.Decision, now time.Time) bool {
 	tokens := int(k.Prompt - k.Cached)
 	_, there := r.computedAt(k.Rank, d.Last, now)
 	if d.Last != 0 && tokens > 0 && !there && !r.predictor.StandForCache(k.Rank) && !learned.ComputesPrompts(k.Rank) {
-		r.transfers.Add(d.ID, learned.Transfer{Rank: k.Rank, Last: d.Last, Tokens: tokens, Since: now})
+		r.transfers.Add(d.ID, learned.Transfer{Rank: k.Rank, Last: d.Last, Tokens: tokens, Level: level, Since: now})
 	}
 	return true
-}
-
-// transferTime returns the expected duration of the transfer of a booking's prompt.
-func (r *Router) transferTime(k *pick.Booking) time.Duration {
-	return r.speeds.TransferTime(k.Rank.Worker, int(k.Prompt-k.Cached))
 }
 
 // settleTransfers learns from the transfers that have arrived. Events that are late do not show when.

@@ -29,7 +29,7 @@ func (s *legsSpace) reset() { s.asked = request.Prepared{} }
 // worker that holds much of the prompt, or is idle, computes the rest by itself. It returns a refusal if decode workers compute no
 // prompts, and no prefill worker can.
 func (r *Router) chooseLegs(w *workspace, q *request.Prepared, d *decision.Decision) *decision.Refusal {
-	q.Remote = false
+	q.Remote, q.Prefills = false, q.Prefills[:0]
 	transfer := w.field.Ranks[0].Worker.Transfer
 	at := serving.Prefill(q.PrefillAt)
 	if at == "" {
@@ -63,8 +63,27 @@ func (r *Router) chooseLegs(w *workspace, q *request.Prepared, d *decision.Decis
 			return refuseApart(q)
 		}
 	}
+	if q.Remote {
+		r.findPrefillPlaces(w, q, d, false)
+	}
 	d.Split = q.Remote
 	return nil
+}
+
+// findPrefillPlaces finds the least cost of a prefill worker for each place, if places are known: which decode worker is best depends on
+// them. The prefill worker itself is chosen later, when the request is booked on its decode worker. Between both choices others may be
+// booked, so these costs are an estimate.
+//
+// judged means that the costs of the prefill workers are known already, because both ways were compared.
+func (r *Router) findPrefillPlaces(w *workspace, q *request.Prepared, d *decision.Decision, judged bool) {
+	s := &w.legs
+	if len(q.Prefills) > 0 || !s.field.KnowsPlaces() || !w.field.KnowsPlaces() {
+		return
+	}
+	if !judged {
+		r.judge.Field(&s.judged, &w.overlap, &s.asked, &s.field, d.At)
+	}
+	q.Prefills = s.judged.AppendPlaces(q.Prefills, &s.field)
 }
 
 // keepPartners leaves the decode workers that a free prefill worker can serve: one of the same revision, or of none. During a rollout a
@@ -124,6 +143,7 @@ func (r *Router) compareLegs(w *workspace, q *request.Prepared, d *decision.Deci
 	q.Remote = false
 	legs.Local = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).LeastLocal()
 	q.Remote = true
+	r.findPrefillPlaces(w, q, d, true)
 	legs.Decode = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).Least()
 	return legs
 }

@@ -194,7 +194,7 @@ func TestTransfersAreLearned(t *testing.T) {
 	d := r.ask("id", text("a", 4000))
 	rank := r.fleet.Snapshot().Pool("m", fleet.Decode)[0]
 	before := r.Speeds()[learned.ClassOf(rank.Worker)].Transfer
-	if !r.Handed(d, noon) || r.Handed(&decision.Decision{ID: "none"}, noon) {
+	if !r.Handed(d, "p", noon) || r.Handed(&decision.Decision{ID: "none"}, "p", noon) {
 		t.Error("a transfer of a request without a booking, or none of one with it")
 	}
 
@@ -224,7 +224,7 @@ func TestTransfersAreLearned(t *testing.T) {
 func TestTransfersAreForgotten(t *testing.T) {
 	r := newLegs(t, serving.Config{Prefill: serving.PrefillRemote}, "p", "d")
 	r.predictor = predict.New(r.index, func(fleet.Rank) time.Duration { return time.Second })
-	r.Handed(r.ask("id", text("a", 4000)), noon)
+	r.Handed(r.ask("id", text("a", 4000)), "p", noon)
 	r.SettlePrefills(noon.Add(learned.MaxTransfer))
 	kept := r.transfers.Len()
 	r.SettlePrefills(noon.Add(learned.MaxTransfer + time.Second))

@@ -27,6 +27,8 @@ type Result struct {
 	// time from the end of their prefill until the worker that decodes has them.
 	Transferred float64   `json:"transferred,omitempty"`
 	Transfer    Quantiles `json:"transfer_ms,omitzero"`
+	// Crossed is the share of these prompts that were transferred between nodes.
+	Crossed float64 `json:"crossed,omitempty"`
 	// Pulled is the share of prompts whose beginning was fetched from another worker's cache. Pull is the time of that.
 	Pulled float64   `json:"pulled,omitempty"`
 	Pull   Quantiles `json:"pull_ms,omitzero"`
@@ -94,6 +96,7 @@ type tally struct {
 	ttft, e2e                  []float64
 	gaps                       histogram
 	transfers, pulls           []float64 // milliseconds
+	crossed                    int       // of the transfers
 	prompts                    int
 	prompt, cached             int
 	promptDecided, predicted   int
@@ -161,6 +164,9 @@ func (t *tally) found(j *job, on *worker, cached int) {
 func (t *tally) transferred(j *job, took time.Duration) {
 	if t.isMeasured(j) {
 		t.transfers = append(t.transfers, ms(took))
+		if !j.handoff.transfer.inNode() {
+			t.crossed++
+		}
 	}
 }
 
@@ -207,7 +213,8 @@ func (r *run) result() *Result {
 		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Queued: t.queued, Duration: round(t.lastEnd.Seconds()),
 		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
 		Transferred: ratio(len(t.transfers), t.prompts), Transfer: summary(t.transfers),
-		Pulled: ratio(len(t.pulls), t.arrived), Pull: summary(t.pulls),
+		Crossed: ratio(t.crossed, len(t.transfers)),
+		Pulled:  ratio(len(t.pulls), t.arrived), Pull: summary(t.pulls),
 		PrefixReuse: ratio(t.cached, t.prompt), Predicted: ratio(t.predicted, t.promptDecided), PerWorker: t.workers,
 	}
 
@@ -276,7 +283,11 @@ func (r *Result) String() string {
 	fmt.Fprintf(&b, "prefix reuse %.4f (the router predicted %.4f); most loaded worker %.2f x the mean\n\n", r.PrefixReuse, r.Predicted,
 		r.Imbalance())
 	if r.Transferred > 0 {
-		fmt.Fprintf(&b, "%.1f %% of the prompts were transferred, in %.1f ms each\n\n", 100*r.Transferred, r.Transfer.Mean)
+		fmt.Fprintf(&b, "%.1f %% of the prompts were transferred, in %.1f ms each", 100*r.Transferred, r.Transfer.Mean)
+		if r.Crossed > 0 {
+			fmt.Fprintf(&b, ", %.1f %% of these between nodes", 100*r.Crossed)
+		}
+		fmt.Fprint(&b, "\n\n")
 	}
 	if r.Pulled > 0 {
 		fmt.Fprintf(&b, "%.1f %% of the prompts were fetched in part from another worker, in %.1f ms each\n\n", 100*r.Pulled, r.Pull.Mean)

@@ -69,7 +69,7 @@ func (r *run) handOver(j *job, cached int) {
 	h := &j.handoff
 	r.tally.found(j, h.source, cached)
 	r.endPrefill(j)
-	j.replica.router.Handed(j.decision, r.clock())
+	j.replica.router.Handed(j.decision, h.source.name, r.clock())
 
 	// The decode worker fetches only the tokens that it does not have.
 	tokens := len(j.engine.Prompt) - j.worker.engine.Found(&j.engine)

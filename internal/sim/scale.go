@@ -160,7 +160,7 @@ func (r *run) startEngine(role fleet.Role) error {
 	if err != nil {
 		return err
 	}
-	w.node = r.emptiestNode(role)
+	w.settle(r.emptiestNode(role), &r.cfg.Transfer)
 	w.life.state = fleet.Starting
 	w.life.began = r.now
 	w.life.since = r.now

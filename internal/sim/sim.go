@@ -82,7 +82,7 @@ func newRun(cfg Config, next trace.Source) (*run, error) {
 		if err != nil {
 			return nil, err
 		}
-		w.node = cfg.node(i)
+		w.settle(cfg.node(i), &cfg.Transfer)
 		r.workers = append(r.workers, w)
 	}
 	r.live = slices.Clone(r.workers)

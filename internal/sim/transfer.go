@@ -22,6 +22,8 @@ type Transfer struct {
 	NodeBandwidth, NetworkBandwidth float64
 	// Nodes is the number of nodes; default 1. The engines of each role are spread evenly over them, in order.
 	Nodes int
+	// Zones means that routers know the nodes of engines, as zones.
+	Zones bool
 }
 
 func (t Transfer) withDefaults() Transfer {

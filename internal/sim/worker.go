@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -24,6 +25,7 @@ type worker struct {
 	name   string // in the fleets of routers
 	role   fleet.Role
 	node   int
+	taints fleet.Taints // the node, if routers know it
 	gpus   int
 	cfg    engine.Config
 	engine *engine.Engine
@@ -108,12 +110,20 @@ func newWorker(number int, role fleet.Role, cfg *Config, beside func() bool) (*w
 	return w, err
 }
 
+// settle puts a new worker on a node.
+func (w *worker) settle(node int, t *Transfer) {
+	w.node = node
+	if t.Zones {
+		w.taints = fleet.Taints(fleet.InZone.Taint(strconv.Itoa(node)) + ",")
+	}
+}
+
 // member returns the worker as it is listed in the fleets of routers.
 func (w *worker) member() fleet.Worker {
 	m := fleet.Worker{
 		Name: w.name, Model: Model, Address: fmt.Sprintf("10.%d.%d.%d:8000", w.number>>16&255, w.number>>8&255, w.number&255),
 		Ranks: 1, Role: w.role, Epoch: w.epoch, KVEvents: "sim", Blocks: w.engine.Stats().Blocks,
-		BlockSize: w.cfg.BlockSize,
+		BlockSize: w.cfg.BlockSize, Taints: w.taints,
 	}
 	m.State = w.state()
 	return m

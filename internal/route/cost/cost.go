@@ -41,9 +41,12 @@ type Request struct {
 	// Answer is the expected length of the answer in tokens, and Reuse how often a computed token is expected to be found in a cache,
 	// at most 1; only [Delay] needs them.
 	Answer, Reuse float64
-	// Transfer is the learned time of transfers of KV caches to the candidate's class of workers, over the tokens that the
-	// candidate does not have; only [Delay] needs it.
-	Transfer perfmodel.Line
+	// Transfers has the learned times of transfers of KV caches to the candidate's class of workers, over the tokens that the
+	// receiver does not have, by the level of the place that both workers share; only [Delay] needs them.
+	Transfers [fleet.Levels]perfmodel.Line
+	// Onward is the number of tokens that go on to the decode worker when the candidate, a prefill worker, has computed the prompt; 0 if
+	// it is not known, or if they take the same time from everywhere. Only [Delay] needs it.
+	Onward int
 	// Loads has the learned times of loads from caches outside engines to the candidate's class of workers, by tier; only [Delay] needs
 	// them.
 	Loads [fleet.Tiers]fleet.TierLoad
@@ -72,6 +75,13 @@ type Facts struct {
 	// Pullable is the number of further blocks of the prompt that the rank could fetch from another worker's
 	// cache; only [Delay] uses it.
 	Pullable int
+	// Source is the number of that worker among the sources of the decision, and FromSource the level of the place that it shares with the
+	// rank. Toward is the level of the place that the rank, of a prefill worker, shares with the decode worker.
+	Source             int16
+	FromSource, Toward fleet.Level
+	// Partners are the prefill workers by the place that they share with the rank, of a decode worker; nil if no place is known. Only
+	// [Delay] uses them.
+	Partners *Partners
 	// OnNode and OnPeers count the blocks after Overlap that the rank can load from host memory: first OnNode from its own node, if other
 	// engines have reported them, and then OnPeers from other nodes. Only [Delay] uses them.
 	OnNode, OnPeers int
@@ -99,6 +109,10 @@ type Facts struct {
 	// known. Only [Delay] uses it.
 	Store *fleet.Store
 }
+
+// Partners are the prefill workers that could compute a prompt for a decode worker, by the level of the place that they share with it: by
+// how much the cheapest of them costs more than the cheapest of all; infinite if there is none.
+type Partners [fleet.Levels]float64
 
 // HeldBlocks returns the number of blocks of a prompt's beginning that a rank holds on any tier.
 func HeldBlocks(overlap [fleet.Tiers]int) (blocks int) {
@@ -159,8 +173,10 @@ type Score struct {
 	// Credit and Ahead are parts of Prefill by Weights, in blocks and not scaled: the overlap's worth, and
 	// the prefill that is booked before this request.
 	Credit, Ahead float64
-	// Transfer is, by Delay, the time in which the prompt's KV cache comes from the worker that computes it.
+	// Transfer is, by Delay, the time in which the prompt's KV cache comes from the worker that computes it, or goes to the worker that
+	// decodes. Partner is the cost by which the prefill worker that is near enough exceeds the cheapest one.
 	Transfer float64 `json:",omitempty"`
+	Partner  float64 `json:",omitempty"`
 	// Loaded is, by Delay, the tokens of OnNode, OnPeers and Outside that are worth loading.
 	Loaded int `json:",omitempty"`
 	// Pulled is, by Delay, the prompt tokens that the rank should fetch from another worker's cache.

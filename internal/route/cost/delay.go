@@ -15,16 +15,20 @@ import (
 //	slot     = FirstToken · time until enough requests have ended that the engine can run this one
 //	prefill  = FirstToken · own
 //	transfer = FirstToken · time of the transfer of the tokens that another worker computes, or has in its cache
+//	partner  = cost of the prefill worker from which they come, beyond the cost of the cheapest one
 //	others   = Interference · requests on the rank · own, without its fixed time
 //	           + min(Decode · requests on the rank, FirstToken) · its fixed time
 //	evict    = Evict · reuse · (FirstToken + Interference · requests on the rank) · own, without its fixed time
 //	decode   = Decode · tokens of the answer · time of a step for a token · (tokens of all contexts + requests · tokens of this context)
-//	cost     = wait + slot + prefill + transfer + others + evict + decode
+//	cost     = wait + slot + prefill + transfer + partner + others + evict + decode
 //
 // Time before the first token counts FirstToken times, because it delays the first token and the end of the request. All requests that run
 // stand still while a prompt is computed (others), and each of their steps is longer by the context of this request, as its steps are by
 // theirs (decode). A computed prompt takes the place of cached tokens; reuse is the mean number of times that such a token was found again,
 // at most once (evict, if the cache is full). Terms that are equal on all ranks of a class are left out.
+//
+// The time of a transfer depends on the place that both workers share. A decode worker is judged by the prefill worker for which transfer
+// and partner are least together, and a prefill worker by its transfer to the decode worker, which has been chosen before.
 //
 // The fixed time is the fixed part of a pass that computes prompts. A prompt pays it, and delays others by it, unless it is computed in one
 // pass with a prompt that is booked there already. Wherever the request goes such a pass is made, so ranks differ only in how many requests
@@ -93,15 +97,18 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	if r.Reuse > 0 && f.evicts(r, s.Uncached) {
 		s.Evict = w.Evict * r.Reuse * delayed * compute
 	}
-	s.Total = s.Wait + s.Slot + s.Prefill + s.Transfer + s.Others + s.Evict + s.Decode
+	s.Total = s.Wait + s.Slot + s.Prefill + s.Transfer + s.Partner + s.Others + s.Evict + s.Decode
 }
 
 // prefill fills in the tokens of the prompt that the rank must compute, load and fetch. It returns the time of the prefill in
 // milliseconds without its fixed part.
 func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute float64) {
 	if r.Computed {
-		s.Transfer = milliseconds(r.Transfer.Prefill(r.PromptTokens - f.Cached(r)))
+		s.Transfer, s.Partner = w.receive(r, f)
 		return 0
+	}
+	if r.Onward > 0 {
+		s.Transfer = milliseconds(r.Transfers[f.Toward].Prefill(r.Onward))
 	}
 	if r.PromptTokens <= 0 {
 		return 0
@@ -137,7 +144,8 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	compute = token * (float64(r.PromptTokens) - saved)
 	if f.Pullable > 0 {
 		if pulled, took := f.pull(r, token); pulled > 0 {
-			s.Pulled, s.Transfer = pulled, took
+			s.Pulled = pulled
+			s.Transfer += took
 			s.Uncached -= pulled
 			s.Tie = s.Uncached
 			compute = max(0, compute-token*float64(pulled))
@@ -317,6 +325,24 @@ func (w *Delay) outside(r *Request, f *Facts, token float64) (tokens int, gain f
 	return tokens, gain
 }
 
+// receive returns the milliseconds in which a decode worker receives the tokens that it does not have, and the cost of the prefill worker
+// from which they come beyond the cheapest one: the two whose sum is least.
+func (w *Delay) receive(r *Request, f *Facts) (transfer, partner float64) {
+	tokens := r.PromptTokens - f.Cached(r)
+	if f.Partners == nil {
+		return milliseconds(r.Transfers[fleet.Apart].Prefill(tokens)), 0
+	}
+	least := math.Inf(1)
+	for level, more := range f.Partners {
+		took := milliseconds(r.Transfers[level].Prefill(tokens))
+		if sum := w.FirstToken*took + more; sum < least {
+			transfer, partner = took, more
+			least = sum
+		}
+	}
+	return transfer, partner
+}
+
 // pull returns the number of tokens that the rank should fetch from another worker's cache, and the milliseconds that it takes: 0 if
 // it is faster to compute them.
 func (f *Facts) pull(r *Request, token float64) (tokens int, took float64) {
@@ -324,11 +350,18 @@ func (f *Facts) pull(r *Request, token float64) (tokens int, took float64) {
 	if tokens <= 0 {
 		return 0, 0
 	}
-	took = milliseconds(r.Transfer.Prefill(tokens))
+	took = milliseconds(r.Transfers[f.FromSource].Prefill(tokens))
 	if took >= token*float64(tokens) {
 		return 0, 0
 	}
 	return tokens, took
+}
+
+// PullSaves returns the milliseconds that the rank saves if it fetches the pullable blocks and does not compute them.
+func (f *Facts) PullSaves(r *Request) float64 {
+	token := f.pace() * r.Line.Token * perMillisecond
+	tokens, took := f.pull(r, token)
+	return token*float64(tokens) - took
 }
 
 // String returns the function's name in configurations and flags.

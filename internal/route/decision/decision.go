@@ -86,6 +86,8 @@ type Placement struct {
 	TransferAt string         `json:"-"`
 	// Pull is another worker from whose cache the picked one should fetch the beginning of the prompt.
 	Pull Pull `json:",omitzero"`
+	// Onward is the transfer that follows the work of a picked prefill worker; nil if the place of the decode worker is not known.
+	Onward *Onward `json:",omitempty"`
 	// Others are the addresses to try next, best first: ready, of other workers, and with a rank of that number.
 	Others []string
 }
@@ -124,6 +126,8 @@ type Candidate struct {
 	Rank    int
 	Address string
 	Picked  bool
+	// Reported means that the rank's engine has reported its load. Else bookings stand for it.
+	Reported bool
 	// Capacity is the number of blocks that the rank's cache holds; 0 if it is not known.
 	Capacity int `json:",omitempty"`
 	// Overlap is in blocks: device from the root, each slower tier past the faster ones.
@@ -138,9 +142,7 @@ type Candidate struct {
 	Load    fleet.Amount // booked there before this request
 	// Untracked is the requests there that no router has booked.
 	Untracked int64
-	// Reported means that the rank's engine has reported its load. Else bookings stand for it.
-	Reported bool
-	Score    cost.Score
+	Score     cost.Score
 }
 
 // Wait describes the time that a request waited.
@@ -171,6 +173,17 @@ type Pull struct {
 	At string
 	// Tokens is the number of tokens of the prompt that are there and not on the picked rank.
 	Tokens int
+	// Shared is the level of the place that both workers share.
+	Shared fleet.Level `json:",omitempty"`
+}
+
+// Onward is a transfer to a decode worker: the tokens that it does not hold, the level of the place that both workers share, and the
+// expected time.
+type Onward struct {
+	Worker string
+	Tokens int
+	Shared fleet.Level
+	Took   time.Duration
 }
 
 // NameBlocks writes the hashes of the prompt's first and last block, and counts its blocks.

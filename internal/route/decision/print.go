@@ -3,6 +3,7 @@ package decision
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/cost"
@@ -64,7 +65,15 @@ func (d *Decision) String() string {
 		fmt.Fprintf(&b, "the prompt's blocks stay in the KV store for %v\n", d.Pin)
 	}
 	if d.Pull.Tokens > 0 {
-		fmt.Fprintf(&b, "%s fetches %d tokens of the prompt from the cache of %s\n", d.Worker, d.Pull.Tokens, d.Pull.Worker)
+		where := ""
+		if d.Pull.Shared > fleet.Apart {
+			where = ", " + d.Pull.Shared.Phrase()
+		}
+		fmt.Fprintf(&b, "%s fetches %d tokens of the prompt from the cache of %s%s\n", d.Worker, d.Pull.Tokens, d.Pull.Worker, where)
+	}
+	if o := d.Onward; o != nil {
+		fmt.Fprintf(&b, "%d tokens go on to %s, %s, in %s ms by the estimate\n", o.Tokens, o.Worker, o.Shared.Phrase(),
+			tenths(float64(o.Took)/float64(time.Millisecond)))
 	}
 	if legs := d.Legs.describe(d); legs != "" {
 		fmt.Fprintln(&b, legs)
@@ -163,6 +172,7 @@ func (d *Decision) terms() []column {
 		{"decode", func(c *Candidate) float64 { return c.Score.Decode }, tenths, false},
 		{"slot", func(c *Candidate) float64 { return c.Score.Slot }, tenths, false},
 		{"transfer", func(c *Candidate) float64 { return c.Score.Transfer }, tenths, false},
+		{"partner", func(c *Candidate) float64 { return c.Score.Partner }, tenths, false},
 	}
 }
 
@@ -267,6 +277,7 @@ func mainReason(won, next *Candidate) string {
 		{"shorter steps", n.Decode - w.Decode},
 		{"fewer requests", n.Requests - w.Requests},
 		{"a faster transfer", n.Transfer - w.Transfer},
+		{"a cheaper prefill worker nearby", n.Partner - w.Partner},
 		{"preferred taints", w.Total / max(w.Preference, 0.1) * (n.Preference - w.Preference)},
 	} {
 		if term.gain > most {

@@ -21,6 +21,10 @@ type Field struct {
 	// Nodes has the number of each rank's node, or NoNode. It is empty until NumberNodes was called.
 	Nodes   []int32
 	numbers map[string]int32 // of nodes
+	// Places has the number of each rank's place. It is empty until NumberPlaces was called.
+	Places   []int32
+	distinct []fleet.Place // by number
+	placed   map[fleet.Place]int32
 	// Fleet is the snapshot from which they are.
 	Fleet *fleet.Snapshot
 	// Admitted is true if ranks has only ranks whose workers' health admits another request.
@@ -101,7 +105,10 @@ func (e *Finder) Find(f *Field, q *request.Prepared, now time.Time) *Field {
 // fill finds the ranks of a field: all, or only ranks whose workers' health admits another request.
 func (e *Finder) fill(f *Field, snap *fleet.Snapshot, q *request.Prepared, now time.Time, onlyAdmitted bool) {
 	m, restricted := q.Model, q.IsRestricted()
-	*f = Field{Ranks: f.Ranks[:0], Facts: f.Facts[:0], Nodes: f.Nodes[:0], numbers: f.numbers, Fleet: snap, Admitted: onlyAdmitted}
+	*f = Field{
+		Ranks: f.Ranks[:0], Facts: f.Facts[:0], Nodes: f.Nodes[:0], numbers: f.numbers, Fleet: snap, Admitted: onlyAdmitted,
+		Places: f.Places[:0], distinct: f.distinct, placed: f.placed,
+	}
 	holders := Holders{Model: m}
 	for _, rank := range RanksFor(m, snap, q.Role) {
 		if m == serving.Any && rank.Worker.Role != q.Role || !holders.MayTake(rank.Worker) {
@@ -147,7 +154,7 @@ func (f *Field) Keep(keep func(rank *fleet.Rank) bool) {
 	f.Ranks = f.Ranks[:kept]
 	f.Facts = f.Facts[:kept]
 	f.Free = free
-	f.Nodes = f.Nodes[:0]
+	f.Nodes, f.Places = f.Nodes[:0], f.Places[:0]
 	f.cached = poolMoment{} // the next request finds its own
 }
 
@@ -203,6 +210,39 @@ func (f *Field) NumberNodes() int {
 		f.Nodes = append(f.Nodes, number)
 	}
 	return len(f.numbers)
+}
+
+// NumberPlaces numbers the places of the ranks from 0 on, and returns them. Only requests whose KV cache may come from another worker need
+// them.
+func (f *Field) NumberPlaces() []fleet.Place {
+	if len(f.Places) == len(f.Ranks) {
+		return f.distinct
+	}
+	if f.placed == nil {
+		f.placed = map[fleet.Place]int32{}
+	}
+	clear(f.placed)
+	f.Places, f.distinct = f.Places[:0], f.distinct[:0]
+	for i := range f.Ranks {
+		place := f.Ranks[i].Worker.Place()
+		if i > 0 && place == f.distinct[f.Places[i-1]] { // neighbours often share their place
+			f.Places = append(f.Places, f.Places[i-1])
+			continue
+		}
+		number, known := f.placed[place]
+		if !known {
+			number = int32(len(f.distinct))
+			f.placed[place] = number
+			f.distinct = append(f.distinct, place)
+		}
+		f.Places = append(f.Places, number)
+	}
+	return f.distinct
+}
+
+// KnowsPlaces reports whether the place of a rank is known.
+func (f *Field) KnowsPlaces() bool {
+	return slices.ContainsFunc(f.NumberPlaces(), func(p fleet.Place) bool { return p.IsKnown() })
 }
 
 // leastWait returns the time that the quickest of the ranks needs for the prefills that are booked there.

@@ -37,10 +37,11 @@ func NewSpeeds(start map[string]perfmodel.Speed) *Speeds { return &Speeds{start:
 // Class has the learned values of one class: the passes of its engines, the transfers over tokens that are computed elsewhere, the
 // lengths of its answers, and how often computed tokens are used again.
 type Class struct {
-	Pass, Transfer *perfmodel.Learned
-	Answers        answerLengths
-	Reuse          reuse
-	outside        [fleet.Tiers]loadTime // of loads from caches outside engines
+	Pass      *perfmodel.Learned
+	Answers   answerLengths
+	Reuse     reuse
+	transfers transferTimes
+	outside   [fleet.Tiers]loadTime // of loads from caches outside engines
 }
 
 // Of returns the learned values of a worker's class, and begins a new class with its first estimate.
@@ -63,10 +64,9 @@ func (s *Speeds) Of(w *fleet.Worker) *Class {
 		if !ok {
 			start = perfmodel.DefaultSpeed()
 		}
-		next[class] = &Class{
-			Pass:     perfmodel.NewLearned(perfmodel.Pass{Prefill: start.Prefill, Decode: start.Decode}),
-			Transfer: perfmodel.NewLearned(perfmodel.Pass{Prefill: start.Transfer}),
-		}
+		learns := &Class{Pass: perfmodel.NewLearned(perfmodel.Pass{Prefill: start.Prefill, Decode: start.Decode})}
+		learns.transfers.begin(start.Transfer)
+		next[class] = learns
 		s.byClass.Store(&next)
 	}
 	return next[class]
@@ -135,13 +135,24 @@ func (s *Speeds) ObserveAnswer(k *pick.Booking, session uint64, gap time.Duratio
 	class.Answers.observe(answerTokens(now.Sub(k.At.Add(k.FirstToken.Duration())), gap), session)
 }
 
-// All returns the learned speeds, per class of workers.
+// Transfers returns the learned times of transfers, per class of workers.
+func (s *Speeds) Transfers() map[WorkerClass]*[fleet.Levels]perfmodel.Line {
+	out := map[WorkerClass]*[fleet.Levels]perfmodel.Line{}
+	if known := s.byClass.Load(); known != nil {
+		for class, l := range *known {
+			out[class] = l.Transfers()
+		}
+	}
+	return out
+}
+
+// All returns the learned speeds, per class of workers. The time of transfers is that between workers without a common place.
 func (s *Speeds) All() map[WorkerClass]perfmodel.Speed {
 	out := map[WorkerClass]perfmodel.Speed{}
 	if known := s.byClass.Load(); known != nil {
 		for class, l := range *known {
 			pass := l.Pass.Pass()
-			out[class] = perfmodel.Speed{Prefill: pass.Prefill, Decode: pass.Decode, Transfer: l.Transfer.Pass().Prefill}
+			out[class] = perfmodel.Speed{Prefill: pass.Prefill, Decode: pass.Decode, Transfer: l.Transfers()[fleet.Apart]}
 		}
 	}
 	return out

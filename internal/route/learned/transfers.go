@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -33,8 +34,9 @@ func (t *Transfers) Len() int {
 // Transfer is one prompt on its way.
 type Transfer struct {
 	Rank   fleet.Rank
-	Last   uint64 // the sequence hash of its last complete block
-	Tokens int    // that the rank does not hold
+	Last   uint64      // the sequence hash of its last complete block
+	Tokens int         // that the rank does not hold
+	Level  fleet.Level // of the place that both workers share
 	Since  time.Time
 }
 
@@ -68,7 +70,7 @@ func (t *Transfers) Settle(arrived func(rank fleet.Rank, last uint64) (at time.T
 		delete(t.byID, id)
 		if ok && !ComputesPrompts(on.Rank) {
 			work := perfmodel.Work{Prefills: 1, Tokens: float64(on.Tokens)}
-			t.speeds.Of(on.Rank.Worker).Transfer.Observe(work, max(0, at.Sub(on.Since)))
+			t.speeds.Of(on.Rank.Worker).transfers.observe(on.Level, work, max(0, at.Sub(on.Since)))
 		}
 	}
 }
@@ -76,7 +78,83 @@ func (t *Transfers) Settle(arrived func(rank fleet.Rank, last uint64) (at time.T
 // ComputesPrompts reports whether prompts are booked on a rank that are not computed yet.
 func ComputesPrompts(rank fleet.Rank) bool { return rank.Load.Booked().PrefillTokens > 0 }
 
-// TransferTime returns the expected duration of the transfer of so many tokens to a worker.
-func (s *Speeds) TransferTime(w *fleet.Worker, tokens int) time.Duration {
-	return s.Of(w).Transfer.Pass().Prefill.Prefill(tokens)
+// TransferTime returns the expected duration of the transfer of so many tokens to a worker, from one that shares a place of a level with
+// it.
+func (s *Speeds) TransferTime(w *fleet.Worker, from fleet.Level, tokens int) time.Duration {
+	return s.Of(w).Transfers()[from].Prefill(tokens)
 }
+
+// transferTimes learns how long transfers take, for each level of the place that both workers share: a slow line between zones must not
+// make transfers within a rack look slow. The times of a level without an observation are those of the next one that has some.
+//
+// All methods but begin are safe for concurrent use. Reading is one atomic load, because every decision reads it.
+type transferTimes struct {
+	lines atomic.Pointer[[fleet.Levels]perfmodel.Line]
+
+	mu sync.Mutex
+	by [fleet.Levels]*perfmodel.Learned // guarded by mu; nil for a level without an observation
+}
+
+// begin sets the first estimate, before there is an observation.
+func (t *transferTimes) begin(start perfmodel.Line) {
+	start.Observed = 0
+	var lines [fleet.Levels]perfmodel.Line
+	for level := range lines {
+		lines[level] = start
+	}
+	t.lines.Store(&lines)
+}
+
+// observe adds a transfer.
+func (t *transferTimes) observe(level fleet.Level, work perfmodel.Work, took time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.by[level] == nil {
+		t.by[level] = perfmodel.NewLearned(perfmodel.Pass{Prefill: t.firstLocked(level, work, took)})
+	}
+	t.by[level].Observe(work, took)
+
+	var lines [fleet.Levels]perfmodel.Line
+	for level := range fleet.Levels {
+		from := t.nearestLocked(level)
+		lines[level] = t.by[from].Pass().Prefill
+		if from != level {
+			lines[level].Observed = 0
+		}
+	}
+	t.lines.Store(&lines)
+}
+
+// mostApart bounds the factor between the times of two levels by the first observation of one of them.
+const mostApart = 1000
+
+// firstLocked returns the first estimate of a level. Another level's times may be off by orders of magnitude, so they are scaled by the
+// first observation.
+func (t *transferTimes) firstLocked(level fleet.Level, work perfmodel.Work, took time.Duration) perfmodel.Line {
+	line := t.lines.Load()[level]
+	expected := (&perfmodel.Pass{Prefill: line}).Time(work)
+	if t.by == [fleet.Levels]*perfmodel.Learned{} || expected <= 0 {
+		return line
+	}
+	factor := min(max(float64(took)/float64(expected), 1.0/mostApart), mostApart)
+	line.Base = time.Duration(float64(line.Base) * factor)
+	line.Token *= factor
+	return line
+}
+
+// nearestLocked returns the level with observations that is nearest to another one. Of two that are equally near it is the wider place,
+// because its line is rather slower than it seems. There must be an observation.
+func (t *transferTimes) nearestLocked(level fleet.Level) (nearest fleet.Level) {
+	least := int(fleet.Levels)
+	for other := range fleet.Levels {
+		away := max(int(other)-int(level), int(level)-int(other))
+		if t.by[other] != nil && away < least {
+			nearest, least = other, away
+		}
+	}
+	return nearest
+}
+
+// Transfers returns the times of transfers by the level of the place that both workers share. They must not be changed. A line that was
+// observed at another level has no observations.
+func (c *Class) Transfers() *[fleet.Levels]perfmodel.Line { return c.transfers.lines.Load() }

@@ -23,6 +23,7 @@ type Hints struct {
 	except        []string // workers at which the request has failed
 	only          []string // endpoints, as in Request.Only
 	revision      string   // as in Request.Revision
+	DecodeID      string   // as in Request.DecodeID
 	Worker        string   // the only worker; empty means any
 	Rank          int      // the only rank; -1 means any
 	Class, Tenant string
@@ -43,7 +44,9 @@ type Hints struct {
 // ReadHints merges the hints of the body with the hints of trusted headers, which take
 // precedence. parsed may be nil.
 func ReadHints(req *Request, parsed *prompt.Request) Hints {
-	h := Hints{Rank: -1, Role: req.Role, except: req.Except, only: req.Only, revision: req.Revision, Tenant: req.Tenant}
+	h := Hints{
+		Rank: -1, Role: req.Role, except: req.Except, only: req.Only, revision: req.Revision, DecodeID: req.DecodeID, Tenant: req.Tenant,
+	}
 	h.ReadsNoCache = parsed != nil && parsed.PromptLogprobs
 	if parsed != nil && !req.IgnoreBodyHints {
 		if h.Tenant == "" {

@@ -39,6 +39,11 @@ type Prepared struct {
 	// compute it, and remote that a prefill worker should compute it, or has done so.
 	ChoosesLegs, Splits, Remote bool
 
+	// Prefills has the least cost of a prefill worker for each place of free ones; empty if no place is known, or the prompt does not come
+	// computed. Onward is the transfer that follows the work of a prefill worker; its zero value is none that depends on the worker.
+	Prefills []PrefillPlace
+	Onward   Onward
+
 	Batch    Batch
 	Tokens   int                  // of all prompts of the request
 	Steps    *Steps               // of the request; nil for none, and for a request that is in the queue already
@@ -54,7 +59,20 @@ type Prepared struct {
 
 // Reset forgets the request and keeps the buffers.
 func (q *Prepared) Reset() {
-	*q = Prepared{Blocks: q.Blocks[:0], Chain: q.Chain[:0], Coarse: q.Coarse[:0]}
+	*q = Prepared{Blocks: q.Blocks[:0], Chain: q.Chain[:0], Coarse: q.Coarse[:0], Prefills: q.Prefills[:0]}
+}
+
+// PrefillPlace is a place with prefill workers, and the cost by which the cheapest of them exceeds the cheapest one of all places.
+type PrefillPlace struct {
+	Place fleet.Place
+	More  float64
+}
+
+// Onward is the transfer of a prompt from a prefill worker to the decode worker: its name and place, and the tokens that it does not hold.
+type Onward struct {
+	Worker string
+	Place  fleet.Place
+	Tokens int
 }
 
 // RefusalOf refuses a request, after it was read, if its client has left or a required hint is missing.

@@ -36,6 +36,9 @@ type Request struct {
 	Except []string
 	// Revision is the revision of the worker that will decode, for a prefill worker: it must have the same, or none. Empty is any.
 	Revision string
+	// DecodeID is the id of the decision about the worker that will decode, for a prefill worker: the time of the transfer depends on the
+	// places of both. Empty if it is not known.
+	DecodeID string
 	// Only are the endpoints, ip:port or ip, that may take the request, sorted. Nil means every endpoint, and an empty list none.
 	Only []string
 	// Model is for paths that are not parsed; empty means any model.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/decision"
 )
 
@@ -66,20 +67,33 @@ func (j *Judged) Explain(d *decision.Decision, won, shown int) {
 		}
 		j.judgeOne(c, &d.Candidates[i].Score)
 		if at == won {
-			j.explainPull(d, d.Candidates[i].Score.Pulled)
+			j.explainPull(d, &c.Facts, d.Candidates[i].Score.Pulled)
+			j.explainOnward(d, &c.Facts)
 		}
 	}
 	j.listOthers(d, order)
 }
 
 // explainPull names the worker from whose cache the picked one should fetch the pulled tokens; none for 0.
-func (j *Judged) explainPull(d *decision.Decision, tokens int) {
+func (j *Judged) explainPull(d *decision.Decision, f *cost.Facts, tokens int) {
 	if tokens == 0 {
 		return
 	}
-	from := j.source.rank
+	from := j.sources[f.Source].rank
 	d.Pull = decision.Pull{
 		Worker: from.Worker.Name, Rank: from.Number, At: TransferAddress(from.Worker, from.Number), Tokens: tokens,
+		Shared: f.FromSource,
+	}
+}
+
+// explainOnward names the decode worker to which the picked prefill worker's result goes, if its place is known.
+func (j *Judged) explainOnward(d *decision.Decision, f *cost.Facts) {
+	if j.asked.Onward.Tokens == 0 {
+		return
+	}
+	d.Onward = &decision.Onward{
+		Worker: j.asked.Onward.Worker, Tokens: j.asked.Onward.Tokens, Shared: f.Toward,
+		Took: j.Request.Transfers[f.Toward].Prefill(j.asked.Onward.Tokens),
 	}
 }
 

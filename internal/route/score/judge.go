@@ -25,7 +25,8 @@ type Judged struct {
 	// Booking is the load that a pick adds, whichever candidate it is, so without its prefill.
 	Booking fleet.Amount
 
-	source     source          // from which candidates could fetch a part of the prompt
+	sources    []source        // from which candidates could fetch a part of the prompt
+	partners   []cost.Partners // of decode workers, by the number of their place; empty if no place is known
 	outside    kvindex.Overlap // of the prompt with caches outside engines
 	anyOutside bool            // it is not empty
 	stores     storeReach      // and from which they could load it
@@ -44,10 +45,11 @@ type Judged struct {
 
 // classModel has the values that were learned of a class of workers by the time of one decision.
 type classModel struct {
-	class          *learned.Class
-	pass, transfer *perfmodel.Pass
-	answer, reuse  float64
-	loads          [fleet.Tiers]fleet.TierLoad
+	class         *learned.Class
+	pass          *perfmodel.Pass
+	transfers     *[fleet.Levels]perfmodel.Line
+	answer, reuse float64
+	loads         [fleet.Tiers]fleet.TierLoad
 }
 
 // Judge computes the cost of a request on ranks. It is safe for concurrent use.
@@ -77,7 +79,7 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 	j.asked = q
 	j.speeds, j.now = g.speeds, now
 	j.models, j.anyOutside = j.models[:0], false
-	j.Request = cost.Request{BlockSize: q.Model.BlockSize, PromptTokens: q.Tokens, Computed: q.Remote}
+	j.Request = cost.Request{BlockSize: q.Model.BlockSize, PromptTokens: q.Tokens, Computed: q.Remote, Onward: q.Onward.Tokens}
 	j.loadFacts(f, overlap, now)
 	j.joinRanks(f, overlap)
 	for i := range j.Candidates {
@@ -86,7 +88,8 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 		g.uses.discount(c, q)
 	}
 
-	j.findPulls(f, overlap)
+	j.findSources(f, overlap)
+	j.findPartners(f)
 	j.findLoads(f, overlap)
 	j.findOutside(g.outside)
 
@@ -95,6 +98,9 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 		c := &j.Candidates[i]
 		if i == 0 || f.Facts[i].Class != f.Facts[i-1].Class {
 			j.setModel(f.Facts[i].Class)
+		}
+		if len(j.sources) > 0 {
+			j.chooseSource(c)
 		}
 		j.judgeOne(c, &j.score)
 		c.Total, c.Tie = j.score.Total, j.score.Tie
@@ -154,7 +160,13 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 
 		c.Facts.Overlap = [fleet.Tiers]int{}
 		c.Facts.Evicting = 0
-		c.Facts.Pullable = 0
+		c.Facts.Pullable, c.Facts.Source = 0, 0
+		c.Facts.FromSource, c.Facts.Toward = fleet.Apart, fleet.Apart
+		c.Facts.Partners = nil
+		if j.Request.Onward > 0 { // of a prefill worker whose decode worker has a known place
+			place := c.Rank.Worker.Place()
+			c.Facts.Toward = place.Shared(&j.asked.Onward.Place)
+		}
 		c.Facts.OnNode, c.Facts.OnPeers = 0, 0
 		c.Facts.Outside = [fleet.Tiers]int{}
 		c.Facts.Store = nil
@@ -193,7 +205,7 @@ func (j *Judged) model(class *learned.Class) *classModel {
 	if known := float64(j.asked.OutputTokens); known > 0 {
 		answer = known
 	}
-	m := classModel{class: class, pass: class.Pass.Pass(), transfer: class.Transfer.Pass(), answer: answer, reuse: class.Reuse.Ratio()}
+	m := classModel{class: class, pass: class.Pass.Pass(), transfers: class.Transfers(), answer: answer, reuse: class.Reuse.Ratio()}
 	if j.anyOutside { // few requests need these times, and they are behind locks
 		m.loads = class.Loads(j.now)
 	}
@@ -205,7 +217,7 @@ func (j *Judged) model(class *learned.Class) *classModel {
 func (j *Judged) setModel(class *learned.Class) {
 	m, r := j.model(class), &j.Request
 	r.Line, r.Decode = m.pass.Prefill, m.pass.Decode
-	r.Transfer = m.transfer.Prefill
+	r.Transfers = *m.transfers
 	r.Answer, r.Reuse = m.answer, m.reuse
 	r.Loads = m.loads
 }
@@ -213,21 +225,6 @@ func (j *Judged) setModel(class *learned.Class) {
 // setModelOf sets the learned values of a candidate's class in the request. It looks the class up, because candidates may have been removed
 // since the field's facts lay beside them.
 func (j *Judged) setModelOf(c *pick.Candidate) { j.setModel(j.speeds.Of(c.Rank.Worker)) }
-
-// findPulls finds out how much of the prompt each candidate could fetch from the rank that holds most of it.
-func (j *Judged) findPulls(f *eligible.Field, overlap *kvindex.Overlap) {
-	j.source = source{}
-	if j.asked.Remote || j.asked.ReadsNoCache || len(f.Ranks) == 0 || !canPull(f.Ranks[0].Worker) {
-		return
-	}
-	j.source = findSource(f, overlap)
-	for i := range j.Candidates {
-		c := &j.Candidates[i]
-		if canPull(c.Rank.Worker) && j.source.rank != nil && canPullFrom(j.source.rank.Worker, c.Rank.Worker) {
-			c.Facts.Pullable = max(0, j.source.blocks-c.Facts.HeldBlocks())
-		}
-	}
-}
 
 // expected has the expected times of the prompt on a candidate.
 type expected struct {

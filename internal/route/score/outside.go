@@ -112,7 +112,7 @@ func (j *Judged) LoadedOutside(c *pick.Candidate) (tokens int, from fleet.Tier) 
 	}
 	// A load from several tiers would show only their sum.
 	held := c.Facts.Cached(&j.Request)
-	if tiers != 1 || j.source.rank != nil || j.Request.PromptTokens-c.Uncached <= held {
+	if tiers != 1 || len(j.sources) > 0 || j.Request.PromptTokens-c.Uncached <= held {
 		return 0, 0
 	}
 	return j.Request.PromptTokens - c.Uncached - held, from

@@ -1,31 +1,104 @@
 package score
 
 import (
+	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/eligible"
+	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
-// source is the rank that holds most of a prompt, among the ranks from which others can fetch.
+// source is the rank that holds most of a prompt, among the ranks of one place from which others can fetch.
 type source struct {
-	rank   *fleet.Rank // nil for none
+	rank   *fleet.Rank
 	blocks int
+	place  fleet.Place
 }
 
-// findSource returns the rank that holds most of the prompt, whether it is free or busy.
-func findSource(f *eligible.Field, overlap *kvindex.Overlap) (most source) {
+// findSources finds the rank of each place that holds most of the prompt, whether it is free or busy.
+func (j *Judged) findSources(f *eligible.Field, overlap *kvindex.Overlap) {
+	j.sources = j.sources[:0]
+	if j.asked.Remote || j.asked.ReadsNoCache || len(f.Ranks) == 0 || !canPull(f.Ranks[0].Worker) {
+		return
+	}
+	for _, place := range f.NumberPlaces() {
+		j.sources = append(j.sources, source{place: place})
+	}
 	for i := range f.Ranks {
-		if !canPull(f.Ranks[i].Worker) {
-			continue
-		}
-		if n := cost.HeldBlocks(overlap.Of(f.Ranks[i].ID)); n > most.blocks {
-			most = source{&f.Ranks[i], n}
+		most := &j.sources[f.Places[i]]
+		if n := cost.HeldBlocks(overlap.Of(f.Ranks[i].ID)); n > most.blocks && canPull(f.Ranks[i].Worker) {
+			most.rank, most.blocks = &f.Ranks[i], n
 		}
 	}
-	return most
+	j.sources = slices.DeleteFunc(j.sources, func(s source) bool { return s.rank == nil })
+	if len(j.sources) > math.MaxInt16 {
+		j.sources = j.sources[:math.MaxInt16]
+	}
+}
+
+// chooseSource chooses the rank from which a candidate would fetch the beginning of the prompt: the one that saves most time, which may be
+// near and hold less of the prompt than another one. The request must have the model of the candidate's class.
+func (j *Judged) chooseSource(c *pick.Candidate) {
+	if !canPull(c.Rank.Worker) {
+		return
+	}
+	place, held := c.Rank.Worker.Place(), c.Facts.HeldBlocks()
+	most := 0.0 // milliseconds
+	f := c.Facts
+	for i := range j.sources {
+		s := &j.sources[i]
+		if s.blocks <= held || !canPullFrom(s.rank.Worker, c.Rank.Worker) {
+			continue
+		}
+		f.Source, f.Pullable = int16(i), s.blocks-held
+		f.FromSource = place.Shared(&s.place)
+		if saves := f.PullSaves(&j.Request); saves > most {
+			c.Facts, most = f, saves
+		}
+	}
+}
+
+// findPartners finds out, for the place of each decode worker, how much its prefill workers cost by the place that both share. Places are
+// compared once for each pair of them, and not for each pair of workers: a large fleet has few places.
+func (j *Judged) findPartners(f *eligible.Field) {
+	j.partners = j.partners[:0]
+	if !j.asked.Remote || len(j.asked.Prefills) == 0 {
+		return
+	}
+	for _, place := range f.NumberPlaces() {
+		var p cost.Partners
+		for level := range p {
+			p[level] = math.Inf(1)
+		}
+		for i := range j.asked.Prefills {
+			at := &j.asked.Prefills[i]
+			level := place.Shared(&at.Place)
+			p[level] = min(p[level], at.More)
+		}
+		j.partners = append(j.partners, p)
+	}
+	for i := range j.Candidates {
+		j.Candidates[i].Facts.Partners = &j.partners[f.Places[i]]
+	}
+}
+
+// AppendPlaces appends the least cost of the candidates for each place, beyond the least of all, to an empty list. The candidates must be
+// all usable ranks of the field. A place whose ranks are all busy has an infinite cost.
+func (j *Judged) AppendPlaces(to []request.PrefillPlace, f *eligible.Field) []request.PrefillPlace {
+	least := j.Least()
+	for _, place := range f.NumberPlaces() {
+		to = append(to, request.PrefillPlace{Place: place, More: math.Inf(1)})
+	}
+	for i := range j.Candidates {
+		at := &to[f.Places[i]]
+		at.More = min(at.More, j.Candidates[i].Total-least)
+	}
+	return to
 }
 
 // canPull reports whether a worker can fetch blocks from others of its kind, and they from it.

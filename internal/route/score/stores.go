@@ -73,7 +73,7 @@ func (s *storeReach) onPeersOf(node int32) int {
 // findLoads finds out how much of the prompt each candidate could load from the store of its node, beyond the blocks that its engine has
 // reported, and from other nodes. If engines fetch from each other's caches, candidates have that instead.
 func (j *Judged) findLoads(f *eligible.Field, overlap *kvindex.Overlap) {
-	if j.asked.Remote || j.asked.ReadsNoCache || j.source.rank != nil || !overlap.AnyInHost() {
+	if j.asked.Remote || j.asked.ReadsNoCache || len(j.sources) > 0 || !overlap.AnyInHost() {
 		return
 	}
 	j.findLoadsOf(f, overlap, 1)
