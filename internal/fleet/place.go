@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"strings"
 	"unique"
 )
@@ -100,6 +101,19 @@ func (p *Place) String() string {
 		}
 	}
 	return strings.Join(named, " ")
+}
+
+// MarshalText writes the levels that are named.
+func (p Place) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (p *Place) UnmarshalText(text []byte) error {
+	taints, err := NewTaints(strings.Fields(string(text)))
+	if err == nil {
+		*p = PlaceOf(taints)
+		return nil
+	}
+	return fmt.Errorf("a place: %w", err)
 }
 
 // PlaceSource names the source of the taints of a place.

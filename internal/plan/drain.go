@@ -15,7 +15,10 @@ import (
 // Workers with an order are taken from the highest on, whatever they do.
 //
 // The last workers that are known to every router stay until others are: a worker that has just become ready gets no requests for a moment.
-func (p *pool) victims(now time.Time) map[string]bool {
+//
+// Of workers in one state, the last one of a zone, rack or NVLink domain with workers of the other role ends last: see [pool.lastOf].
+// spared is one that stays for that reason; nil for none.
+func (p *pool) victims(now time.Time) (out map[string]bool, spared *Worker) {
 	candidates := p.candidates()
 	slices.SortStableFunc(candidates, func(a, b *Worker) int {
 		return cmp.Or(cmp.Compare(b.Order, a.Order), cmp.Compare(p.rank(a), p.rank(b)), p.compareLoss(a, b),
@@ -28,9 +31,20 @@ func (p *pool) victims(now time.Time) map[string]bool {
 		}
 	}
 
-	out := map[string]bool{}
-	for i := range max(0, len(candidates)-p.replicas) {
-		w := candidates[i]
+	own := map[fleet.Place]int{}
+	for _, w := range candidates {
+		own[w.Place]++
+	}
+	out = map[string]bool{}
+	left := slices.Clone(candidates)
+	for range max(0, len(candidates)-p.replicas) {
+		next := p.next(left, own)
+		w := left[next]
+		if next > 0 {
+			spared = left[0]
+		}
+		left = slices.Delete(left, next, next+1)
+		own[w.Place]--
 		if w.isSettled(now) {
 			if settled == 1 && p.replicas > 0 {
 				continue
@@ -39,7 +53,52 @@ func (p *pool) victims(now time.Time) map[string]bool {
 		}
 		out[w.Name] = true
 	}
-	return out
+	if spared != nil && out[spared.Name] {
+		spared = nil
+	}
+	return out, spared
+}
+
+// next returns the index of the worker that ends next, among workers in the order of their loss.
+func (p *pool) next(left []*Worker, own map[fleet.Place]int) (next int) {
+	if len(p.partners) == 0 {
+		return 0
+	}
+	least := p.lastOf(left[0].Place, own)
+	for i, w := range left {
+		if least == 0 || w.Order != left[0].Order || p.rank(w) != p.rank(left[0]) {
+			break
+		}
+		if last := p.lastOf(w.Place, own); last < least {
+			next, least = i, last
+		}
+	}
+	return next
+}
+
+// lastOf returns how wide the widest place is, of the places around one, that has a single worker of the pool and partners of it: 0 if
+// there is none, and otherwise more for a wider one. Without this worker the partners there would exchange all KV caches with farther
+// places.
+func (p *pool) lastOf(place fleet.Place, own map[fleet.Place]int) int {
+	for level := fleet.InZone; level < fleet.Levels; level++ {
+		within := func(other *fleet.Place) bool { return place.Shared(other) >= level }
+		workers := 0
+		for other, n := range own {
+			if within(&other) {
+				workers += n
+			}
+		}
+		if workers == 1 && slices.ContainsFunc(p.partners, func(other fleet.Place) bool { return within(&other) }) {
+			return int(fleet.Levels - level)
+		}
+	}
+	return 0
+}
+
+// isPartnerOf reports whether a worker that stays exchanges KV caches with workers of a role.
+func (w *Worker) isPartnerOf(role fleet.Role) bool {
+	isPair := role == fleet.Prefill && w.Role == fleet.Decode || role == fleet.Decode && w.Role == fleet.Prefill
+	return isPair && w.State != fleet.Down && w.State != fleet.Draining
 }
 
 // candidates returns the workers that the pool's replicas count.

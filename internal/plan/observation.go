@@ -183,6 +183,8 @@ type Worker struct {
 	Since time.Time
 	// Order is its place among the workers that can only end from the highest place on, from 1; 0 for one that can end at any time.
 	Order int `json:",omitempty"`
+	// Place is its place in the network, as far as it is known.
+	Place fleet.Place `json:",omitzero"`
 	// Trouble is why it does not start, if that is known.
 	Trouble string `json:",omitempty"`
 	// Booked is the number of requests that routers have booked there.
@@ -220,6 +222,7 @@ func WorkersOf(s *fleet.Snapshot) []Worker {
 		}
 		out = append(out, Worker{
 			Name: w.Name, Model: w.Model, Role: w.Role, State: w.StateWithoutPlan(), Weight: w.ConfiguredWeight(), Booked: booked,
+			Place: w.Place(),
 		})
 	}
 	return out

@@ -144,7 +144,11 @@ func (p *pool) result(now time.Time) Pool {
 
 	var drain map[string]bool
 	if !p.held { // otherwise its autoscaler or its controller chooses which of them end
-		drain = p.victims(now)
+		var spared *Worker
+		drain, spared = p.victims(now)
+		if spared != nil {
+			out.Reason += fmt.Sprintf("; %s stays, the last %s worker of its place: %s", spared.Name, spared.Role, spared.Place.String())
+		}
 	}
 	var rest []Worker
 	p.memory.drained = nil

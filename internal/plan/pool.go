@@ -16,7 +16,8 @@ type pool struct {
 	model      *Model
 	configured *Configured
 	memory     *poolMemory
-	workers    []*Worker // all of the pool, sorted by name
+	workers    []*Worker     // all of the pool, sorted by name
+	partners   []fleet.Place // of the workers with which those of the pool exchange KV caches, as far as their places are known
 
 	engine    capacity.Engine // as corrected by observations
 	tokenRate float64         // prompt tokens per second that one engine computes; 0 is unknown
@@ -37,6 +38,9 @@ func newPool(o *Observation, m *Model, c *Configured, memory *poolMemory, s capa
 	p := &pool{model: m, configured: c, memory: memory}
 	for i := range o.Workers {
 		w := o.Workers[i]
+		if w.Model == m.Name && w.isPartnerOf(c.Role) && w.Place.IsKnown() && !slices.Contains(p.partners, w.Place) {
+			p.partners = append(p.partners, w.Place)
+		}
 		if w.Model != m.Name || w.Role != c.Role {
 			continue
 		}

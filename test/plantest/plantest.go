@@ -50,6 +50,7 @@ func New(t testing.TB, profile fs.FS, rules map[string]plan.Rule) *World {
 //	pool MODEL REPLICAS [role=R] [min=N] [max=N] [gpus=N] [watts=N] [startup=D]
 //	budget [gpus=N] [least=N] [watts=N]
 //	worker NAME [model=M] [role=R] [state=S] [running=N] [waiting=N] [queued=N] [kv=SHARE] [itl=D] [found=N] [order=N] [trouble=T]
+//	            [zone=Z] [rack=R] [nvlink=D]
 //	  [booked=N]: silent without figures
 //	gone NAME
 //	held MODEL [replicas=N] [why=TEXT] [role=R] [always=yes]: who has set the number beside the planner; none without replicas
@@ -198,6 +199,15 @@ func (o *World) remove(name string) {
 func (o *World) worker(name string, role fleet.Role, f figures) {
 	w := plan.Worker{Name: name, Model: "sim", Role: role, Since: o.At, State: fleet.Ready, Order: int(f.number("order")),
 		Trouble: f.values["trouble"], Booked: int(f.number("booked"))}
+	var place []string
+	for level := fleet.InZone; level < fleet.Levels; level++ {
+		if name := level.String(); f.has(name) {
+			place = append(place, level.Taint(f.values[name]))
+		}
+	}
+	if err := w.Place.UnmarshalText([]byte(strings.Join(place, " "))); err != nil {
+		f.t.Fatal(err)
+	}
 	if f.has("model") {
 		w.Model = f.values["model"]
 	}

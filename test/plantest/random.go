@@ -95,6 +95,9 @@ func randomObservation(rng *rand.Rand, s *plan.Settings, at time.Time) plan.Obse
 				w := plan.Worker{
 					Name: fmt.Sprint(m.Name, c.Role, k), Model: m.Name, Role: c.Role, State: fleet.State(rng.IntN(fleet.States)),
 				}
+				if zone := rng.IntN(4); zone > 0 {
+					w.Place = fleet.PlaceOf(fleet.Taints(fleet.InZone.Taint(fmt.Sprint(zone)) + ","))
+				}
 				if rng.IntN(3) > 0 {
 					w.Load = &plan.Load{
 						Running: rng.IntN(200), Waiting: rng.IntN(20), QueuedTokens: rng.IntN(50_000), KVUsage: rng.Float64(),

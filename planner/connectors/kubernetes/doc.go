@@ -13,7 +13,7 @@
 // # Which pods end
 //
 //	pods of                              the pods that end                          so the plan drains
-//	a ReplicaSet                         those with the least deletion cost         any: by load and by the value of their caches
+//	a ReplicaSet                         those with the least deletion cost         any: by place, load and the value of their caches
 //	a StatefulSet, a LeaderWorkerSet     those with the highest ordinals            the highest ordinals alone
 //
 // A drain comes first, always: ends of pods abort the requests that they still have after their grace period. So the number is lowered as
