@@ -44,7 +44,6 @@ func (p *pool) victims(now time.Time) (out map[string]bool, spared *Worker) {
 			spared = left[0]
 		}
 		left = slices.Delete(left, next, next+1)
-		own[w.Place]--
 		if w.isSettled(now) {
 			if settled == 1 && p.replicas > 0 {
 				continue
@@ -52,6 +51,7 @@ func (p *pool) victims(now time.Time) (out map[string]bool, spared *Worker) {
 			settled--
 		}
 		out[w.Name] = true
+		own[w.Place]--
 	}
 	if spared != nil && out[spared.Name] {
 		spared = nil
