@@ -180,7 +180,7 @@ func TestPullFromTheZone(t *testing.T) {
 	}
 
 	d := r.ask("third", text("shared", 8100))
-	if d.Pull.Worker != "a2" || d.Pull.Tokens != 8000 || d.Pull.Shared != fleet.InZone ||
+	if d.Pull.Worker != "a2" || d.Pull.Tokens != 8000 || d.PullShared != fleet.InZone ||
 		!strings.Contains(d.String(), "fetches 8000 tokens of the prompt from the cache of a2, in the same zone") {
 		t.Errorf("%+v\n%s", d.Pull, d)
 	}

@@ -82,8 +82,10 @@ type Placement struct {
 	// Revision is the revision of the rollout that Worker belongs to. A prefill worker must have the same.
 	Revision string `json:",omitempty"`
 	// Transfer is the way in which Worker takes part in transfers of KV caches, and TransferAt the address of Rank for them.
-	Transfer   fleet.Transfer `json:",omitempty"`
-	TransferAt string         `json:"-"`
+	Transfer fleet.Transfer `json:",omitempty"`
+	// PullShared is the level of the place that Worker shares with Pull.Worker. It is beside Transfer, where it takes no room.
+	PullShared fleet.Level `json:",omitempty"`
+	TransferAt string      `json:"-"`
 	// Pull is another worker from whose cache the picked one should fetch the beginning of the prompt.
 	Pull Pull `json:",omitzero"`
 	// Onward is the transfer that follows the work of a picked prefill worker; nil if the place of the decode worker is not known.
@@ -173,8 +175,6 @@ type Pull struct {
 	At string
 	// Tokens is the number of tokens of the prompt that are there and not on the picked rank.
 	Tokens int
-	// Shared is the level of the place that both workers share.
-	Shared fleet.Level `json:",omitempty"`
 }
 
 // Onward is a transfer to a decode worker: the tokens that it does not hold, the level of the place that both workers share, and the

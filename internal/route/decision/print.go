@@ -66,8 +66,8 @@ func (d *Decision) String() string {
 	}
 	if d.Pull.Tokens > 0 {
 		where := ""
-		if d.Pull.Shared > fleet.Apart {
-			where = ", " + d.Pull.Shared.Phrase()
+		if d.PullShared > fleet.Apart {
+			where = ", " + d.PullShared.Phrase()
 		}
 		fmt.Fprintf(&b, "%s fetches %d tokens of the prompt from the cache of %s%s\n", d.Worker, d.Pull.Tokens, d.Pull.Worker, where)
 	}

@@ -82,8 +82,8 @@ func (j *Judged) explainPull(d *decision.Decision, f *cost.Facts, tokens int) {
 	from := j.sources[f.Source].rank
 	d.Pull = decision.Pull{
 		Worker: from.Worker.Name, Rank: from.Number, At: TransferAddress(from.Worker, from.Number), Tokens: tokens,
-		Shared: f.FromSource,
 	}
+	d.PullShared = f.FromSource
 }
 
 // explainOnward names the decode worker to which the picked prefill worker's result goes, if its place is known.
