@@ -72,7 +72,7 @@ func newSplit(t *testing.T, timeout time.Duration, prefillsAt ...string) (*Servi
 	return newSplitBy(t, fleet.TransferNixl, timeout, prefillsAt...)
 }
 
-// newSplitBy is newSplit for workers with this transfer.
+// newSplitBy is newSplit for workers with this transfer. All are in one zone.
 func newSplitBy(t *testing.T, kind fleet.Transfer, timeout time.Duration, prefillsAt ...string) (
 	*Service, *route.Router, *prometheus.Registry,
 ) {
@@ -84,7 +84,7 @@ func newSplitBy(t *testing.T, kind fleet.Transfer, timeout time.Duration, prefil
 	}
 	put := func(name string, role fleet.Role, address string) {
 		if _, err := f.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: address, Ranks: 1, State: fleet.Ready,
-			Transfer: kind, TransferAt: at}); err != nil {
+			Transfer: kind, TransferAt: at, Taints: "zone=a,"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -195,6 +195,12 @@ func TestPrefillOutcomes(t *testing.T) {
 			}
 			if got := cmp.Or(string(r.Body), completionOfClient); got != want {
 				t.Errorf("the decode worker receives %s", got)
+			}
+			if c.split {
+				d, found := router.Explain(r.Pick.PrefillID(0))
+				if !found || d.Onward == nil || d.Onward.Worker != r.Pick.Worker || d.Onward.Shared != fleet.InZone {
+					t.Errorf("the choice of the prefill worker does not name the transfer: %+v", d)
+				}
 			}
 			for _, outcome := range prefill.Outcomes() {
 				if got := prefillsOf(t, reg, outcome); got != c.want[outcome] {
