@@ -188,3 +188,46 @@ func body(chars int) (*request.Request, []byte) {
 	req.Body = []byte(`{"model": "sim", "prompt": "` + strings.Repeat("all work and no play makes a dull router ", chars/41+1)[:chars] + `"}`)
 	return req, req.Body[len(`{"model": "sim", "prompt": "`):]
 }
+
+// BenchmarkPlaces: what do places add to the decisions about both workers of a request? A fleet has 500 prefill and 500 decode workers in
+// two zones with 35 racks each.
+//
+//	go test -run - -bench Places ./internal/route
+func BenchmarkPlaces(b *testing.B) {
+	const each, racks = 500, 70
+	req, _ := body(4_000)
+	for _, places := range []bool{false, true} {
+		b.Run(fmt.Sprintf("places=%t", places), func(b *testing.B) {
+			x := kvindex.New(kvindex.Config{})
+			f := fleet.New(fleet.Hooks{RankGone: x.Drop})
+			r := route.New(route.Config{Seed: 1, Decisions: benchDecisions}, f, x)
+			if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: quads{}, BlockSize: 16, Prefill: serving.PrefillRemote}}); err != nil {
+				b.Fatal(err)
+			}
+			for i := range 2 * each {
+				w := fleet.Worker{
+					Name: fmt.Sprint("w", i), Model: "sim", Role: []fleet.Role{fleet.Prefill, fleet.Decode}[i%2], Ranks: 1, State: fleet.Ready,
+					Address: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250+1), Transfer: fleet.TransferNixl,
+				}
+				if rack := i / 2 % racks; places {
+					w.Taints = fleet.Taints(fmt.Sprintf("rack=%d,zone=%d,", rack, rack%2))
+				}
+				if _, err := f.Put(w); err != nil {
+					b.Fatal(err)
+				}
+			}
+
+			ask := *req
+			ask.Role = fleet.Prefill
+			b.ReportAllocs()
+			for b.Loop() {
+				d := r.Decide(req, start)
+				ask.ID, ask.DecodeID = d.PrefillID(0), d.ID
+				p := r.Decide(&ask, start)
+				if !d.Split || p.Outcome != decision.Picked || !r.End(p.ID, start) || !r.End(d.ID, start) {
+					b.Fatal(d, p)
+				}
+			}
+		})
+	}
+}
