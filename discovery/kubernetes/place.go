@@ -57,8 +57,8 @@ type podPlace struct {
 	names placeNames
 }
 
-// taintsLocked returns the taints of a pod's place, and their source. Labels of the node count first, because those of a pod may have been
-// copied from it when it had fewer.
+// taintsLocked returns the taints of a pod's place, and their source. Labels of the node count first, because a pod may have got its
+// labels from it when it had fewer.
 func (s *Source) taintsLocked(at *podPlace) (fleet.Taints, fleet.PlaceSource) {
 	node := s.nodes[at.node].names
 	from := fleet.ByPodLabels

@@ -17,7 +17,7 @@ type pool struct {
 	configured *Configured
 	memory     *poolMemory
 	workers    []*Worker     // all of the pool, sorted by name
-	partners   []fleet.Place // of the workers with which those of the pool exchange KV caches, as far as their places are known
+	partners   []fleet.Place // of the workers with which the pool's exchange KV caches, as far as their places are known
 
 	engine    capacity.Engine // as corrected by observations
 	tokenRate float64         // prompt tokens per second that one engine computes; 0 is unknown

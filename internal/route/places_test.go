@@ -55,8 +55,8 @@ func (r *Router) split(t *testing.T, id, text string) (d, p *decision.Decision) 
 }
 
 // TestPrefillInTheZone: a prompt is computed in the zone in which it is decoded if transfers between zones have taken long, and both
-// decisions print why. Before any was observed, zones make no difference. A prefill worker of another zone computes it when those of the
-// zone have much to do.
+// decisions print why. Before any was observed, zones make no difference. A prefill worker of another zone computes it when the zone's
+// own have much to do.
 func TestPrefillInTheZone(t *testing.T) {
 	r := newPlaced(t, serving.Config{Prefill: serving.PrefillRemote}, "p1@a", "p2@b", "d1@a", "d2@b")
 	far := 0

@@ -199,6 +199,7 @@ func (o *World) remove(name string) {
 func (o *World) worker(name string, role fleet.Role, f figures) {
 	w := plan.Worker{Name: name, Model: "sim", Role: role, Since: o.At, State: fleet.Ready, Order: int(f.number("order")),
 		Trouble: f.values["trouble"], Booked: int(f.number("booked"))}
+
 	var place []string
 	for level := fleet.InZone; level < fleet.Levels; level++ {
 		if name := level.String(); f.has(name) {
@@ -208,6 +209,7 @@ func (o *World) worker(name string, role fleet.Role, f figures) {
 	if err := w.Place.UnmarshalText([]byte(strings.Join(place, " "))); err != nil {
 		f.t.Fatal(err)
 	}
+
 	if f.has("model") {
 		w.Model = f.values["model"]
 	}

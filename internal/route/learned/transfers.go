@@ -85,7 +85,7 @@ func (s *Speeds) TransferTime(w *fleet.Worker, from fleet.Level, tokens int) tim
 }
 
 // transferTimes learns how long transfers take, for each level of the place that both workers share: a slow line between zones must not
-// make transfers within a rack look slow. The times of a level without an observation are those of the next one that has some.
+// make transfers within a rack look slow. A level without an observation has the times of the nearest one that has some.
 //
 // All methods but begin are safe for concurrent use. Reading is one atomic load, because every decision reads it.
 type transferTimes struct {
