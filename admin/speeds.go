@@ -66,13 +66,12 @@ func viewSpeeds(r *route.Router) []speedView {
 	}
 
 	list := []speedView{}
-	transfers := r.Transfers()
+	transfers := r.Transfers(time.Now())
 	for kind, s := range r.Speeds() {
-		v := speedView{kind.Model, kind.Engine, viewLine(s.Prefill), viewLine(s.Decode), nil, ranks[kind]}
-		if lines := transfers[kind]; lines != nil {
-			v.Transfers = viewTransfers(lines)
-		}
-		list = append(list, v)
+		lines := transfers[kind]
+		list = append(list, speedView{
+			kind.Model, kind.Engine, viewLine(s.Prefill), viewLine(s.Decode), viewTransfers(&lines), ranks[kind],
+		})
 	}
 	slices.SortFunc(list, func(a, b speedView) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), strings.Compare(a.Engine, b.Engine))

@@ -53,7 +53,7 @@ func (r *Router) Handed(d *decision.Decision, prefill string, now time.Time) boo
 	level := fleet.Apart
 	k, ok := r.bookings.Handed(d.ID, now, func(k *pick.Booking) time.Duration {
 		level = r.sharedWith(k, prefill)
-		return r.speeds.TransferTime(k.Rank.Worker, level, int(k.Prompt-k.Cached))
+		return r.speeds.TransferTime(k.Rank.Worker, level, int(k.Prompt-k.Cached), now)
 	})
 	if !ok {
 		return false

@@ -98,9 +98,10 @@ func (r *Router) Stats() Stats {
 // Speeds returns the learned speeds, per class of workers.
 func (r *Router) Speeds() map[learned.WorkerClass]perfmodel.Speed { return r.speeds.All() }
 
-// Transfers returns the learned times of transfers of KV caches, per class of workers, by the level of the place that both workers share.
-func (r *Router) Transfers() map[learned.WorkerClass]*[fleet.Levels]perfmodel.Line {
-	return r.speeds.Transfers()
+// Transfers returns the learned times of transfers of KV caches at a moment, per class of workers, by the level of the place that both
+// workers share.
+func (r *Router) Transfers(now time.Time) map[learned.WorkerClass][fleet.Levels]perfmodel.Line {
+	return r.speeds.Transfers(now)
 }
 
 // RankPace is the learned pace of one rank.

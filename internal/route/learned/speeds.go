@@ -135,12 +135,12 @@ func (s *Speeds) ObserveAnswer(k *pick.Booking, session uint64, gap time.Duratio
 	class.Answers.observe(answerTokens(now.Sub(k.At.Add(k.FirstToken.Duration())), gap), session)
 }
 
-// Transfers returns the learned times of transfers, per class of workers.
-func (s *Speeds) Transfers() map[WorkerClass]*[fleet.Levels]perfmodel.Line {
-	out := map[WorkerClass]*[fleet.Levels]perfmodel.Line{}
+// Transfers returns the learned times of transfers as they are at a moment, per class of workers.
+func (s *Speeds) Transfers(now time.Time) map[WorkerClass][fleet.Levels]perfmodel.Line {
+	out := map[WorkerClass][fleet.Levels]perfmodel.Line{}
 	if known := s.byClass.Load(); known != nil {
 		for class, l := range *known {
-			out[class] = l.Transfers()
+			out[class] = l.Transfers(now)
 		}
 	}
 	return out
@@ -152,7 +152,7 @@ func (s *Speeds) All() map[WorkerClass]perfmodel.Speed {
 	if known := s.byClass.Load(); known != nil {
 		for class, l := range *known {
 			pass := l.Pass.Pass()
-			out[class] = perfmodel.Speed{Prefill: pass.Prefill, Decode: pass.Decode, Transfer: l.Transfers()[fleet.Apart]}
+			out[class] = perfmodel.Speed{Prefill: pass.Prefill, Decode: pass.Decode, Transfer: l.transfers.lines.Load().by[fleet.Apart]}
 		}
 	}
 	return out

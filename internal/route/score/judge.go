@@ -47,7 +47,7 @@ type Judged struct {
 type classModel struct {
 	class         *learned.Class
 	pass          *perfmodel.Pass
-	transfers     *[fleet.Levels]perfmodel.Line
+	transfers     [fleet.Levels]perfmodel.Line
 	answer, reuse float64
 	loads         [fleet.Tiers]fleet.TierLoad
 }
@@ -205,7 +205,7 @@ func (j *Judged) model(class *learned.Class) *classModel {
 	if known := float64(j.asked.OutputTokens); known > 0 {
 		answer = known
 	}
-	m := classModel{class: class, pass: class.Pass.Pass(), transfers: class.Transfers(), answer: answer, reuse: class.Reuse.Ratio()}
+	m := classModel{class: class, pass: class.Pass.Pass(), transfers: class.Transfers(j.now), answer: answer, reuse: class.Reuse.Ratio()}
 	if j.anyOutside { // few requests need these times, and they are behind locks
 		m.loads = class.Loads(j.now)
 	}
@@ -217,7 +217,7 @@ func (j *Judged) model(class *learned.Class) *classModel {
 func (j *Judged) setModel(class *learned.Class) {
 	m, r := j.model(class), &j.Request
 	r.Line, r.Decode = m.pass.Prefill, m.pass.Decode
-	r.Transfers = *m.transfers
+	r.Transfers = m.transfers
 	r.Answer, r.Reuse = m.answer, m.reuse
 	r.Loads = m.loads
 }
