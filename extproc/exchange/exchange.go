@@ -268,7 +268,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 		return x.conclude(d, nil, now)
 	}
 
-	if d.Legs.Why == decision.LegsNoPrefill {
+	if d.Legs.Why == decision.LegsNoPrefill || d.Legs.Why == decision.LegsNoPartner {
 		x.svc.prefills.Count(prefill.NoWorker)
 	}
 	sent := forwarded(body, clean, d)

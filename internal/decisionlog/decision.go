@@ -135,7 +135,7 @@ type Overlap struct {
 }
 
 // Legs are the costs of both ways to serve a request of a model with prefill and decode workers, and why it has one leg or two:
-// "cost", "asked", "policy", "no_prefill_worker" or "no_transfer". Without "cost" the costs are 0.
+// "cost", "asked", "policy", "no_prefill_worker", "no_partner" or "no_transfer". Without "cost" the costs are 0.
 type Legs struct {
 	Local   float64 `json:"local"`   // one worker
 	Prefill float64 `json:"prefill"` // the prefill worker's part

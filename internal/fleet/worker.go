@@ -92,6 +92,12 @@ func (w *Worker) AskedPath() string {
 // otherwise.
 func (w *Worker) AskedInDoubt() bool { return w.Reported || w.Leased && w.Unleased.IsZero() }
 
+// ExchangesCaches reports whether the worker may exchange KV caches with workers of a revision: of the same one alone. A revision that is
+// empty is not known, and may be any.
+func (w *Worker) ExchangesCaches(revision string) bool {
+	return w.Revision == "" || revision == "" || w.Revision == revision
+}
+
 // DefaultHealthPath is the path of the health of vLLM, SGLang, llama.cpp and TensorRT-LLM.
 const DefaultHealthPath = "/health"
 

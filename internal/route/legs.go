@@ -58,9 +58,10 @@ func (r *Router) chooseLegs(w *workspace, q *request.Prepared, d *decision.Decis
 		q.Remote = d.Legs.Prefill+d.Legs.Decode < d.Legs.Local
 	}
 	if q.Remote && !keepPartners(w) {
-		q.Remote, d.Legs = false, decision.Legs{Why: decision.LegsNoPrefill}
+		q.Remote, d.Legs = false, decision.Legs{Why: decision.LegsNoPartner}
 		if transfer == fleet.TransferBootstrap {
-			return refuseApart(q)
+			return decision.Refuse(decision.ReasonNoReadyWorker, 0, 10*time.Second, q.Model.Name,
+				"no prefill worker of a decode worker's revision is ready and free")
 		}
 	}
 	if q.Remote {

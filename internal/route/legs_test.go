@@ -136,6 +136,9 @@ func TestRevisionsStayApart(t *testing.T) {
 				t.Fatalf("%v: split %v, to %s\n%s", c.fleet, d.Split, d.Worker, d)
 			}
 			if !d.Split {
+				if d.Legs.Why != decision.LegsNoPartner || !strings.Contains(d.String(), "no prefill worker of the same revision is ready") {
+					t.Errorf("%v: %s", c.fleet, d)
+				}
 				continue
 			}
 			p := r.ask(id+".p", text(id, 400), func(q *request.Request) { q.Role, q.Revision = fleet.Prefill, d.Revision })
@@ -146,6 +149,20 @@ func TestRevisionsStayApart(t *testing.T) {
 				t.Errorf("%v: %s computes for %s", c.fleet, p.Worker, d.Worker)
 			}
 		}
+	}
+}
+
+// TestRetriesStayInARevision: a request that fetches blocks is retried at workers of the picked one's revision alone, because its body names
+// the source. Any other request may be retried at all workers.
+func TestRetriesStayInARevision(t *testing.T) {
+	fleets := []string{"p1@r1", "d1@r1", "p2@r2", "d2@r2"}
+	r := newLegs(t, serving.Config{Prefill: serving.PrefillRemote}, fleets...)
+	if d := r.ask("split", text("a", 400)); !d.Split || len(d.Others) != 0 {
+		t.Errorf("split %v, retried at %v\n%s", d.Split, d.Others, d)
+	}
+	r = newLegs(t, serving.Config{Prefill: serving.PrefillLocal}, fleets...)
+	if d := r.ask("whole", text("a", 400)); d.Split || len(d.Others) != 1 {
+		t.Errorf("split %v, retried at %v\n%s", d.Split, d.Others, d)
 	}
 }
 
@@ -164,18 +181,27 @@ func TestLegsOfQueuedRequests(t *testing.T) {
 	}
 }
 
-// TestPull: a worker fetches the beginning of a prompt from another one's cache, if that one is busy and to
-// fetch is faster than to compute.
-func TestPull(t *testing.T) {
-	r := newLegs(t, serving.Config{}, "a0", "a1")
-	first := r.ask("first", text("shared", 8000))
+// pulls asks for a prompt whose beginning one busy worker holds, and returns that request's decision after the holder's.
+func (r *Router) pulls() (first, d *decision.Decision) {
+	first = r.ask("first", text("shared", 8000))
 	r.PrefillDone("first", noon)
 	for i := range 40 { // requests that only the first one's worker can serve
 		id := fmt.Sprint(i)
 		r.ask(id, text(id, 20_000), func(q *request.Request) { q.Hints = &prompt.Hints{Rank: -1, Worker: first.Worker} })
 	}
+	return first, r.ask("pulls", text("shared", 8100))
+}
 
-	d := r.ask("pulls", text("shared", 8100))
+// TestPull: a worker fetches the beginning of a prompt from another one's cache, if that one is busy and to
+// fetch is faster than to compute. Workers of two revisions fetch nothing from each other.
+func TestPull(t *testing.T) {
+	r := newLegs(t, serving.Config{}, "a0@r1", "a1@r2")
+	if first, d := r.pulls(); d.Worker == first.Worker || d.Pull != (decision.Pull{}) {
+		t.Errorf("%s fetches from another revision: %+v\n%s", d.Worker, d.Pull, d)
+	}
+
+	r = newLegs(t, serving.Config{}, "a0", "a1")
+	first, d := r.pulls()
 	if d.Worker == first.Worker || d.Pull.Worker != first.Worker || d.Pull.Tokens != 8000 || d.Pull.At != first.TransferAt {
 		t.Errorf("%+v\n%s", d.Pull, d)
 	}

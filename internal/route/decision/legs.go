@@ -24,6 +24,7 @@ const (
 	LegsAsked      LegsReason = "asked"             // the request names the way, or the model's settings do
 	LegsByPolicy   LegsReason = "policy"            // the policy does not compare costs, or the prompt is not read: two legs
 	LegsNoPrefill  LegsReason = "no_prefill_worker" // none is ready and free: one leg
+	LegsNoPartner  LegsReason = "no_partner"        // none of a free decode worker's revision is ready and free: one leg
 	LegsNoTransfer LegsReason = "no_transfer"       // engines cannot transfer this prompt: one leg
 	LegsApart      LegsReason = "apart"             // decode workers compute no prompts, as SGLang's: two legs
 )
@@ -51,6 +52,8 @@ func (l *Legs) describe(d *Decision) string {
 		return where + ": costs are not compared"
 	case LegsNoPrefill:
 		return where + ": no prefill worker is ready and free"
+	case LegsNoPartner:
+		return where + ": no prefill worker of the same revision is ready and free"
 	case LegsApart:
 		return where + ": decode workers compute no prompts"
 	default:

@@ -128,7 +128,7 @@ func (h *Hints) Excludes(r *fleet.Rank) Exclusion {
 	if slices.Contains(h.except, r.Worker.Name) {
 		return ExcludedByFailure
 	}
-	if h.revision != "" && r.Worker.Revision != "" && h.revision != r.Worker.Revision {
+	if !r.Worker.ExchangesCaches(h.revision) {
 		return ExcludedByFailure
 	}
 	if h.only != nil && !h.isInSubset(r.Worker.Address) {

@@ -130,9 +130,12 @@ func placeOf(d *decision.Decision, rank *fleet.Rank) int {
 }
 
 // mayRetryAt reports whether a worker may be tried after the picked one. Ranks of one worker share an address, and a
-// retry must reach another worker. It carries the number of the picked rank, so that worker must have such a rank.
+// retry must reach another worker. It carries the number of the picked rank, so that worker must have such a rank. If the body names a
+// worker from which blocks are fetched, that was chosen for the picked worker's revision.
 func mayRetryAt(d *decision.Decision, w *fleet.Worker) bool {
-	return w.Address != d.Address && !slices.Contains(d.Others, w.Address) && (d.Ranks == 1 || d.Rank < w.Ranks)
+	fetches := d.Split || d.Pull.Tokens > 0
+	return w.Address != d.Address && !slices.Contains(d.Others, w.Address) && (d.Ranks == 1 || d.Rank < w.Ranks) &&
+		(!fetches || w.Revision == d.Revision)
 }
 
 // addOther adds an address to try next, unless there are enough.

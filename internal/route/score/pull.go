@@ -104,9 +104,9 @@ func (j *Judged) AppendPlaces(to []request.PrefillPlace, f *eligible.Field) []re
 // canPull reports whether a worker can fetch blocks from others of its kind, and they from it.
 func canPull(w *fleet.Worker) bool { return w.Transfer == fleet.TransferP2P && w.TransferAt != "" }
 
-// canPullFrom reports whether a worker can fetch blocks of another one: blocks of its own size.
+// canPullFrom reports whether a worker can fetch blocks of another one: blocks of the same size, by an engine of the same revision.
 func canPullFrom(from, to *fleet.Worker) bool {
-	return from != to && from.TokensPerBlock() == to.TokensPerBlock()
+	return from != to && from.TokensPerBlock() == to.TokensPerBlock() && to.ExchangesCaches(from.Revision)
 }
 
 // TransferAddress returns the address at which others reach a rank of the worker for transfers; empty if they need no address. SGLang has
