@@ -63,7 +63,7 @@ func endpoints(p *pod, ports []int, home string) []Endpoint {
 			suffix = "-" + strconv.Itoa(port)
 		}
 		all = append(all, Endpoint{
-			Name: p.Metadata.workerName(suffix, home), Address: at, Role: p.role(), Revision: p.revision(), Epoch: p.epoch(at),
+			Name: p.Metadata.workerName(suffix, home), Address: at, Role: p.role(), Revision: p.Metadata.revision(), Epoch: p.epoch(at),
 		})
 	}
 	return all
@@ -150,7 +150,14 @@ func (p *pod) role() fleet.Role {
 	return fleet.Aggregated
 }
 
-// revision returns the revision that the pod's labels name; empty if they name none.
-func (p *pod) revision() string {
-	return cmp.Or(p.Metadata.Labels["disaggregatedset.x-k8s.io/revision"], p.Metadata.Labels["nvidia.com/dynamo-worker-hash"])
+// revision returns the revision that all roles of the pod's fleet have in common, as its labels name it; empty if they name none.
+func (m *metadata) revision() string {
+	return cmp.Or(m.Labels["disaggregatedset.x-k8s.io/revision"], m.Labels["nvidia.com/dynamo-worker-hash"])
+}
+
+// templateRevision returns the revision of the template that the pod was made from, as the controller of its object labels it; empty for a
+// pod without such a label. Revisions of two objects cannot be compared.
+func (m *metadata) templateRevision() string {
+	return cmp.Or(m.revision(), m.Labels["leaderworkerset.sigs.k8s.io/template-revision-hash"], m.Labels["pod-template-hash"],
+		m.Labels["controller-revision-hash"])
 }

@@ -326,9 +326,12 @@ type ScaledPod struct {
 	Created time.Time
 	// Ready means that its kubelet reports it as ready, and Terminating that it is being deleted.
 	Ready, Terminating bool
-	// Follows means that it is a further pod of an engine on several nodes, which is no worker. Group is the number of its engine.
+	// Follows means that it is a further pod of an engine on several nodes, which is no worker. Group is its engine, of a LeaderWorkerSet.
 	Follows bool
 	Group   string
+	// Revision is the revision of the template that the pod was made from; empty if no label names it. Set is its DisaggregatedSet, whose
+	// roles roll together; empty for none.
+	Revision, Set string
 	// Ordinal is its number in a StatefulSet, whose pods end from the highest on; -1 for a pod that has none.
 	Ordinal int
 	// Cost is its deletion cost; empty if it has none.
@@ -395,7 +398,11 @@ func (p *scaledPod) state(home string) ScaledPod {
 		Namespace: m.Namespace, Name: m.Name, UID: m.UID, Worker: m.workerName("", home), Created: m.CreationTimestamp,
 		Terminating: m.DeletionTimestamp != "",
 		Follows:     !m.leads(), Group: m.Labels["leaderworkerset.sigs.k8s.io/group-index"],
+		Revision: m.templateRevision(), Set: m.Labels["disaggregatedset.x-k8s.io/name"],
 		Cost: m.Annotations[costAnnotation], Ordinal: -1,
+	}
+	if out.Group != "" { // two revisions of a DisaggregatedSet's role are two LeaderWorkerSets
+		out.Group = m.Labels["leaderworkerset.sigs.k8s.io/name"] + "/" + out.Group
 	}
 
 	for _, o := range m.OwnerReferences {

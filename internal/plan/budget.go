@@ -43,9 +43,9 @@ func fit(all []*pool, least, most float64, unit string, cost func(*Configured) f
 // The rest of the budget then goes back to the pools that are the shortest.
 func shrink(pools []*pool, wanted []int, total, most float64, cost func(*Configured) float64) {
 	for _, floor := range []func(*pool) int{
-		func(p *pool) int { return max(p.configured.Min, 1) },
-		func(*pool) int { return 1 },
-		func(*pool) int { return 0 },
+		func(p *pool) int { return max(p.configured.Min, p.least(), 1) },
+		func(p *pool) int { return max(p.least(), 1) },
+		(*pool).least,
 	} {
 		for total > most {
 			best, share := -1, -1.0
@@ -63,6 +63,14 @@ func shrink(pools []*pool, wanted []int, total, most float64, cost func(*Configu
 		}
 	}
 	giveBack(pools, wanted, total, most, cost)
+}
+
+// least returns the number below which no budget takes the pool.
+func (p *pool) least() int {
+	if p.rollout == nil {
+		return 0
+	}
+	return p.rollout.Replicas
 }
 
 // giveBack adds workers that fit into a budget, to the pools that have the least share of the workers that they wanted.

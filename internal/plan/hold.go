@@ -25,7 +25,7 @@ func (m *poolMemory) hold(n int, now time.Time, last time.Duration) int {
 func (p *pool) settle(need int, now time.Time) {
 	if p.memory.replicas < 0 {
 		// One step shows too little for removing workers that were there before the first plan.
-		p.memory.hold(p.usable(), now, p.downAfter())
+		p.memory.hold(p.counted(), now, p.downAfter())
 	}
 	held := p.memory.hold(need, now, p.downAfter())
 	if held > need {
@@ -34,6 +34,14 @@ func (p *pool) settle(need int, now time.Time) {
 
 	p.replicas = held
 	p.bound()
+}
+
+// counted returns how many usable workers the pool's number stands for. A rollout has more of them for a while.
+func (p *pool) counted() int {
+	if p.rollout != nil {
+		return p.rollout.Replicas
+	}
+	return p.usable()
 }
 
 // bound moves the replicas into the range that the configuration allows.
@@ -51,14 +59,19 @@ func (p *pool) bound() {
 // keep sets the pool's replicas to the number that a person or an autoscaler has set, until the plan's own number comes as far. So the plan
 // never undoes the work of a person, and both agree when it goes on.
 func (p *pool) keep(all []Held) {
-	i := slices.IndexFunc(all, func(h Held) bool { return h.Model == p.model.Name && h.Role == p.configured.Role })
-	if i < 0 {
+	if p.rollout != nil {
+		p.memory.held = heldSince{}
+		p.keepLeast()
+		return
+	}
+	h := p.heldBy(all)
+	if h == nil {
 		p.memory.held = heldSince{}
 		return
 	}
 	own, m := p.replicas, &p.memory.held
-	if m.Held != all[i] {
-		*m = heldSince{Held: all[i], below: own < all[i].Replicas}
+	if m.Held != *h {
+		*m = heldSince{Held: *h, below: own < h.Replicas}
 	}
 	m.over = m.over || !m.Always && (own == m.Replicas || own < m.Replicas != m.below)
 	if m.over {
@@ -70,8 +83,31 @@ func (p *pool) keep(all []Held) {
 	p.reason = fmt.Sprintf("%d, because %s: the plan would be %s", m.Replicas, m.Why, p.reason)
 }
 
-// onlyAdd keeps the workers that are there.
+// heldBy returns who holds the number of the pool; nil for none.
+func (p *pool) heldBy(all []Held) *Held {
+	i := slices.IndexFunc(all, func(h Held) bool { return h.Model == p.model.Name && h.Role == p.configured.Role })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+// keepLeast keeps the number of a pool whose workers a rollout replaces, unless more are needed.
+func (p *pool) keepLeast() {
+	h := p.rollout
+	if p.replicas > h.Replicas {
+		p.reason += fmt.Sprintf("; no worker is drained, because %s", h.Why)
+		return
+	}
+	p.replicas = h.Replicas
+	p.reason = fmt.Sprintf("%d, because %s: the plan would be %s", h.Replicas, h.Why, p.reason)
+}
+
+// onlyAdd keeps the workers that are there. A rollout has more of them for a while than there are to be.
 func (p *pool) onlyAdd() {
+	if p.rollout != nil {
+		return
+	}
 	if there := len(p.candidates()); p.replicas < there {
 		p.replicas = there
 		p.reason = fmt.Sprintf("%d stay, because planner.upOnly is set: %s", there, p.reason)

@@ -27,8 +27,8 @@ type Observation struct {
 	Waits []Wait `json:",omitempty"`
 }
 
-// Held is a pool whose number the planner does not set now: a person or an autoscaler has set it, or it cannot be set. The plan keeps to
-// it.
+// Held is a pool whose number the planner does not set now, or does not lower: a person or an autoscaler has set it, it cannot be set, or a
+// rollout replaces the workers. The plan keeps to it, and drains no worker.
 type Held struct {
 	Model string
 	Role  fleet.Role
@@ -38,6 +38,8 @@ type Held struct {
 	// Always means that the plan keeps to it as long as it is observed. Otherwise it does until its own number has been as great: from
 	// then on the two agree, and the plan goes on.
 	Always bool
+	// MayRise means that the plan may ask for more as long as it is observed, and never for less. Always is false.
+	MayRise bool `json:",omitempty"`
 }
 
 // Wait is why the last plan of a pool is not carried out yet, as a sentence has it.

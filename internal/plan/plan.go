@@ -143,7 +143,7 @@ func (p *pool) result(now time.Time) Pool {
 	}
 
 	var drain map[string]bool
-	if !p.held { // otherwise its autoscaler or its controller chooses which of them end
+	if !p.held && p.rollout == nil { // otherwise its autoscaler or its controller chooses which of them end
 		var spared *Worker
 		drain, spared = p.victims(now)
 		if spared != nil {

@@ -18,6 +18,7 @@ type pool struct {
 	memory     *poolMemory
 	workers    []*Worker     // all of the pool, sorted by name
 	partners   []fleet.Place // of the workers with which the pool's exchange KV caches, as far as their places are known
+	rollout    *Held         // the number below which the pool does not fall while a rollout replaces its workers; nil for no rollout
 
 	engine    capacity.Engine // as corrected by observations
 	tokenRate float64         // prompt tokens per second that one engine computes; 0 is unknown
@@ -36,6 +37,9 @@ type pool struct {
 // rate is the rate of the last interval, in requests per second; negative if it is unknown.
 func newPool(o *Observation, m *Model, c *Configured, memory *poolMemory, s capacity.Shape, rate float64, d *Demand) *pool {
 	p := &pool{model: m, configured: c, memory: memory}
+	if h := p.heldBy(o.Held); h != nil && h.MayRise {
+		p.rollout = h
+	}
 	for i := range o.Workers {
 		w := o.Workers[i]
 		if w.Model == m.Name && w.isPartnerOf(c.Role) && w.Place.IsKnown() && !slices.Contains(p.partners, w.Place) {

@@ -149,7 +149,7 @@ func (p *pool) need(d *demand) (n int) {
 // last returns the replicas of the last plan, or without one the configured replicas, or the usable workers if there are more.
 func (p *pool) last() int {
 	if p.memory.replicas < 0 {
-		return max(p.configured.Replicas, p.usable())
+		return max(p.configured.Replicas, p.counted())
 	}
 	return p.memory.replicas
 }

@@ -53,7 +53,8 @@ func New(t testing.TB, profile fs.FS, rules map[string]plan.Rule) *World {
 //	            [zone=Z] [rack=R] [nvlink=D]
 //	  [booked=N]: silent without figures
 //	gone NAME
-//	held MODEL [replicas=N] [why=TEXT] [role=R] [always=yes]: who has set the number beside the planner; none without replicas
+//	held MODEL [replicas=N] [why=TEXT] [role=R] [always=yes] [rises=yes]: who has set the number beside the planner, or why it
+//	  may only rise; none without replicas
 //	up-only MODEL
 //	timing MODEL: the pools' engines have the polynomial timing instead of the profile
 //	demand MODEL [rate=N] [isl=N] [osl=N] [cached=SHARE] [waiting=N] [late=SHARE]: for all steps from now on; none without figures
@@ -137,6 +138,7 @@ func (o *World) act(t *testing.T, d *datadriven.TestData) string {
 		if f.has("replicas") {
 			o.held = append(o.held, plan.Held{
 				Model: model, Role: role, Replicas: int(f.number("replicas")), Why: f.values["why"], Always: f.has("always"),
+				MayRise: f.has("rises"),
 			})
 		}
 	case "gone":

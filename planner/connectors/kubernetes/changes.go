@@ -32,7 +32,8 @@ type State struct {
 	Err  string
 	// Replicas is the number that the object asks for.
 	Replicas int
-	// Held is why the planner does not set the number now; nil if it does. Known means that the plan was made with it.
+	// Held is why the planner does not set the number now, or does not lower it; nil if it does both. Known means that the plan was made
+	// with it.
 	Held  *plan.Held
 	Known bool
 	// Pods are all pods that are there, those included that are being deleted.
@@ -102,7 +103,7 @@ func Changes(p *plan.Plan, states []State, rules Rules, now time.Time) (set Chan
 		switch {
 		case pool == nil:
 			continue // its model was removed from the configuration a moment ago
-		case s.Held != nil && (s.Held.Always || !s.Known || pool.Replicas == s.Held.Replicas):
+		case s.Held != nil && !s.Held.MayRise && (s.Held.Always || !s.Known || pool.Replicas == s.Held.Replicas):
 			set.Refused = append(set.Refused, plan.Wait{
 				Model: s.Model, Role: s.Role, Why: fmt.Sprintf("%s is not scaled, because %s", &s.Object, s.Held.Why),
 			})
@@ -120,12 +121,15 @@ func Changes(p *plan.Plan, states []State, rules Rules, now time.Time) (set Chan
 		change := Change{Target: s.Target, From: s.Replicas, To: s.Replicas, Reason: pool.Reason}
 		why := ""
 		switch {
-		case pool.Replicas == s.Replicas:
+		case pool.Replicas == s.Replicas && s.Held == nil:
 			why = surplus(s, now)
+		case pool.Replicas == s.Replicas: // a rollout has more pods for a while
 		case now.Sub(s.Written) < writeEvery:
 			why = fmt.Sprintf("%s was changed less than %v ago", &s.Object, writeEvery)
 		case pool.Replicas > s.Replicas:
 			change.To, why = budget.raise(s, pool.Replicas)
+		case s.Held != nil && s.Held.MayRise: // the plan is older than the rollout
+			why = fmt.Sprintf("%s is not lowered, because %s", &s.Object, s.Held.Why)
 		case !rules.UpOnly:
 			change.To, change.Victims, why = lower(s, drained, pool.Replicas)
 		}

@@ -99,6 +99,10 @@ func TestChanges(t *testing.T) {
 		}
 	}
 
+	rolling := func(s *kubernetes.State) {
+		s.Held = &plan.Held{Model: "m", Role: s.Role, Replicas: s.Replicas, Why: "a rollout goes on", MayRise: true}
+	}
+
 	for _, c := range []struct {
 		name   string
 		pools  []plan.Pool
@@ -145,6 +149,13 @@ func TestChanges(t *testing.T) {
 			states(with(stateOf(both, 3, false, "a", "b", "c"), held(3, false, true))), kubernetes.Rules{}, "aggregated 3>6 []"},
 		{"an autoscaler", []plan.Pool{poolOf(both, 6)}, states(with(stateOf(both, 3, false, "a", "b", "c"), held(3, true, true))),
 			kubernetes.Rules{}, "refused: Deployment llm/aggregated is not scaled, because kubectl has set it"},
+		{"up in a rollout", []plan.Pool{poolOf(both, 3)}, states(with(stateOf(both, 2, false, "a", "b", "c"), rolling)), kubernetes.Rules{},
+			"aggregated 2>3 []"},
+		{"a plan that is older than a rollout", []plan.Pool{poolOf(both, 1, "b")},
+			states(with(stateOf(both, 2, false, "a", "b/fd", "c"), rolling)), kubernetes.Rules{},
+			"wait: Deployment llm/aggregated is not lowered, because a rollout goes on"},
+		{"a rollout has more pods for long", []plan.Pool{poolOf(both, 2)}, states(with(stateOf(both, 2, false, "a", "b", "c"), rolling)),
+			kubernetes.Rules{}, ""},
 		{"the API server is away", []plan.Pool{poolOf(both, 6)},
 			states(with(stateOf(both, 2, false, "a", "b"), func(s *kubernetes.State) { s.Err = "no answer" })), kubernetes.Rules{},
 			"wait: Deployment llm/aggregated cannot be scaled now: no answer"},

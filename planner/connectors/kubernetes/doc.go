@@ -37,6 +37,12 @@
 //	who created the object                        the plan is carried out
 //	a planner of a later term                     none: that one leads
 //
+// # Rollouts
+//
+// While the pods of a target are of two revisions, its controller ends pods by their revisions, and not by deletion costs or ordinals
+// alone. So no worker is drained and the number does not fall until the rollout is over. It may rise. All roles of a DisaggregatedSet
+// roll together.
+//
 // # Failures
 //
 //	event                                        effect

@@ -79,5 +79,54 @@ func (c *Connector) holder(t *target, term uint64, now time.Time) *plan.Held {
 	return h
 }
 
+// rollingLocked returns the targets whose pods a rollout replaces: they are of two revisions. All roles of a DisaggregatedSet roll
+// together, and one of them may be a step ahead.
+func (c *Connector) rollingLocked() map[*target]bool {
+	type set struct{ namespace, name string }
+	first, rolling := map[set]string{}, map[set]bool{}
+	setOf := func(t *target, p *kubernetes.ScaledPod) set {
+		if p.Set != "" {
+			return set{t.Namespace, p.Set}
+		}
+		return set{t.Namespace, t.Kind + " " + t.Name}
+	}
+	for _, t := range c.targets {
+		for _, p := range t.pods {
+			if !p.IsReplica() || p.Revision == "" {
+				continue
+			}
+			s := setOf(t, &p)
+			if before, known := first[s]; known && before != p.Revision {
+				rolling[s] = true
+			}
+			first[s] = p.Revision
+		}
+	}
+
+	out := map[*target]bool{}
+	for _, t := range c.targets {
+		for _, p := range t.pods {
+			out[t] = out[t] || rolling[setOf(t, &p)]
+		}
+	}
+	return out
+}
+
+// duringRollout returns why the number of a target is not lowered while a rollout replaces its pods, and h, if another one has set it.
+//
+// The controller of a rollout chooses the pods that end, by their revisions. Others than those that were drained would end, with their
+// requests. A greater number does no harm: the controller creates further pods.
+func duringRollout(t *target, h *plan.Held) *plan.Held {
+	why := fmt.Sprintf("a rollout replaces the pods of %s", &t.Object)
+	switch {
+	case h == nil:
+		return &plan.Held{Model: t.Model, Role: t.Role, Replicas: t.scale.Replicas, Why: why, MayRise: true}
+	case !h.Always:
+		h.Always = true // otherwise the plan might drain workers when its own number has come as far
+		h.Why += ", and " + why
+	}
+	return h
+}
+
 // hpaManager is the field manager of HorizontalPodAutoscalers. One that was deleted sets nothing any more.
 const hpaManager = "kube-controller-manager"

@@ -27,6 +27,7 @@ func (c *Connector) assemble(now time.Time) (*plan.Plan, []State) {
 	}
 	c.observeDrainsLocked(p, now)
 
+	rolling := c.rollingLocked()
 	held := 0
 	states := make([]State, 0, len(c.targets))
 	for _, t := range c.targets {
@@ -35,9 +36,14 @@ func (c *Connector) assemble(now time.Time) (*plan.Plan, []State) {
 			s.Err = err.Error()
 		}
 		s.Held = c.holder(t, term, now)
+		if rolling[t] {
+			s.Held = duringRollout(t, s.Held)
+		}
 		if s.Held != nil {
-			held++
 			s.Known = slices.Contains(c.known, *s.Held)
+		}
+		if s.Held != nil && !s.Held.MayRise {
+			held++
 		}
 		for _, pod := range t.pods {
 			x := Pod{ScaledPod: pod}

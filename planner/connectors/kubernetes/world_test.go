@@ -3,6 +3,7 @@ package kubernetes_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -45,7 +46,10 @@ type set struct {
 	owner string // of its pods: ReplicaSet or StatefulSet
 	role  fleet.Role
 	next  int
-	pods  map[string]kubeapi.Pod
+	// revision labels new pods, as the controllers of Deployments do; empty for none. further labels are those of all pods.
+	revision string
+	further  map[string]string
+	pods     map[string]kubeapi.Pod
 	// starts is how long a pod takes to be ready, and ends how long to be gone. unscheduled pods never start; refused ones are not created.
 	starts, ends         time.Duration
 	unscheduled, refused string
@@ -69,8 +73,13 @@ func newWorld(t *testing.T) *world {
 
 // add adds a target with ready pods.
 func (w *world) add(kind, name string, role fleet.Role, replicas int) *set {
-	s := &set{owner: "ReplicaSet", role: role, pods: map[string]kubeapi.Pod{}, ends: 100 * time.Millisecond}
-	plural := "deployments"
+	return w.addSet(&set{role: role}, kind, name, replicas)
+}
+
+// addSet is add for a set with labels.
+func (w *world) addSet(s *set, kind, name string, replicas int) *set {
+	s.owner, s.pods, s.ends = "ReplicaSet", map[string]kubeapi.Pod{}, 100*time.Millisecond
+	role, plural := s.role, "deployments"
 	if kind == "StatefulSet" {
 		s.owner, plural = kind, "statefulsets"
 	}
@@ -101,30 +110,61 @@ func (w *world) play(name string) {
 	}
 
 	for n := len(staying); n < wanted && s.refused == ""; n++ {
-		p := kubeapi.Pod{
-			Namespace: "llm", Name: fmt.Sprintf("%s-%d", name, n), IP: "10.0.0.1", Labels: map[string]string{"app": name}, Owner: s.owner,
-			Created: time.Now(), Unscheduled: s.unscheduled,
-		}
-		if s.owner == "ReplicaSet" {
-			p.Name = fmt.Sprintf("%s-x%d", name, s.next)
-		}
-		s.next++
-		p.UID = p.Name
-		w.putLocked(s, p)
-		if s.unscheduled == "" {
-			w.after(s.starts, func() { w.ready(s, p.Name) })
-		}
+		w.createLocked(name, s, n)
 	}
 	if s.refused != "" && len(staying) < wanted {
 		w.server.PutFailedCreate("llm", name+"-abc", s.refused)
 	}
 	for n := len(staying); n > wanted; n-- {
-		w.endLocked(name, s)
+		w.endLocked(s)
 	}
 }
 
+// createLocked creates the pod of an ordinal.
+func (w *world) createLocked(name string, s *set, n int) {
+	p := kubeapi.Pod{
+		Namespace: "llm", Name: fmt.Sprintf("%s-%d", name, n), IP: "10.0.0.1", Labels: map[string]string{"app": name}, Owner: s.owner,
+		Created: time.Now(), Unscheduled: s.unscheduled,
+	}
+	maps.Copy(p.Labels, s.further)
+	if s.revision != "" {
+		p.Labels["pod-template-hash"] = s.revision
+	}
+	if s.owner == "ReplicaSet" {
+		p.Name = fmt.Sprintf("%s-x%d", name, s.next)
+	}
+	s.next++
+	p.UID = p.Name
+	w.putLocked(s, p)
+	if s.unscheduled == "" {
+		w.after(s.starts, func() { w.ready(s, p.Name) })
+	}
+}
+
+// surge begins a rollout: a further pod has another revision.
+func (w *world) surge(name, revision string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.sets[name]
+	s.revision = revision
+	w.createLocked(name, s, len(s.pods))
+}
+
+// finish ends a rollout: all pods of other revisions end, and others come in their place.
+func (w *world) finish(name string) {
+	w.mu.Lock()
+	s := w.sets[name]
+	for _, p := range s.pods {
+		if p.Labels["pod-template-hash"] != s.revision {
+			w.endPodLocked(s, p)
+		}
+	}
+	w.mu.Unlock()
+	w.play(name)
+}
+
 // endLocked deletes the pod that a real controller would delete.
-func (w *world) endLocked(name string, s *set) {
+func (w *world) endLocked(s *set) {
 	var victim *kubeapi.Pod
 	for _, p := range s.pods {
 		if p.Terminating || victim != nil && !w.before(s, &p, victim) {
@@ -132,7 +172,11 @@ func (w *world) endLocked(name string, s *set) {
 		}
 		victim = &p
 	}
-	p := *victim
+	w.endPodLocked(s, *victim)
+}
+
+// endPodLocked deletes a pod.
+func (w *world) endPodLocked(s *set, p kubeapi.Pod) {
 	if n := w.requests(p.Name); n > 0 {
 		w.failed = append(w.failed, fmt.Sprintf("%s ends with %d requests", p.Name, n))
 	}
