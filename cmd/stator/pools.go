@@ -34,6 +34,8 @@ type pools struct {
 	// reachesRelay means that the gateway sends requests to the relay of routers, which is no endpoint of an InferencePool. It is
 	// true for a control plane, whose pools have the relay.
 	reachesRelay bool
+	// changed is closed at the first change after await has looked. follow begins with it.
+	changed <-chan struct{}
 
 	mu     sync.Mutex              // held while a configuration is made and applied
 	base   *config.Config          // of the file
@@ -123,12 +125,12 @@ func readPorts(text string) (ports []int, err error) {
 func (p *pools) await(ctx context.Context, base *config.Config, log *slog.Logger) (*config.Config, error) {
 	p.base = base
 	for {
-		changed := p.source.Changed()
+		p.changed = p.source.Changed()
 		if p.source.Synced() {
 			return p.composed(log), nil
 		}
 		select {
-		case <-changed:
+		case <-p.changed:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -202,9 +204,9 @@ const mostNamed = 8
 // gather is the time for which changes are gathered before they are applied together. Rollouts change many pods at once.
 const gather = 100 * time.Millisecond
 
-// follow applies the configuration again after each change of the pods, until ctx ends.
+// follow applies the configuration again after each change of the pods since await, until ctx ends.
 func (p *pools) follow(ctx context.Context, log *slog.Logger, apply func(*config.Config) error) error {
-	changed := p.source.Changed()
+	changed := p.changed
 	for {
 		select {
 		case <-changed:

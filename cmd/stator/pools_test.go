@@ -99,6 +99,10 @@ func TestModelsOfACluster(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 
+	// A pod becomes ready while the process is built, after the first look and before changes are followed.
+	late := kubeapi.Pod{Namespace: "llm", Name: "c", UID: "c", IP: "127.57.1.3", Labels: map[string]string{"app": "v"}, Ready: true}
+	api.PutPod(late)
+	testkit.Eventually(t, "the late pod to be found", func() bool { return len(p.source.Workers()) == 3 })
 	applied := make(chan string, 100)
 	go func() {
 		_ = p.follow(ctx, log, func(c *config.Config) error {
@@ -116,6 +120,8 @@ func TestModelsOfACluster(t *testing.T) {
 			return last == want
 		})
 	}
+	await(both + "abc")
+	api.DeletePod("llm", "c")
 	put("a", 3, false)
 	await(both + "b")
 	put("b", 2, false)
