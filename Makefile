@@ -300,9 +300,9 @@ $(CURDIR)/.tools/kubernetes-$(KUBERNETES)/kube-controller-manager: $(CURDIR)/.to
 	cd test/kubernetes && CGO_ENABLED=0 go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o $@ ./node
 
 .PHONY: test-kubernetes
-test-kubernetes: $(HELM) $(KUBEBUILDER_ASSETS)/kube-apiserver $(KUBEBUILDER_ASSETS)/kube-controller-manager ## have a real API server accept, refuse and delete what deploy/ installs, and a planner scale objects there (6 min; the first time 13 min of CPU)
+test-kubernetes: $(HELM) $(ENVOY_STAMP) $(KUBEBUILDER_ASSETS)/kube-apiserver $(KUBEBUILDER_ASSETS)/kube-controller-manager ## have a real API server accept, refuse and delete what deploy/ installs, a planner scale objects there, and a rollout go on under load (8 min; the first time 13 min of CPU)
 	cd test/kubernetes && KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) STATOR_TEST_HELM=$(CURDIR)/$(HELM) go test -count 1 -v . $(ARGS)
-	KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) go test -count 1 -v -run RealAPIServer ./planner/connectors/kubernetes
+	KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) go test -count 1 -v -run RealAPIServer ./planner/connectors/kubernetes ./test/scenario
 
 GATEWAY := .tools/gateway
 

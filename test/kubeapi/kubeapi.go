@@ -308,12 +308,18 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.watch(w, r)
 	case at != nil:
 		s.scale(w, r, at)
+	case r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/status"):
+		s.setStatus(w, r)
 	case r.Method == http.MethodPatch:
 		s.annotate(w, r)
+	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods"):
+		s.create(w, r)
 	case r.Method == http.MethodPost:
 		s.record(w, r)
 	case strings.HasPrefix(r.URL.Path, nodesPath):
 		s.node(w, strings.TrimPrefix(r.URL.Path, nodesPath))
+	case r.Method == http.MethodDelete:
+		s.end(w, r)
 	case strings.Count(r.URL.Path, "/") == 3:
 		s.kinds(w, r)
 	default:

@@ -252,29 +252,17 @@ func (s *Server) annotate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.objects[r.URL.Path]
-	if before == nil {
-		refuse(w, http.StatusNotFound, "there is no such pod")
-		return
-	}
-	meta := maps.Clone(before["metadata"].(map[string]any))
-	all, _ := meta["annotations"].(map[string]any)
-	all = maps.Clone(all)
-	if all == nil {
-		all = map[string]any{}
-	}
-	for key, value := range body.Metadata.Annotations {
-		all[key] = value
-		if value == nil {
-			delete(all, key)
+	s.changePod(w, r.URL.Path, func(pod map[string]any) {
+		meta := pod["metadata"].(map[string]any)
+		before, _ := meta["annotations"].(map[string]any)
+		all := map[string]any{}
+		maps.Copy(all, before)
+		for key, value := range body.Metadata.Annotations {
+			all[key] = value
+			if value == nil {
+				delete(all, key)
+			}
 		}
-	}
-	meta["annotations"] = all
-	object := maps.Clone(before)
-	object["metadata"] = meta
-	s.recordLocked("MODIFIED", r.URL.Path, object)
-	s.objects[r.URL.Path] = object
-	_, _ = w.Write([]byte("{}"))
+		meta["annotations"] = all
+	})
 }

@@ -157,6 +157,12 @@ func (g *gateway) mixedLoad(clients int) *load {
 
 // completeAnswer sends a request, and returns an error if its answer does not have all tokens.
 func (g *gateway) completeAnswer(model string, stream bool, number, tokens int) error {
+	_, err := g.answer(model, stream, number, tokens)
+	return err
+}
+
+// answer is completeAnswer with the answer.
+func (g *gateway) answer(model string, stream bool, number, tokens int) (reply, error) {
 	request := map[string]any{
 		"model": model, "max_tokens": tokens, "stream": stream,
 		"messages": []message{{"user", fmt.Sprintf("request %d asks about %s", number, strings.Repeat("engines that end ", 5))}},
@@ -166,16 +172,16 @@ func (g *gateway) completeAnswer(model string, stream bool, number, tokens int) 
 	}
 	body, err := json.Marshal(request)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	r, err := g.send(context.Background(), http.MethodPost, "/v1/chat/completions", body)
 	switch {
 	case err != nil:
-		return fmt.Errorf("request %d of %s (stream %t): %w after %q", number, model, stream, err, r.body)
+		return r, fmt.Errorf("request %d of %s (stream %t): %w after %q", number, model, stream, err, r.body)
 	case r.status != http.StatusOK,
 		!strings.Contains(r.body, fmt.Sprintf(`"completion_tokens":%d`, tokens)),
 		stream && !strings.HasSuffix(strings.TrimSpace(r.body), "data: [DONE]"):
-		return fmt.Errorf("request %d of %s (stream %t): status %d: %q", number, model, stream, r.status, r.body)
+		return r, fmt.Errorf("request %d of %s (stream %t): status %d: %q", number, model, stream, r.status, r.body)
 	}
-	return nil
+	return r, nil
 }

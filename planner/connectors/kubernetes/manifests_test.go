@@ -1,10 +1,7 @@
 package kubernetes_test
 
 import (
-	"encoding/json"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"testing"
 
@@ -12,39 +9,25 @@ import (
 	"github.com/stator-project/stator/test/testkit"
 )
 
-// moduleFolder returns the folder of a Go module, which is downloaded if it is not there.
-func moduleFolder(t *testing.T, module string) string {
-	t.Helper()
-	out, err := exec.Command("go", "mod", "download", "-json", module).Output()
-	var found struct{ Dir, Error string }
-	if json.Unmarshal(out, &found) != nil || found.Dir == "" {
-		t.Fatalf("go mod download %s: %v %s", module, err, found.Error)
-	}
-	return found.Dir
-}
-
 // scaling is a field that DisaggregatedSets have since LeaderWorkerSet 0.10, whose definitions are no Go module here.
 var scaling = regexp.MustCompile(`(?m)^ *(- )?scaling:\n *mode: External\n`)
 
 // TestManifestsOnARealAPIServer: a real API server accepts what stator plan prints, and knows every field in it.
 func TestManifestsOnARealAPIServer(t *testing.T) {
 	c := startCluster(t)
-	sets := filepath.Join(moduleFolder(t, "sigs.k8s.io/lws@v0.9.0"), "config/crd/bases")
-	for _, definition := range []string{
-		filepath.Join(sets, "leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
-		filepath.Join(sets, "disaggregatedset.x-k8s.io_disaggregatedsets.yaml"),
-		filepath.Join(moduleFolder(t, "sigs.k8s.io/gateway-api-inference-extension@v1.6.0"),
-			"config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"),
-		"testdata/dynamographdeployment.yaml",
+	for plural, definition := range map[string][2]string{
+		"leaderworkersets":  {"sigs.k8s.io/lws@v0.9.0", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"},
+		"disaggregatedsets": {"sigs.k8s.io/lws@v0.9.0", "config/crd/bases/disaggregatedset.x-k8s.io_disaggregatedsets.yaml"},
+		"inferencepools": {"sigs.k8s.io/gateway-api-inference-extension@v1.6.0",
+			"config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"},
 	} {
-		c.must("", "apply", "--server-side", "-f", definition)
+		c.ApplyKind(definition[0], definition[1], plural)
 	}
-	for _, kind := range []string{"leaderworkersets", "disaggregatedsets", "inferencepools", "dynamographdeployments"} {
-		testkit.Eventually(t, "the kind "+kind+" to be served", func() bool {
-			_, err := c.kubectl("", "get", kind)
-			return err == nil
-		})
-	}
+	c.Must("", "apply", "--server-side", "-f", "testdata/dynamographdeployment.yaml")
+	testkit.Eventually(t, "the kind dynamographdeployments to be served", func() bool {
+		_, err := c.Kubectl("", "get", "dynamographdeployments")
+		return err == nil
+	})
 
 	graph, err := os.ReadFile("../../../internal/advise/testdata/graph.yaml")
 	if err != nil {
@@ -57,7 +40,7 @@ func TestManifestsOnARealAPIServer(t *testing.T) {
 			continue
 		}
 		objects := scaling.ReplaceAllStringFunc(string(converted.Manifests), func(string) string { return "" })
-		if out, err := c.kubectl(objects, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"); err != nil {
+		if out, err := c.Kubectl(objects, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"); err != nil {
 			t.Errorf("%s: %v\n%s\n%s", output, err, out, objects)
 		} else {
 			t.Logf("%s", out)
