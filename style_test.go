@@ -78,7 +78,7 @@ func TestParagraphs(t *testing.T) {
 // stateful lists the packages that hold state which changes over time. They explain it: at least a
 // quarter as many lines of comments as of code. Every package with a mutex is one of them, or is behind.
 var stateful = []string{
-	"extproc/quota",
+	"extproc/poolmetrics", "extproc/quota",
 	"admin/history", "bus", "discovery/kubernetes", "envoy", "extproc", "extproc/accesslog", "extproc/answers", "extproc/cachesync", "extproc/exchange", "extproc/prefill", "extproc/sockets",
 	"extproc/stream", "internal/child", "internal/configfile", "internal/fleet", "internal/grpcserve", "internal/kv/drift", "internal/kv/feed", "internal/kv/kvindex",
 	"internal/kv/recency", "internal/kvsource", "internal/perfmodel", "internal/route", "internal/route/breaks", "internal/route/peers", "internal/route/pick", "internal/route/programs",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/extproc"
+	"github.com/stator-project/stator/extproc/poolmetrics"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/listen"
@@ -83,6 +84,9 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	})
 	if err != nil {
 		return err
+	}
+	if p.pools.names != "" {
+		p.reg.MustRegister(poolmetrics.New(p.pools.members, router.Fleet().Snapshot, router.Routes().Queues))
 	}
 	if err := p.join(ctx, router.BusLost); err != nil {
 		return err

@@ -123,6 +123,9 @@ func (p *process) kubernetesConnector(members *fleet.Fleet) (*kubernetes.Connect
 		Client: p.pools.client, Home: p.pools.home, Fleet: members, Rules: scaleRules(p.cfg), Drain: p.cfg.Planner.DrainTimeout.Std(),
 		Interval: p.cfg.Planner.Interval.Std(), Log: p.log, Metrics: p.reg,
 	}
+	if p.pools.names != "" {
+		settings.Pools = p.pools.source.Pools
+	}
 	for i := range p.cfg.Models {
 		m := &p.cfg.Models[i]
 		for k := range m.Launch {

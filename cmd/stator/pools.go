@@ -16,6 +16,7 @@ import (
 
 	"github.com/stator-project/stator/discovery/kubernetes"
 	"github.com/stator-project/stator/extproc"
+	"github.com/stator-project/stator/extproc/poolmetrics"
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
@@ -107,6 +108,14 @@ func (p *pools) selections(home string) ([]kubernetes.Selection, error) {
 		}
 	}
 	return all, nil
+}
+
+// members returns the InferencePools with their endpoints.
+func (p *pools) members() (all []poolmetrics.Pool) {
+	for _, pool := range p.source.Pools() {
+		all = append(all, poolmetrics.Pool{Name: pool.Name, Workers: pool.Workers})
+	}
+	return all
 }
 
 func readPorts(text string) (ports []int, err error) {

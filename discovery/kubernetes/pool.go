@@ -27,9 +27,12 @@ type inferencePool struct {
 	} `json:"spec"`
 }
 
+// poolVersion is the group and version of InferencePools.
+const poolVersion = "inference.networking.k8s.io/v1"
+
 // poolsPath returns the path of the InferencePools of a namespace.
 func poolsPath(namespace string) string {
-	return "/apis/inference.networking.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/inferencepools"
+	return "/apis/" + poolVersion + "/namespaces/" + url.PathEscape(namespace) + "/inferencepools"
 }
 
 // labels returns the selector of the pool as a query has it; empty for a pool without one.

@@ -85,6 +85,8 @@ type group struct {
 	Selection
 	pods map[string]podState    // by name
 	ask  func(Endpoint) *engine // starts the questions to an engine; set once, by follow
+	// uid is the UID of the InferencePool; empty before it was read, and for pods by labels.
+	uid string
 	// synced means that the pods were listed once. It stays true while the API server is away.
 	synced bool
 	// troubles has the reasons why no changes arrive, by the resource. It is empty while all is well.
@@ -197,6 +199,32 @@ func (s *Source) Workers() (workers []Worker) {
 	})
 }
 
+// PoolMembers is an InferencePool with the names of its ready endpoints.
+type PoolMembers struct {
+	Object
+	UID     string
+	Workers []string
+}
+
+// Pools returns the InferencePools that the source follows, in the order of its selections.
+func (s *Source) Pools() (all []PoolMembers) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.groups {
+		if g.Pool == "" {
+			continue
+		}
+		p := PoolMembers{Object: Object{poolVersion, "InferencePool", g.Namespace, g.Pool}, UID: g.uid}
+		for _, pod := range g.pods {
+			for i := range pod.ready {
+				p.Workers = append(p.Workers, pod.ready[i].Name)
+			}
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
 // Synced reports whether the pods of all selections have been listed, and the engine of each has been asked once. A router that served
 // before would answer 404 for models that it will know a moment later.
 func (s *Source) Synced() bool {
@@ -279,6 +307,9 @@ func (s *Source) followPool(ctx context.Context, g *group) {
 			s.cfg.Log.Warn("the InferencePool was deleted; its pods stay workers while this process runs", "pool", g.String())
 			return
 		}
+		s.mu.Lock()
+		g.uid = p.Metadata.UID
+		s.mu.Unlock()
 		nextLabels, nextPorts := p.labels(), p.ports()
 		if nextLabels == "" || len(nextPorts) == 0 || nextLabels == labels && slices.Equal(nextPorts, ports) {
 			return

@@ -30,6 +30,8 @@ type Config struct {
 	Home    string
 	// Fleet has the workers, with what routers have booked.
 	Fleet *fleet.Fleet
+	// Pools returns the InferencePools whose pods are workers; nil for none. Events of a target are about its pool, too.
+	Pools func() []kubernetes.PoolMembers
 	// Rules and Drain can be replaced with Set. Drain is the longest time that a drain may take.
 	Rules Rules
 	Drain time.Duration
@@ -289,7 +291,7 @@ func (c *Connector) carryOut(ctx context.Context, set *ChangeSet, now time.Time)
 			t.written, t.own = now, true
 			t.scale.Replicas, t.scale.Writer = x.To, writer
 			c.cfg.Log.Info("scaled", "target", t.Object.String(), "from", x.From, "to", x.To, "victims", x.Victims, "reason", x.Reason)
-			c.events.add(t, "Scaled", false, "from %d to %d replicas: %s", x.From, x.To, x.Reason)
+			c.addEvent(t, "Scaled", false, "from %d to %d replicas: %s", x.From, x.To, x.Reason)
 			continue
 		}
 		if result == "conflict" {

@@ -20,6 +20,9 @@ import (
 //	NotScaled, a warning   target   the planner does not set its number; at most once in quietFor, also if the sentence changes
 //	ScaleWaits             target   a plan is not carried out yet; the same
 //	Draining               pod      a plan has begun to drain its worker
+//
+// An event about a target is also one about the InferencePool with its pods, if the process follows one, with the target's name before it:
+// then `kubectl describe inferencepool` shows what happens to all its targets.
 
 // recorder collects the events of a pass, which are written at its end. Its maps have an entry for each target, of which the configuration
 // has a fixed number. Run's loop alone uses it.
@@ -45,11 +48,39 @@ func newRecorder() recorder {
 	return recorder{waited: map[kubernetes.Object]time.Time{}, advised: map[kubernetes.Object]int{}}
 }
 
-// add has an event about a target be written in this pass.
-func (r *recorder) add(t *target, reason string, isWarning bool, format string, args ...any) {
-	r.due = append(r.due, kubernetes.Event{
+// addEvent has an event about a target, and about its InferencePool, be written in this pass.
+func (c *Connector) addEvent(t *target, reason string, isWarning bool, format string, args ...any) {
+	e := kubernetes.Event{
 		Object: t.Object, UID: t.scale.UID, Reason: reason, Warning: isWarning, Message: fmt.Sprintf(format, args...),
-	})
+	}
+	c.events.due = append(c.events.due, e)
+	if p := c.poolOf(t); p != nil {
+		e.Object, e.UID = p.Object, p.UID
+		e.Message = t.Kind + " " + t.Name + ": " + e.Message
+		c.events.due = append(c.events.due, e)
+	}
+}
+
+// poolOf returns the InferencePool that has a worker of the target, or the only one of its namespace while the target has no worker; nil
+// for none. An event about an object without a UID would be shown nowhere.
+func (c *Connector) poolOf(t *target) *kubernetes.PoolMembers {
+	if c.cfg.Pools == nil {
+		return nil
+	}
+	pools := slices.DeleteFunc(c.cfg.Pools(), func(p kubernetes.PoolMembers) bool { return p.UID == "" || p.Namespace != t.Namespace })
+	workers := map[string]bool{}
+	for i := range t.state.Pods {
+		workers[t.state.Pods[i].Worker] = true
+	}
+	for i := range pools {
+		if slices.ContainsFunc(pools[i].Workers, func(name string) bool { return workers[name] }) {
+			return &pools[i]
+		}
+	}
+	if len(pools) == 1 {
+		return &pools[0]
+	}
+	return nil
 }
 
 // recordWaits adds events about the targets for which a plan is not carried out. A wait is normal: a drain takes as long as the answers of
@@ -64,7 +95,7 @@ func (c *Connector) recordWaits(set *ChangeSet, now time.Time) {
 		for _, t := range c.targets {
 			if t.Model == w.Model && t.Role == w.Role && t.read && now.Sub(c.events.waited[t.Object]) >= quietFor {
 				c.events.waited[t.Object] = now
-				c.events.add(t, reason, isRefused, "%s", w.Why)
+				c.addEvent(t, reason, isRefused, "%s", w.Why)
 			}
 		}
 	}
@@ -122,7 +153,7 @@ func (c *Connector) recordAdvice() {
 			last = t.scale.Replicas
 		}
 		if pool.Replicas != last {
-			c.events.add(t, "ScaleRecommended", false, "%d replicas in place of %d: %s", pool.Replicas, t.scale.Replicas, pool.Reason)
+			c.addEvent(t, "ScaleRecommended", false, "%d replicas in place of %d: %s", pool.Replicas, t.scale.Replicas, pool.Reason)
 		}
 		c.events.advised[t.Object] = pool.Replicas
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	api "github.com/stator-project/stator/discovery/kubernetes"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/test/kubeapi"
 	"github.com/stator-project/stator/test/testkit"
@@ -43,6 +44,24 @@ func TestEvents(t *testing.T) {
 	w.server.PutAutoscaler("llm", "hpa", "llama")
 	w.want(fleet.Aggregated, 5)
 	w.recorded("NotScaled", "llama", "HorizontalPodAutoscaler hpa")
+}
+
+// TestEventsOfAPool: an event about a target is also one about the InferencePool that has its workers.
+func TestEventsOfAPool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add("Deployment", "llama", fleet.Aggregated, 2)
+	w.await("llama", 2)
+	pool := func(name string, workers ...string) api.PoolMembers {
+		return api.PoolMembers{Object: api.Object{Kind: "InferencePool", Namespace: "llm", Name: name}, UID: name, Workers: workers}
+	}
+	w.pools = func() []api.PoolMembers { return []api.PoolMembers{pool("other", "x"), pool("pool", "llama-x1")} }
+	w.run(1)
+	w.want(fleet.Aggregated, 3)
+	w.recorded("Scaled", "pool", "Deployment llama: from 2 to 3 replicas: 3 by the test")
+	if slices.ContainsFunc(w.server.Events(), func(e kubeapi.Event) bool { return e.Name == "other" }) {
+		t.Errorf("an event is about another pool: %+v", w.server.Events())
+	}
 }
 
 // TestEventsCannotBeWritten: a planner without the right to write events scales all the same.

@@ -27,6 +27,7 @@ type world struct {
 	targets []kubernetes.Target
 	rules   kubernetes.Rules
 	drain   time.Duration
+	pools   func() []api.PoolMembers
 	// advisory means that plans are recommended, and not carried out.
 	advisory bool
 
@@ -276,7 +277,7 @@ func (w *world) runWanting(term uint64, wants map[fleet.Role]int) (stop func()) 
 	log := &testkit.Log{}
 	c := kubernetes.New(kubernetes.Config{
 		Client: client, Targets: w.targets, Home: w.targets[0].Namespace, Fleet: w.members, Rules: w.rules, Drain: w.drain, Interval: time.Second,
-		Log: log.Logger(), Metrics: prometheus.NewRegistry(),
+		Log: log.Logger(), Metrics: prometheus.NewRegistry(), Pools: w.pools,
 	})
 	c.KnowBookings()
 	ctx, cancel := context.WithCancel(w.t.Context())
