@@ -27,6 +27,7 @@ type Judged struct {
 
 	sources    []source        // from which candidates could fetch a part of the prompt
 	partners   []cost.Partners // of decode workers, by the number of their place; empty if no place is known
+	transfers  bool            // the cost depends on times of transfers
 	outside    kvindex.Overlap // of the prompt with caches outside engines
 	anyOutside bool            // it is not empty
 	stores     storeReach      // and from which they could load it
@@ -90,6 +91,7 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 
 	j.findSources(f, overlap)
 	j.findPartners(f)
+	j.transfers = q.Remote || q.Onward.Tokens > 0 || len(j.sources) > 0
 	j.findLoads(f, overlap)
 	j.findOutside(g.outside)
 
@@ -205,7 +207,10 @@ func (j *Judged) model(class *learned.Class) *classModel {
 	if known := float64(j.asked.OutputTokens); known > 0 {
 		answer = known
 	}
-	m := classModel{class: class, pass: class.Pass.Pass(), transfers: class.Transfers(j.now), answer: answer, reuse: class.Reuse.Ratio()}
+	m := classModel{class: class, pass: class.Pass.Pass(), answer: answer, reuse: class.Reuse.Ratio()}
+	if j.transfers {
+		m.transfers = class.Transfers(j.now)
+	}
 	if j.anyOutside { // few requests need these times, and they are behind locks
 		m.loads = class.Loads(j.now)
 	}
@@ -217,7 +222,9 @@ func (j *Judged) model(class *learned.Class) *classModel {
 func (j *Judged) setModel(class *learned.Class) {
 	m, r := j.model(class), &j.Request
 	r.Line, r.Decode = m.pass.Prefill, m.pass.Decode
-	r.Transfers = m.transfers
+	if j.transfers {
+		r.Transfers = m.transfers
+	}
 	r.Answer, r.Reuse = m.answer, m.reuse
 	r.Loads = m.loads
 }
