@@ -116,6 +116,15 @@ func (p *Place) UnmarshalText(text []byte) error {
 	return fmt.Errorf("a place: %w", err)
 }
 
+// Site is the place and the revision of a worker. Workers of one site exchange KV caches with the same others, in the same time.
+type Site struct {
+	Place    Place
+	Revision string
+}
+
+// Exchanges reports whether workers of two sites exchange KV caches.
+func (s *Site) Exchanges(o *Site) bool { return oneRevision(s.Revision, o.Revision) }
+
 // PlaceSource names the source of the taints of a place.
 type PlaceSource uint8
 

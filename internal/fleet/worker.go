@@ -77,6 +77,9 @@ type Worker struct {
 	undrained  State  // the state of a drained worker without the plan
 }
 
+// Site returns the site of the worker of a snapshot.
+func (w *Worker) Site() Site { return Site{w.place, w.Revision} }
+
 // Place returns the place of the worker of a snapshot.
 func (w *Worker) Place() Place { return w.place }
 
@@ -95,8 +98,10 @@ func (w *Worker) AskedInDoubt() bool { return w.Reported || w.Leased && w.Unleas
 // ExchangesCaches reports whether the worker may exchange KV caches with workers of a revision: of the same one alone. A revision that is
 // empty is not known, and may be any.
 func (w *Worker) ExchangesCaches(revision string) bool {
-	return w.Revision == "" || revision == "" || w.Revision == revision
+	return oneRevision(w.Revision, revision)
 }
+
+func oneRevision(a, b string) bool { return a == "" || b == "" || a == b }
 
 // DefaultHealthPath is the path of the health of vLLM, SGLang, llama.cpp and TensorRT-LLM.
 const DefaultHealthPath = "/health"

@@ -65,18 +65,18 @@ func (r *Router) chooseLegs(w *workspace, q *request.Prepared, d *decision.Decis
 		}
 	}
 	if q.Remote {
-		r.findPrefillPlaces(w, q, d, false)
+		r.findPrefillSites(w, q, d, false)
 	}
 	d.Split = q.Remote
 	return nil
 }
 
-// findPrefillPlaces finds the least cost of a prefill worker for each place, if places are known: which decode worker is best depends on
+// findPrefillSites finds the least cost of a prefill worker for each site, if places are known: which decode worker is best depends on
 // them. The prefill worker itself is chosen later, when the request is booked on its decode worker. Between both choices others may be
 // booked, so these costs are an estimate.
 //
 // judged means that the costs of the prefill workers are known already, because both ways were compared.
-func (r *Router) findPrefillPlaces(w *workspace, q *request.Prepared, d *decision.Decision, judged bool) {
+func (r *Router) findPrefillSites(w *workspace, q *request.Prepared, d *decision.Decision, judged bool) {
 	s := &w.legs
 	if len(q.Prefills) > 0 || !s.field.KnowsPlaces() || !w.field.KnowsPlaces() {
 		return
@@ -84,7 +84,7 @@ func (r *Router) findPrefillPlaces(w *workspace, q *request.Prepared, d *decisio
 	if !judged {
 		r.judge.Field(&s.judged, &w.overlap, &s.asked, &s.field, d.At)
 	}
-	q.Prefills = s.judged.AppendPlaces(q.Prefills, &s.field)
+	q.Prefills = s.judged.AppendSites(q.Prefills, &s.field)
 }
 
 // keepPartners leaves the decode workers that a free prefill worker can serve: one of the same revision, or of none. During a rollout a
@@ -144,7 +144,7 @@ func (r *Router) compareLegs(w *workspace, q *request.Prepared, d *decision.Deci
 	q.Remote = false
 	legs.Local = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).LeastLocal()
 	q.Remote = true
-	r.findPrefillPlaces(w, q, d, true)
+	r.findPrefillSites(w, q, d, true)
 	legs.Decode = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).Least()
 	return legs
 }

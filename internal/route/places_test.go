@@ -185,3 +185,45 @@ func TestPullFromTheZone(t *testing.T) {
 		t.Errorf("%+v\n%s", d.Pull, d)
 	}
 }
+
+// TestPlacesOfARevision: during a rollout only workers of one revision exchange KV caches. A prefill worker nearby of another revision is no
+// partner, and a worker with more of a prompt no source.
+func TestPlacesOfARevision(t *testing.T) {
+	revise := func(r *Router, revision string, names ...string) {
+		for _, name := range names {
+			if _, err := r.fleet.Update(name, func(w *fleet.Worker) { w.Revision = revision }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r := newPlaced(t, serving.Config{Prefill: serving.PrefillRemote}, "p1@a", "p2@b", "d1@a", "d2@b")
+	revise(r, "r1", "p1")
+	revise(r, "r2", "p2", "d1", "d2")
+	r.learnTransfers(fleet.InZone, 20*time.Millisecond)
+	r.learnTransfers(fleet.Apart, 500*time.Millisecond)
+	for i := range 6 {
+		id := fmt.Sprint(i)
+		if d := r.ask(id, text(id, 4000)); d.Worker != "d2" || !d.Split {
+			t.Errorf("decoded by %s, far from the prefill worker of its revision\n%s", d.Worker, d)
+		}
+		r.End(id, noon)
+	}
+
+	r = newPlaced(t, serving.Config{}, "a1@a", "a2@a", "a3@a")
+	revise(r, "r1", "a1")
+	revise(r, "r2", "a2", "a3")
+	on := func(worker string) func(*request.Request) {
+		return func(q *request.Request) { q.Hints = &prompt.Hints{Rank: -1, Worker: worker} }
+	}
+	r.ask("first", text("shared", 8016), on("a1"))
+	r.ask("second", text("shared", 8000), on("a2"))
+	r.PrefillDone("first", noon)
+	r.PrefillDone("second", noon)
+	for i := range 40 {
+		id := fmt.Sprint("busy ", i)
+		r.ask(id, text(id, 20_000), on(fmt.Sprint("a", 1+i%2)))
+	}
+	if d := r.ask("third", text("shared", 8100)); d.Worker != "a3" || d.Pull.Worker != "a2" {
+		t.Errorf("%s fetches from %q\n%s", d.Worker, d.Pull.Worker, d)
+	}
+}

@@ -326,11 +326,12 @@ func (w *Delay) outside(r *Request, f *Facts, token float64) (tokens int, gain f
 }
 
 // receive returns the milliseconds in which a decode worker receives the tokens that it does not have, and the cost of the prefill worker
-// from which they come beyond the cheapest one: the two whose sum is least.
+// from which they come beyond the cheapest one: the two whose sum is least. Without a partner the worker counts as far from all.
 func (w *Delay) receive(r *Request, f *Facts) (transfer, partner float64) {
 	tokens := r.PromptTokens - f.Cached(r)
+	transfer = milliseconds(r.Transfers[fleet.Apart].Prefill(tokens))
 	if f.Partners == nil {
-		return milliseconds(r.Transfers[fleet.Apart].Prefill(tokens)), 0
+		return transfer, 0
 	}
 	least := math.Inf(1)
 	for level, more := range f.Partners {

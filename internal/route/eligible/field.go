@@ -21,10 +21,10 @@ type Field struct {
 	// Nodes has the number of each rank's node, or NoNode. It is empty until NumberNodes was called.
 	Nodes   []int32
 	numbers map[string]int32 // of nodes
-	// Places has the number of each rank's place. It is empty until NumberPlaces was called.
-	Places   []int32
-	distinct []fleet.Place // by number
-	placed   map[fleet.Place]int32
+	// Sites has the number of each rank's site. It is empty until NumberSites was called.
+	Sites    []int32
+	distinct []fleet.Site // by number
+	sited    map[fleet.Site]int32
 	// Fleet is the snapshot from which they are.
 	Fleet *fleet.Snapshot
 	// Admitted is true if ranks has only ranks whose workers' health admits another request.
@@ -107,7 +107,7 @@ func (e *Finder) fill(f *Field, snap *fleet.Snapshot, q *request.Prepared, now t
 	m, restricted := q.Model, q.IsRestricted()
 	*f = Field{
 		Ranks: f.Ranks[:0], Facts: f.Facts[:0], Nodes: f.Nodes[:0], numbers: f.numbers, Fleet: snap, Admitted: onlyAdmitted,
-		Places: f.Places[:0], distinct: f.distinct, placed: f.placed,
+		Sites: f.Sites[:0], distinct: f.distinct, sited: f.sited,
 	}
 	holders := Holders{Model: m}
 	for _, rank := range RanksFor(m, snap, q.Role) {
@@ -154,7 +154,7 @@ func (f *Field) Keep(keep func(rank *fleet.Rank) bool) {
 	f.Ranks = f.Ranks[:kept]
 	f.Facts = f.Facts[:kept]
 	f.Free = free
-	f.Nodes, f.Places = f.Nodes[:0], f.Places[:0]
+	f.Nodes, f.Sites = f.Nodes[:0], f.Sites[:0]
 	f.cached = poolMoment{} // the next request finds its own
 }
 
@@ -212,37 +212,37 @@ func (f *Field) NumberNodes() int {
 	return len(f.numbers)
 }
 
-// NumberPlaces numbers the places of the ranks from 0 on, and returns them. Only requests whose KV cache may come from another worker need
+// NumberSites numbers the sites of the ranks from 0 on, and returns them. Only requests whose KV cache may come from another worker need
 // them.
-func (f *Field) NumberPlaces() []fleet.Place {
-	if len(f.Places) == len(f.Ranks) {
+func (f *Field) NumberSites() []fleet.Site {
+	if len(f.Sites) == len(f.Ranks) {
 		return f.distinct
 	}
-	if f.placed == nil {
-		f.placed = map[fleet.Place]int32{}
+	if f.sited == nil {
+		f.sited = map[fleet.Site]int32{}
 	}
-	clear(f.placed)
-	f.Places, f.distinct = f.Places[:0], f.distinct[:0]
+	clear(f.sited)
+	f.Sites, f.distinct = f.Sites[:0], f.distinct[:0]
 	for i := range f.Ranks {
-		place := f.Ranks[i].Worker.Place()
-		if i > 0 && place == f.distinct[f.Places[i-1]] { // neighbours often share their place
-			f.Places = append(f.Places, f.Places[i-1])
+		site := f.Ranks[i].Worker.Site()
+		if i > 0 && site == f.distinct[f.Sites[i-1]] { // neighbours often share their site
+			f.Sites = append(f.Sites, f.Sites[i-1])
 			continue
 		}
-		number, known := f.placed[place]
+		number, known := f.sited[site]
 		if !known {
 			number = int32(len(f.distinct))
-			f.placed[place] = number
-			f.distinct = append(f.distinct, place)
+			f.sited[site] = number
+			f.distinct = append(f.distinct, site)
 		}
-		f.Places = append(f.Places, number)
+		f.Sites = append(f.Sites, number)
 	}
 	return f.distinct
 }
 
 // KnowsPlaces reports whether the place of a rank is known.
 func (f *Field) KnowsPlaces() bool {
-	return slices.ContainsFunc(f.NumberPlaces(), func(p fleet.Place) bool { return p.IsKnown() })
+	return slices.ContainsFunc(f.NumberSites(), func(s fleet.Site) bool { return s.Place.IsKnown() })
 }
 
 // leastWait returns the time that the quickest of the ranks needs for the prefills that are booked there.

@@ -39,9 +39,9 @@ type Prepared struct {
 	// compute it, and remote that a prefill worker should compute it, or has done so.
 	ChoosesLegs, Splits, Remote bool
 
-	// Prefills has the least cost of a prefill worker for each place of free ones; empty if no place is known, or the prompt does not come
+	// Prefills has the least cost of a prefill worker for each site of free ones; empty if no place is known, or the prompt does not come
 	// computed. Onward is the transfer that follows the work of a prefill worker; its zero value is none that depends on the worker.
-	Prefills []PrefillPlace
+	Prefills []PrefillSite
 	Onward   Onward
 
 	Batch    Batch
@@ -62,10 +62,10 @@ func (q *Prepared) Reset() {
 	*q = Prepared{Blocks: q.Blocks[:0], Chain: q.Chain[:0], Coarse: q.Coarse[:0], Prefills: q.Prefills[:0]}
 }
 
-// PrefillPlace is a place with prefill workers, and the cost by which the cheapest of them exceeds the cheapest one of all places.
-type PrefillPlace struct {
-	Place fleet.Place
-	More  float64
+// PrefillSite is a site with prefill workers, and the cost by which the cheapest of them exceeds the cheapest one of all sites.
+type PrefillSite struct {
+	fleet.Site
+	More float64
 }
 
 // Onward is the transfer of a prompt from a prefill worker to the decode worker: its name and place, and the tokens that it does not hold.

@@ -13,24 +13,24 @@ import (
 	"github.com/stator-project/stator/internal/route/request"
 )
 
-// source is the rank that holds most of a prompt, among the ranks of one place from which others can fetch.
+// source is the rank that holds most of a prompt, among the ranks of one site from which others can fetch.
 type source struct {
 	rank   *fleet.Rank
 	blocks int
 	place  fleet.Place
 }
 
-// findSources finds the rank of each place that holds most of the prompt, whether it is free or busy.
+// findSources finds the rank of each site that holds most of the prompt, whether it is free or busy.
 func (j *Judged) findSources(f *eligible.Field, overlap *kvindex.Overlap) {
 	j.sources = j.sources[:0]
 	if j.asked.Remote || j.asked.ReadsNoCache || len(f.Ranks) == 0 || !canPull(f.Ranks[0].Worker) {
 		return
 	}
-	for _, place := range f.NumberPlaces() {
-		j.sources = append(j.sources, source{place: place})
+	for _, site := range f.NumberSites() {
+		j.sources = append(j.sources, source{place: site.Place})
 	}
 	for i := range f.Ranks {
-		most := &j.sources[f.Places[i]]
+		most := &j.sources[f.Sites[i]]
 		if n := cost.HeldBlocks(overlap.Of(f.Ranks[i].ID)); n > most.blocks && canPull(f.Ranks[i].Worker) {
 			most.rank, most.blocks = &f.Ranks[i], n
 		}
@@ -63,39 +63,40 @@ func (j *Judged) chooseSource(c *pick.Candidate) {
 	}
 }
 
-// findPartners finds out, for the place of each decode worker, how much its prefill workers cost by the place that both share. Places are
-// compared once for each pair of them, and not for each pair of workers: a large fleet has few places.
+// findPartners finds out, for the site of each decode worker, how much its prefill workers cost by the place that both share. Sites are
+// compared once for each pair of them, and not for each pair of workers: a large fleet has few sites.
 func (j *Judged) findPartners(f *eligible.Field) {
 	j.partners = j.partners[:0]
 	if !j.asked.Remote || len(j.asked.Prefills) == 0 {
 		return
 	}
-	for _, place := range f.NumberPlaces() {
+	for _, site := range f.NumberSites() {
 		var p cost.Partners
 		for level := range p {
 			p[level] = math.Inf(1)
 		}
 		for i := range j.asked.Prefills {
 			at := &j.asked.Prefills[i]
-			level := place.Shared(&at.Place)
-			p[level] = min(p[level], at.More)
+			if level := site.Place.Shared(&at.Place); site.Exchanges(&at.Site) {
+				p[level] = min(p[level], at.More)
+			}
 		}
 		j.partners = append(j.partners, p)
 	}
 	for i := range j.Candidates {
-		j.Candidates[i].Facts.Partners = &j.partners[f.Places[i]]
+		j.Candidates[i].Facts.Partners = &j.partners[f.Sites[i]]
 	}
 }
 
-// AppendPlaces appends the least cost of the candidates for each place, beyond the least of all, to an empty list. The candidates must be
-// all usable ranks of the field. A place whose ranks are all busy has an infinite cost.
-func (j *Judged) AppendPlaces(to []request.PrefillPlace, f *eligible.Field) []request.PrefillPlace {
+// AppendSites appends the least cost of the candidates for each site, beyond the least of all, to an empty list. The candidates must be
+// all usable ranks of the field. A site whose ranks are all busy has an infinite cost.
+func (j *Judged) AppendSites(to []request.PrefillSite, f *eligible.Field) []request.PrefillSite {
 	least := j.Least()
-	for _, place := range f.NumberPlaces() {
-		to = append(to, request.PrefillPlace{Place: place, More: math.Inf(1)})
+	for _, site := range f.NumberSites() {
+		to = append(to, request.PrefillSite{Site: site, More: math.Inf(1)})
 	}
 	for i := range j.Candidates {
-		at := &to[f.Places[i]]
+		at := &to[f.Sites[i]]
 		at.More = min(at.More, j.Candidates[i].Total-least)
 	}
 	return to
