@@ -65,8 +65,8 @@ func (r *reader) object(root *yaml.Node) {
 			"backendFramework": r.text(&r.backend),
 			"env":              r.graphEnv, "envs": r.graphEnv,
 			"experimental": r.inside(nil, map[string]string{
-				"kvTransferPolicy": "pairs of prefill and decode workers are chosen by the times of transfers within and between zones and racks, " +
-					"as measured, and no label excludes a pair",
+				"kvTransferPolicy": "pairs of prefill and decode workers are chosen by the measured times of transfers within and " +
+					"between zones and racks, and no label excludes a pair",
 				"componentGroups": "each role is scaled by itself, within planner.maxGPUs",
 			}),
 		}, map[string]string{
