@@ -34,6 +34,8 @@ type Load struct {
 	nextPass atomic.Int64
 	// served is the time at which the latest request was booked that was served to its end, in nanoseconds since 1970.
 	served atomic.Int64
+	// admitted is the time of the last report in which no request waited, in nanoseconds since 1970.
+	admitted atomic.Int64
 	// lastEnd is the time of the last end of a prefill that was observed, in nanoseconds since 1970.
 	lastEnd  atomic.Int64
 	prefills prefills
@@ -242,6 +244,16 @@ func (l *Load) Served(booked time.Time) {
 // come, so the prompt of one that was booked at this time is computed, or nearly.
 func (l *Load) IsOvertaken(booked time.Time) bool { return booked.UnixNano() < l.served.Load() }
 
+// arrival bounds the time until a request that is booked has reached its engine.
+const arrival = 50 * time.Millisecond
+
+// IsAdmitted reports whether a prompt that was booked at some time, and takes some time, is computed by now because a report shows that no
+// request waited for the engine when it had come.
+func (l *Load) IsAdmitted(booked time.Time, takes time.Duration, now time.Time) bool {
+	at := l.admitted.Load()
+	return booked.UnixNano() < at-int64(arrival) && now.UnixNano() > at+int64(takes)
+}
+
 // elapsed is the time since the rank began with the prefill that it computes now.
 func (l *Load) elapsed(now time.Time) time.Duration {
 	return max(0, time.Duration(now.UnixNano()-l.since.Load()))
@@ -404,6 +416,9 @@ func (l *Load) SetReport(r Report, blocks int) Interval {
 	}
 	if used, all := r.KVUsage*float64(blocks), float64(booked.DecodeBlocks); used > 0 && all > 0 && r.Waiting == 0 {
 		next.footprint = min(used/all, 1)
+	}
+	if r.Waiting == 0 {
+		l.admitted.Store(r.At.UnixNano())
 	}
 	i := l.between(last, next, &booked)
 	if i.Gaps > 0 {

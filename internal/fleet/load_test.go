@@ -268,3 +268,26 @@ func TestMeanAge(t *testing.T) {
 		t.Errorf("the mean age is %v (%v), want 1s", age, ok)
 	}
 }
+
+// TestIsAdmitted: a prompt is computed when a report after its arrival shows no waiting request, and it has had its time since then.
+func TestIsAdmitted(t *testing.T) {
+	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	for _, c := range []struct {
+		when            string
+		booked, waiting int
+		now             int
+		want            bool
+	}{
+		{"it had come", 800, 0, 1200, true},
+		{"it has not had its time", 800, 0, 1050, false},
+		{"it may have been on its way", 980, 0, 1200, false},
+		{"it came later", 1010, 0, 1200, false},
+		{"others waited", 800, 1, 1200, false},
+	} {
+		var l fleet.Load
+		l.SetReport(fleet.Report{At: at(1000), Running: 4, Waiting: c.waiting}, 0)
+		if got := l.IsAdmitted(at(c.booked), 100*time.Millisecond, at(c.now)); got != c.want {
+			t.Errorf("%s: admitted %v, want %v", c.when, got, c.want)
+		}
+	}
+}

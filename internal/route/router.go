@@ -171,7 +171,8 @@ func (r *Router) PrefillDone(id string, now time.Time) bool {
 // events show when a prompt is computed.
 //
 // Some ranks publish no events, or late ones, and a prompt that is cached already gets none. There a
-// prefill ends when it was expected to end, or when a later request was served to its end, and nothing is learned from it.
+// prefill ends when it was expected to end, when a later request was served to its end, or when the engine's report shows that it must
+// be over, and nothing is learned from it.
 func (r *Router) SettlePrefills(now time.Time) int {
 	n := r.bookings.Settle(func(k *pick.Booking) (pick.Progress, time.Time) {
 		overdue := now.Sub(k.At) >= k.FirstToken.Duration()
@@ -179,7 +180,7 @@ func (r *Router) SettlePrefills(now time.Time) int {
 			return pick.Computed, ended
 		}
 		unseen := k.Last == 0 || k.Rank.Load.Lag() > maxEventLag || r.predictor.StandForCache(k.Rank)
-		if unseen && (overdue || k.Rank.Load.IsOvertaken(k.At)) {
+		if unseen && (overdue || k.Rank.Load.IsOvertaken(k.At) || k.Rank.Load.IsAdmitted(k.At, k.Amount.PrefillTime, now)) {
 			return pick.Supposed, now
 		}
 		if overdue && now.Sub(k.At) > overdueAfter(k) {
