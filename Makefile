@@ -300,9 +300,15 @@ $(CURDIR)/.tools/kubernetes-$(KUBERNETES)/kube-controller-manager: $(CURDIR)/.to
 	cd test/kubernetes && CGO_ENABLED=0 go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o $@ ./node
 
 .PHONY: test-kubernetes
-test-kubernetes: $(HELM) $(ENVOY_STAMP) $(KUBEBUILDER_ASSETS)/kube-apiserver $(KUBEBUILDER_ASSETS)/kube-controller-manager ## have a real API server accept, refuse and delete what deploy/ installs, a planner scale objects there, and a rollout go on under load (8 min; the first time 13 min of CPU)
+test-kubernetes: $(HELM) $(ENVOY_STAMP) $(KUBEBUILDER_ASSETS)/kube-apiserver $(KUBEBUILDER_ASSETS)/kube-controller-manager ## have a real API server accept, refuse and delete what deploy/ installs, a planner scale objects there under streams, and a rollout go on under load (12 min; the first time 13 min of CPU)
 	cd test/kubernetes && KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) STATOR_TEST_HELM=$(CURDIR)/$(HELM) go test -count 1 -v . $(ARGS)
 	KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) go test -count 1 -v -run RealAPIServer ./planner/connectors/kubernetes ./test/scenario
+
+.PHONY: bench-kube-scale
+bench-kube-scale: $(ENVOY_STAMP) $(KUBEBUILDER_ASSETS)/kube-apiserver $(KUBEBUILDER_ASSETS)/kube-controller-manager ## scale a Deployment, a StatefulSet and a LeaderWorkerSet from 2 to 6 and back under streams of 10 minutes: failures, holes, writes (15 min; ARGS="-scale.stream 30s")
+	@cat /proc/loadavg 2>/dev/null || uptime
+	KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) go test ./test/scenario -run '^TestScaleOnARealAPIServer$$' -count 1 -v -timeout 60m \
+	  -args -scale.stream 10m $(ARGS) | grep 'kubescale_test\|^ok\|FAIL'
 
 GATEWAY := .tools/gateway
 

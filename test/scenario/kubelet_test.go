@@ -19,6 +19,8 @@ type kubelet struct {
 	api, namespace string
 	net            int    // of the addresses of the pods, 127.79.net.N
 	port           string // of all engines
+	// flags returns further flags of the engine of a pod with these labels; nil for none.
+	flags func(labels map[string]string) []string
 
 	mu      sync.Mutex
 	next    int
@@ -112,8 +114,12 @@ func (k *kubelet) start(p *kubePod, e *podEngine) {
 			"metadata": {"name": "`+name+`"}, "target": {"kind": "Node", "name": "n1"}}`, nil)
 	}
 	address := net.JoinHostPort(e.ip, k.port)
-	engine := start(k.t, "sim", "--listen-address", address, "--kv-transfer", net.JoinHostPort(e.ip, "0"), "--drain-time", "15m",
-		"--log-level", "warn")
+	args := []string{"sim", "--listen-address", address, "--kv-transfer", net.JoinHostPort(e.ip, "0"), "--drain-time", "15m",
+		"--log-level", "warn"}
+	if k.flags != nil {
+		args = append(args, k.flags(p.Metadata.Labels)...)
+	}
+	engine := start(k.t, args...)
 	eventually(k.t, "the engine of "+name+" answers", func() error {
 		_, err := get("http://" + address + "/health")
 		return err
