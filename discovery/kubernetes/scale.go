@@ -124,8 +124,11 @@ func (c *Client) SetScale(ctx context.Context, o *Object, replicas int, version,
 // costAnnotation is read by ReplicaSets, which delete ready pods with the least cost first.
 const costAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 
-// LeastCost is the deletion cost of a pod that goes first.
-const LeastCost = "-2147483648"
+// LeastCost is the deletion cost of a pod that goes first, and DrainedCost of one that goes after it, before all others.
+const (
+	LeastCost   = "-2147483648"
+	DrainedCost = "-2147483647"
+)
 
 // SetDeletionCost sets the cost of deleting a pod, or removes it if cost is empty. It needs the right to patch pods.
 func (c *Client) SetDeletionCost(ctx context.Context, namespace, pod, cost string) error {

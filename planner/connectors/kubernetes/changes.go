@@ -180,17 +180,23 @@ func (s *State) isOrdered() bool {
 	return slices.ContainsFunc(s.Pods, func(p Pod) bool { return p.Ordinal >= 0 })
 }
 
-// marks returns the deletion costs that are to change: pods of a ReplicaSet end by it.
+// marks returns the deletion costs that are to change: pods of a ReplicaSet end by it. Of several drained pods those without requests have
+// the least: a lower number must not end one that is still busy.
 func marks(s *State, drained map[string]bool) (all []Mark) {
 	if s.isOrdered() {
 		return nil
 	}
 	for _, p := range s.workers() {
-		switch marked := p.Cost == kubernetes.LeastCost; {
-		case drained[p.Worker] && !marked:
-			all = append(all, Mark{p.Namespace, p.Name, kubernetes.LeastCost})
-		case !drained[p.Worker] && marked:
-			all = append(all, Mark{p.Namespace, p.Name, ""})
+		cost := ""
+		switch {
+		case drained[p.Worker] && p.Free:
+			cost = kubernetes.LeastCost
+		case drained[p.Worker]:
+			cost = kubernetes.DrainedCost
+		}
+		isMarked := p.Cost == kubernetes.LeastCost || p.Cost == kubernetes.DrainedCost
+		if p.Cost != cost && (cost != "" || isMarked) {
+			all = append(all, Mark{p.Namespace, p.Name, cost})
 		}
 	}
 	return all

@@ -21,6 +21,7 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 //
 //	f  free: it may end          d  its deletion cost is the least        n  not ready
 //	t  it is being deleted       r  routers have booked requests          w  a further pod of group 0, whose name ends in 0-N
+//	b  its deletion cost is that of a drained pod with requests
 //
 // Pods of decode and prefill workers are a StatefulSet's if ordered.
 func stateOf(role fleet.Role, replicas int, ordered bool, pods ...string) kubernetes.State {
@@ -43,6 +44,8 @@ func stateOf(role fleet.Role, replicas int, ordered bool, pods ...string) kubern
 				p.Free = true
 			case 'd':
 				p.Cost = api.LeastCost
+			case 'b':
+				p.Cost = api.DrainedCost
 			case 'n':
 				p.Ready = false
 			case 't':
@@ -113,21 +116,23 @@ func TestChanges(t *testing.T) {
 		{"nothing to do", []plan.Pool{poolOf(both, 2)}, states(stateOf(both, 2, false, "a", "b")), kubernetes.Rules{}, ""},
 		{"up", []plan.Pool{poolOf(both, 6)}, states(stateOf(both, 2, false, "a", "b")), kubernetes.Rules{}, "aggregated 2>6 []"},
 		{"no pool", nil, states(stateOf(both, 2, false, "a", "b")), kubernetes.Rules{}, ""},
-		{"a victim has requests", []plan.Pool{poolOf(both, 1, "b")}, states(stateOf(both, 2, false, "a", "b/dr")), kubernetes.Rules{},
+		{"a victim has requests", []plan.Pool{poolOf(both, 1, "b")}, states(stateOf(both, 2, false, "a", "b/br")), kubernetes.Rules{},
 			"wait: Deployment llm/aggregated waits until the requests of these have ended: b"},
 		{"a victim has no deletion cost yet", []plan.Pool{poolOf(both, 1, "b")}, states(stateOf(both, 2, false, "a", "b/f")), kubernetes.Rules{},
 			`mark b "-2147483648"; wait: Deployment llm/aggregated waits until the requests of these have ended: b`},
 		{"a victim is free", []plan.Pool{poolOf(both, 1, "b")}, states(stateOf(both, 2, false, "a", "b/fd")), kubernetes.Rules{},
 			"aggregated 2>1 [b]"},
-		{"one of two victims is free", []plan.Pool{poolOf(both, 1, "a", "c")}, states(stateOf(both, 3, false, "a/dr", "b", "c/fd")),
+		{"a victim with requests has the least deletion cost", []plan.Pool{poolOf(both, 1, "b")}, states(stateOf(both, 2, false, "a", "b/dr")),
+			kubernetes.Rules{}, `mark b "-2147483647"; wait: Deployment llm/aggregated waits until the requests of these have ended: b`},
+		{"one of two victims is free", []plan.Pool{poolOf(both, 1, "a", "c")}, states(stateOf(both, 3, false, "a/br", "b", "c/fd")),
 			kubernetes.Rules{}, "aggregated 3>2 [c]; wait: Deployment llm/aggregated waits until the requests of these have ended: a"},
 		{"a victim comes back", []plan.Pool{poolOf(both, 2)}, states(stateOf(both, 2, false, "a", "b/d")), kubernetes.Rules{}, `mark b ""`},
 		{"its ReplicaSet would delete another one", []plan.Pool{poolOf(both, 1, "b")}, states(stateOf(both, 2, false, "a/nr", "b/fd")),
 			kubernetes.Rules{}, "wait: a is not ready and has requests, and its ReplicaSet would delete it first"},
-		{"pods that were never created end first", []plan.Pool{poolOf(both, 1, "b")}, states(stateOf(both, 4, false, "a", "b/dr")),
+		{"pods that were never created end first", []plan.Pool{poolOf(both, 1, "b")}, states(stateOf(both, 4, false, "a", "b/br")),
 			kubernetes.Rules{}, "aggregated 4>2 []; wait: Deployment llm/aggregated waits until the requests of these have ended: b"},
 		{"pods of the last change are not deleted yet", []plan.Pool{poolOf(both, 1, "b", "c")},
-			states(stateOf(both, 2, false, "a", "b/fd", "c/dr")), kubernetes.Rules{},
+			states(stateOf(both, 2, false, "a", "b/fd", "c/br")), kubernetes.Rules{},
 			"wait: Deployment llm/aggregated waits until the requests of these have ended: c"},
 		{"the highest ordinals end", []plan.Pool{poolOf(both, 1, "s-1", "s-2")}, states(stateOf(both, 3, true, "s-0", "s-1/f", "s-2/f")),
 			kubernetes.Rules{}, "aggregated 3>1 [s-2 s-1]"},
@@ -159,7 +164,7 @@ func TestChanges(t *testing.T) {
 		{"the API server is away", []plan.Pool{poolOf(both, 6)},
 			states(with(stateOf(both, 2, false, "a", "b"), func(s *kubernetes.State) { s.Err = "no answer" })), kubernetes.Rules{},
 			"wait: Deployment llm/aggregated cannot be scaled now: no answer"},
-		{"the wrong object was scaled", []plan.Pool{poolOf(both, 1, "b", "c")}, states(stateOf(both, 1, false, "a", "b/d", "c/d")),
+		{"the wrong object was scaled", []plan.Pool{poolOf(both, 1, "b", "c")}, states(stateOf(both, 1, false, "a", "b/b", "c/b")),
 			kubernetes.Rules{}, "wait: Deployment llm/aggregated asks for 1 replicas and has 3 pods: scale this object, and not one that its " +
 				"operator makes from it"},
 

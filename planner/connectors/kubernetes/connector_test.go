@@ -102,6 +102,22 @@ func TestUpAndDown(t *testing.T) {
 	}
 }
 
+// Two pods of a Deployment are drained, and one of them is still busy. The other one ends, although the busy one is newer.
+func TestABusyDrainedPodStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add("Deployment", "llama", fleet.Aggregated, 3)
+	w.await("llama", 3)
+	w.book("llama-x1", 1)
+	w.run(1)
+	w.want(fleet.Aggregated, 1)
+	w.await("llama", 2)
+	w.says(fleet.Aggregated, "waits until the requests of these have ended: llama-x1")
+	w.book("llama-x1", -1)
+	w.await("llama", 1)
+	w.wrote("llama", 2, 1)
+}
+
 // The complaints of users of another planner, by their numbers at ai-dynamo/dynamo.
 func TestComplaints(t *testing.T) {
 	t.Run("13559 a pod that ends aborts its requests", func(t *testing.T) {

@@ -19,7 +19,8 @@
 // A drain comes first, always: ends of pods abort the requests that they still have after their grace period. So the number is lowered as
 // far as drained pods have ended their requests, one after the other, and never below.
 //
-// A drained pod gets the least deletion cost when its drain begins, and loses it if the plan takes the worker back.
+// A drained pod gets a low deletion cost when its drain begins, and the least one when its requests have ended: a ReplicaSet whose number
+// falls by one then ends no drained pod that is still busy. It loses the cost if the plan takes the worker back.
 //
 // # The budget
 //

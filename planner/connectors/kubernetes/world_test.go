@@ -200,7 +200,11 @@ func (w *world) before(s *set, a, b *kubeapi.Pod) bool {
 	if a.Ready != b.Ready {
 		return !a.Ready
 	}
-	return w.server.Cost("llm", a.Name) > w.server.Cost("llm", b.Name) // any cost of these tests is less than none
+	costA, costB := w.server.Cost("llm", a.Name), w.server.Cost("llm", b.Name)
+	if costA != costB {
+		return costA > costB // the costs of these tests are negative, and less than none
+	}
+	return a.Created.After(b.Created)
 }
 
 func (w *world) putLocked(s *set, p kubeapi.Pod) {
