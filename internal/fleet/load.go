@@ -171,7 +171,8 @@ func (l *Load) MeanAge(now time.Time) (age time.Duration, ok bool) {
 	if n <= 0 {
 		return 0, false
 	}
-	age = time.Duration(now.UnixMilli()-begun/n) * time.Millisecond
+	// A decision asks a thousand ranks, and a division of integers takes several times as long.
+	age = now.Sub(time.UnixMilli(int64(float64(begun) / float64(n))))
 	return age, age >= 0
 }
 
