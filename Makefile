@@ -305,7 +305,7 @@ test-kubernetes: $(HELM) $(ENVOY_STAMP) $(KUBEBUILDER_ASSETS)/kube-apiserver $(K
 	KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) go test -count 1 -v -run RealAPIServer ./planner/connectors/kubernetes ./test/scenario
 
 .PHONY: bench-kube-scale
-bench-kube-scale: $(ENVOY_STAMP) $(KUBEBUILDER_ASSETS)/kube-apiserver $(KUBEBUILDER_ASSETS)/kube-controller-manager ## scale a Deployment, a StatefulSet and a LeaderWorkerSet from 2 to 6 and back under streams of 10 minutes: failures, holes, writes (15 min; ARGS="-scale.stream 30s")
+bench-kube-scale: $(ENVOY_STAMP) $(KUBEBUILDER_ASSETS)/kube-apiserver $(KUBEBUILDER_ASSETS)/kube-controller-manager ## scale a Deployment, a StatefulSet and a LeaderWorkerSet from 2 to 6 and back under streams of 10 minutes: failures, holes, writes (20 min; ARGS="-scale.stream 30s")
 	@cat /proc/loadavg 2>/dev/null || uptime
 	KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) go test ./test/scenario -run '^TestScaleOnARealAPIServer$$' -count 1 -v -timeout 60m \
 	  -args -scale.stream 10m $(ARGS) | grep 'kubescale_test\|^ok\|FAIL'
