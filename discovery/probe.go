@@ -160,8 +160,11 @@ func (p *prober) rest(ctx context.Context, t target, next time.Time, canary *tim
 	for ctx.Err() == nil {
 		until := next
 		if every := p.canary(t.model); every > 0 && canary != nil && t.health.View().State == fleet.HealthReady {
-			due := latest(t.health.Progress(), *canary).Add(every + spread)
-			if next.IsZero() || due.Before(next) {
+			last := *canary
+			if progress := t.health.Progress(); progress.After(last) {
+				last = progress
+			}
+			if due := last.Add(every + spread); next.IsZero() || due.Before(next) {
 				until = due
 			}
 		}
@@ -181,14 +184,6 @@ func (p *prober) rest(ctx context.Context, t target, next time.Time, canary *tim
 		case <-ctx.Done():
 		}
 	}
-}
-
-// latest returns the later one of two times.
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // askEngine asks an engine once, and returns the health of its worker then. ok is false when ctx ends or the worker has left.

@@ -150,13 +150,13 @@ func (c *Collector) collectPool(to samples, p *Pool, members *fleet.Snapshot, no
 				continue
 			}
 			ranks++
-			booked := rank.Load.Booked()
 			if report, ok := rank.Load.LastReport(); ok && now.Sub(report.At) <= fleet.MaxReportAge {
 				usage += report.KVUsage
 				queue += float64(report.Waiting)
 				running += float64(report.Running)
 				continue
 			}
+			booked := rank.Load.Booked()
 			running += float64(booked.Requests)
 			if w.Blocks > 0 {
 				usage += min(1, float64(booked.DecodeBlocks)/float64(w.Blocks))

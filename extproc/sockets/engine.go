@@ -176,8 +176,8 @@ func DoubtCaching(rank *fleet.Rank) {
 // observeCaching records whether an engine has a prefix cache, by its answer to a question of that time. Without one its ranks have no
 // blocks, and the blocks that were predicted are dropped.
 func (c Config) observeCaching(w *fleet.Worker, off bool, asked time.Time) {
-	rank, ok := c.Fleet.Snapshot().Rank(w.Name, 0)
-	if !ok || rank.Worker.Address != w.Address {
+	rank, ok := c.firstRank(w)
+	if !ok {
 		return
 	}
 	rank.Load.Health().ObserveCaching(off, asked)
@@ -190,9 +190,15 @@ func (c Config) observeCaching(w *fleet.Worker, off bool, asked time.Time) {
 
 // endCachingDoubt records that an engine answers, and does not report whether it has a prefix cache.
 func (c Config) endCachingDoubt(w *fleet.Worker, asked time.Time) {
-	if rank, ok := c.Fleet.Snapshot().Rank(w.Name, 0); ok && rank.Worker.Address == w.Address {
+	if rank, ok := c.firstRank(w); ok {
 		rank.Load.Health().EndCachingDoubt(asked)
 	}
+}
+
+// firstRank returns the first rank of a worker. ok is false if the worker has left, or has another address now.
+func (c Config) firstRank(w *fleet.Worker) (rank fleet.Rank, ok bool) {
+	rank, ok = c.Fleet.Snapshot().Rank(w.Name, 0)
+	return rank, ok && rank.Worker.Address == w.Address
 }
 
 // setFigures changes the figures of an engine in the fleet. hasBlocks means that the capacity in blocks is configured.

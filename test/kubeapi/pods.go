@@ -63,13 +63,11 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.changePod(w, r.URL.Path, func(pod map[string]any) {
-		meta := maps.Clone(pod["metadata"].(map[string]any))
-		meta["deletionTimestamp"] = time.Now().UTC()
-		pod["metadata"] = meta
+		pod["metadata"].(map[string]any)["deletionTimestamp"] = time.Now().UTC()
 	})
 }
 
-// changePod changes a copy of a pod, and puts it in the place of the pod.
+// changePod changes a copy of a pod and of its metadata, and puts it in the place of the pod.
 func (s *Server) changePod(w http.ResponseWriter, at string, change func(pod map[string]any)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

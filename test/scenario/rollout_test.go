@@ -70,7 +70,7 @@ type rollout struct {
 	parts *parts
 }
 
-// name returns the name of the pod of a LeaderWorkerSet: NAME-SLICE-REVISION-ROLE-ORDINAL.
+// podOfSet returns the name of a pod of a LeaderWorkerSet: NAME-SLICE-REVISION-ROLE-ORDINAL.
 func podOfSet(revision, role string, ordinal int) string {
 	return fmt.Sprintf("set-0-%s-%s-%d", revision, role, ordinal)
 }
@@ -173,14 +173,12 @@ func testRollout(t *testing.T, api string, network int, first, second func() str
 	} {
 		r.add(b, step.prefill, step.decode)
 		eventually(t, "the further pods are workers", func() error {
-			for _, n := range step.prefill {
-				if !slices.ContainsFunc(p.fleet(), func(w rank) bool { return w.Worker == podOfSet(b, "prefill", n) }) {
-					return errNotYet
-				}
-			}
-			for _, n := range step.decode {
-				if !slices.ContainsFunc(p.fleet(), func(w rank) bool { return w.Worker == podOfSet(b, "decode", n) }) {
-					return errNotYet
+			workers := p.fleet()
+			for role, ordinals := range map[string][]int{"prefill": step.prefill, "decode": step.decode} {
+				for _, n := range ordinals {
+					if !slices.ContainsFunc(workers, func(w rank) bool { return w.Worker == podOfSet(b, role, n) }) {
+						return errNotYet
+					}
 				}
 			}
 			return nil

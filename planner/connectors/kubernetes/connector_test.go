@@ -230,13 +230,7 @@ func TestFailures(t *testing.T) {
 		w.run(1)
 		w.want(fleet.Aggregated, 1)
 		w.saysFor(fleet.Aggregated, "3, because set the scale of Deployment llm/llama to 3: the API server answers 403", ticks)
-		w.mu.Lock()
-		for _, p := range w.last.Pools[0].Workers {
-			if p.Drain {
-				t.Errorf("%s is drained for a change that is refused", p.Name)
-			}
-		}
-		w.mu.Unlock()
+		w.drainsNone("for a change that is refused")
 		w.server.RefuseWrites(0)
 		w.await("llama", 1)
 		w.checkWrites()

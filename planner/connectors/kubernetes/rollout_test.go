@@ -18,13 +18,7 @@ func TestNumbersDoNotFallInARollout(t *testing.T) {
 	w.run(1)
 	w.want(fleet.Aggregated, 1)
 	w.saysFor(fleet.Aggregated, "3, because a rollout replaces the pods of Deployment llm/llama: the plan would be 1 by the test", ticks)
-	w.mu.Lock()
-	for _, p := range w.last.Pools[0].Workers {
-		if p.Drain {
-			t.Errorf("%s is drained in a rollout", p.Name)
-		}
-	}
-	w.mu.Unlock()
+	w.drainsNone("in a rollout")
 	w.wrote("llama")
 
 	w.want(fleet.Aggregated, 4)

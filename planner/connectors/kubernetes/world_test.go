@@ -266,6 +266,18 @@ func (w *world) book(name string, n int64) {
 	rank.Load.Add(fleet.Amount{Requests: n}, time.Time{})
 }
 
+// drainsNone checks that the last plan drains no worker of the first pool.
+func (w *world) drainsNone(when string) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.last.Pools[0].Workers {
+		if p.Drain {
+			w.t.Errorf("%s is drained %s", p.Name, when)
+		}
+	}
+}
+
 // run starts a connector, and a planner that makes a plan every 100 ms, of a term. It returns the end of both.
 func (w *world) run(term uint64) (stop func()) {
 	w.t.Helper()
