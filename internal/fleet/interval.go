@@ -3,6 +3,10 @@ package fleet
 import "time"
 
 // Interval is the work of an engine between two of its reports. The zero value means that the work is not known.
+//
+// A prompt counts as computed when it ends, so an interval may have tokens of prompts that began before it, and lack the tokens of prompts
+// that end after it. Long prompts would make that error large in the time between two reports, and learning would take prompts for cheaper
+// than they are. So an interval goes on over further reports until it has enough passes with prompts.
 type Interval struct {
 	Gaps    uint64        // between tokens of answers
 	GapTime time.Duration // their sum
@@ -23,11 +27,10 @@ type Interval struct {
 func (i *Interval) Gap() time.Duration { return i.GapTime / time.Duration(max(1, i.Gaps)) }
 
 // Decoded returns the time in which the engine decoded, and the number of passes. ok is false if the work in these passes is not known: it
-// computed prompts and was idle for a while, or computed them in few passes, so that prompts which began before or end later count much, or
-// the ends of some prompts were not seen.
+// computed prompts and was idle for a while, or computed them in few passes.
 func (i *Interval) Decoded() (took time.Duration, passes float64, ok bool) {
 	switch {
-	case i.Gaps == 0 || i.Running <= 0 || i.guessed || i.computed && (!i.isBusy || i.Passes < leastPasses):
+	case i.Gaps == 0 || i.Running <= 0 || i.computed && !i.isBusy || i.isShort():
 		return 0, 0, false
 	case i.isBusy:
 		took = i.Span
@@ -37,15 +40,40 @@ func (i *Interval) Decoded() (took time.Duration, passes float64, ok bool) {
 	return took, float64(took) / float64(i.Gap()), true
 }
 
-// leastPasses is the least number of passes with prompts in a known interval, if it has any.
-const leastPasses = 8
+// isShort reports whether the interval has prompts, and too few passes with them.
+func (i *Interval) isShort() bool {
+	least := leastPasses
+	if i.guessed {
+		least = leastGuessed
+	}
+	return i.computed && i.Passes < float64(least)
+}
+
+// leastPasses is the least number of passes with prompts in a known interval, if it has any; leastGuessed the same if the ends of some
+// prompts were guessed, because that adds an error at both ends of the interval. longestInterval bounds the time in which so many come.
+const (
+	leastPasses     = 16
+	leastGuessed    = 4 * leastPasses
+	longestInterval = 30 * time.Second
+)
 
 // mostlyBusy is the share of the time in which a busy engine decodes. Requests that end or begin between the reports make it look
 // less than 1.
 const mostlyBusy = 0.7
 
-// between returns the work of the engine between two reports. Prompts of other replicas are not seen to end, so they count in proportion to
-// the requests that are booked.
+// sinceMark returns the work of the engine since the report at the mark, i being its work since the report before. It moves the mark if no
+// later report could make more of it known.
+func (l *Load) sinceMark(i Interval, next *sample, booked *Amount) Interval {
+	if i.Gaps > 0 && l.mark != nil {
+		i = l.between(l.mark, next, booked)
+	}
+	if !i.isBusy || !i.isShort() || i.Span > longestInterval {
+		l.mark = next
+	}
+	return i
+}
+
+// between returns the work of the engine between two reports.
 func (l *Load) between(last, next *sample, booked *Amount) (i Interval) {
 	if last == nil || next.Gaps <= last.Gaps || next.GapTime <= last.GapTime || !next.At.After(last.At) {
 		return i // the first report, or the engine was idle or has restarted
@@ -57,19 +85,17 @@ func (l *Load) between(last, next *sample, booked *Amount) (i Interval) {
 	mean := i.GapTime.Seconds() / i.Span.Seconds()
 	i.Running = max(1, mean)
 	if last.Running > 0 && next.Running > 0 {
-		i.Running = float64(last.Running+next.Running) / 2
+		i.Running = max(1, (next.ran-last.ran)/i.Span.Seconds())
 		i.isBusy = mean > mostlyBusy*i.Running
 	}
 
-	own := l.own.requests.Load()
-	if own <= 0 || booked.Requests <= 0 {
+	if booked.Requests <= 0 {
 		i.computed = true // for all that is known
 		return i
 	}
-	share := float64(own) / float64(booked.Requests)
 	i.Blocks = float64(booked.DecodeBlocks) / float64(booked.Requests)
-	i.Tokens = float64(next.done.tokens-last.done.tokens) / share
-	i.Passes = float64(next.done.passes-last.done.passes) / share
+	i.Tokens = float64(next.done.tokens - last.done.tokens)
+	i.Passes = float64(next.done.passes - last.done.passes)
 	i.computed = i.Passes > 0 || last.computes || next.computes
 	i.guessed = next.done.guessed > last.done.guessed
 	return i

@@ -22,6 +22,7 @@ type Load struct {
 	// own is the sum over this replica's bookings that have not ended. peers is the sum of the other
 	// replicas' bookings, as last published. Invariant: own is zero when this replica has no booking.
 	own, peers sums
+	recent     recent
 	// begun is the sum of the times at which the requests of own were booked, in milliseconds since 1970.
 	begun atomic.Int64
 	// since is the time at which the rank began with the prefill that it computes now, in nanoseconds since 1970. It has no
@@ -48,6 +49,7 @@ type Load struct {
 	health   *Health                // of the worker; nil for a Load that no fleet has made
 	rank     *Health                // of the rank alone; nil if the worker has one rank
 	reported atomic.Pointer[sample] // nil until the first report
+	mark     *sample                // the report since which the work of the engine is not yet known; only SetReport uses it
 }
 
 // sums is an Amount to which many goroutines add.
@@ -125,6 +127,7 @@ type sample struct {
 	computes  bool          // prompts are booked that are not computed
 	done      computed      // prompts by then
 	gap       time.Duration // the mean time between tokens since the report before; 0 if that is not known
+	ran       float64       // seconds of all requests that ran in time, as reports show
 }
 
 // Amount is one booking's weight on a rank.
@@ -146,12 +149,6 @@ func (a Amount) Prefill() Amount {
 	return Amount{PrefillTokens: a.PrefillTokens, PrefillTime: a.PrefillTime}
 }
 
-// plus is the sum of both.
-func (a Amount) plus(b Amount) Amount {
-	return Amount{a.Requests + b.Requests, a.PrefillTokens + b.PrefillTokens, a.DecodeBlocks + b.DecodeBlocks,
-		a.PrefillTime + b.PrefillTime}
-}
-
 // Health is the health of the rank's worker.
 func (l *Load) Health() *Health { return l.health }
 
@@ -162,6 +159,9 @@ func (l *Load) Caches() bool { return l.health == nil || l.health.Caches() }
 func (l *Load) Add(a Amount, booked time.Time) {
 	l.begun.Add(a.Requests * booked.UnixMilli())
 	l.own.add(a)
+	if a.Requests > 0 {
+		l.recent.add(a, booked)
+	}
 }
 
 // MeanAge returns the mean time since this replica's requests were booked. ok is false if there is none, or if one comes or goes
@@ -177,7 +177,8 @@ func (l *Load) MeanAge(now time.Time) (age time.Duration, ok bool) {
 }
 
 // SetPeer replaces the amount that one other replica had booked, was, with the amount that it has booked
-// now. If its prefill time has become less, the rank has finished a prefill and begun the next.
+// now. If its prefill time has become less, the rank has finished a prefill and begun the next; if its prompt tokens have, it has computed
+// them.
 func (l *Load) SetPeer(was, is Amount, now time.Time) {
 	beginsIdle := l.prefillTime() <= 0 && is.PrefillTime > 0
 	if beginsIdle || is.PrefillTime < was.PrefillTime {
@@ -186,7 +187,10 @@ func (l *Load) SetPeer(was, is Amount, now time.Time) {
 	if is.PrefillTime != was.PrefillTime {
 		l.mixed.Store(true)
 	}
-	l.peers.add(is.plus(was.Negative()))
+	if computed := was.PrefillTokens - is.PrefillTokens; computed > 0 {
+		l.prefills.countPeer(computed)
+	}
+	l.peers.add(is.Plus(was.Negative()))
 }
 
 // Own returns the load that this replica has booked.
@@ -194,7 +198,7 @@ func (l *Load) Own() Amount { return l.own.amount() }
 
 // Booked returns the load that all replicas have booked, by their last publications. Its figures are read one after another, so beside a
 // writer a booking may be in one figure and not yet in the next.
-func (l *Load) Booked() Amount { return l.own.amount().plus(l.peers.amount()) }
+func (l *Load) Booked() Amount { return l.own.amount().Plus(l.peers.amount()) }
 
 // prefillTime is the estimated time of all prefills that are booked.
 func (l *Load) prefillTime() time.Duration {
@@ -401,19 +405,21 @@ func (l *Load) ObservePace(took, estimated time.Duration, at time.Time) {
 // PaceStats returns the learned pace of the rank.
 func (l *Load) PaceStats(now time.Time) PaceStats { return l.pace.stats(now) }
 
-// SetReport stores the newest report of an engine with the given number of blocks, and returns its work since the report before. It is
-// for one goroutine at a time.
+// SetReport stores the newest report of an engine with the given number of blocks, and returns its work since the report before, or since
+// an earlier one: until it is known. It is for one goroutine at a time.
 func (l *Load) SetReport(r Report, blocks int) Interval {
 	booked := l.Booked()
 	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-booked.Requests), done: l.prefills.done(),
 		computes: booked.PrefillTokens > 0}
 	next.slots, next.most = l.slots.observe(&r), l.slots.most
 	next.footprint = 1
+
 	last := l.reported.Load()
 	if last != nil {
 		next.footprint = last.footprint
 		next.untracked = min(next.unbooked, last.unbooked)
 		next.queued = next.Waiting > 0 && last.Waiting > 0
+		next.ran = last.ran + float64(last.Running+next.Running)/2*r.At.Sub(last.At).Seconds()
 	}
 	if used, all := r.KVUsage*float64(blocks), float64(booked.DecodeBlocks); used > 0 && all > 0 && r.Waiting == 0 {
 		next.footprint = min(used/all, 1)
@@ -421,12 +427,13 @@ func (l *Load) SetReport(r Report, blocks int) Interval {
 	if r.Waiting == 0 {
 		l.admitted.Store(r.At.UnixNano())
 	}
+
 	i := l.between(last, next, &booked)
 	if i.Gaps > 0 {
 		next.gap = i.Gap()
 	}
 	l.reported.Store(next)
-	return i
+	return l.sinceMark(i, next, &booked)
 }
 
 // MaxReportAge is the age up to which an engine's report of its load counts in decisions.

@@ -94,23 +94,83 @@ func TestPromptsGatherDuringAStep(t *testing.T) {
 	}
 }
 
-// TestGuessedEndsTeachNothing: the work of an engine between two reports is not known if prompts ended in between whose end was not seen.
-func TestGuessedEndsTeachNothing(t *testing.T) {
-	for _, seen := range []bool{true, false} {
+// TestIntervalsGoOn: the work of an engine is known once it has computed enough prompts since a report, 10 in each second here. If ends of
+// prompts are guessed, it takes more of them.
+func TestIntervalsGoOn(t *testing.T) {
+	for _, c := range []struct {
+		seen    bool
+		seconds int // until the work is known
+	}{{true, 2}, {false, 7}} {
 		var l fleet.Load
 		at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
 		prefill := fleet.Amount{PrefillTokens: 100, PrefillTime: 10 * time.Millisecond}
 		l.Add(fleet.Amount{Requests: 20, DecodeBlocks: 100}, at(0))
-		l.SetReport(fleet.Report{At: at(0), Running: 20, Gaps: 1000, GapTime: 20 * time.Second}, 1000)
-		for i := range 10 {
-			l.PrefillBegins(at(50 * i))
-			l.Add(prefill, time.Unix(1000, 0))
-			l.PrefillEnds(prefill, seen, at(50*i+10))
+		report := func(second int) fleet.Interval {
+			return l.SetReport(fleet.Report{At: at(1000 * second), Running: 20, Gaps: 1000 * uint64(second+1),
+				GapTime: time.Duration(second+1) * 20 * time.Second}, 1000)
 		}
-		i := l.SetReport(fleet.Report{At: at(1000), Running: 20, Gaps: 2000, GapTime: 40 * time.Second}, 1000)
-		if _, _, ok := i.Decoded(); ok != seen {
-			t.Errorf("ends are seen: %v, and what the engine did is known: %v", seen, ok)
+		report(0)
+		for second := 1; second <= 2*c.seconds; second++ {
+			for i := range 10 {
+				l.PrefillBegins(at(1000*second - 1000 + 50*i))
+				l.Add(prefill, time.Unix(1000, 0))
+				l.PrefillEnds(prefill, c.seen, at(1000*second-990+50*i))
+			}
+			i := report(second)
+			took, passes, ok := i.Decoded()
+			if ok != (second%c.seconds == 0) {
+				t.Errorf("ends are seen: %v; after %d s the work is known: %v", c.seen, second, ok)
+			}
+			if want := time.Duration(c.seconds) * time.Second; ok && (took != want || passes != 50*want.Seconds() ||
+				i.Tokens != 1000*want.Seconds() || i.Passes != 10*want.Seconds()) {
+				t.Errorf("%s, %g passes, of them %g with %g tokens", took, passes, i.Passes, i.Tokens)
+			}
 		}
+	}
+}
+
+// TestPromptsOfOtherReplicas: prompts that the engine has computed for other replicas are part of its work. Their publications show the
+// tokens that are left.
+func TestPromptsOfOtherReplicas(t *testing.T) {
+	var l fleet.Load
+	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
+	running := fleet.Amount{Requests: 20, DecodeBlocks: 100}
+	prompt := fleet.Amount{PrefillTokens: 20_000}
+	l.SetPeer(fleet.Amount{}, running, at(0))
+	report := func(second int) fleet.Interval {
+		return l.SetReport(fleet.Report{At: at(second), Running: 20, Gaps: 1000 * uint64(second+1),
+			GapTime: time.Duration(second+1) * 20 * time.Second}, 1000)
+	}
+	report(0)
+	for range 6 { // each in three passes
+		l.SetPeer(running, running.Plus(prompt), at(0))
+		l.SetPeer(running.Plus(prompt), running, at(0))
+	}
+	if i := report(1); i.Tokens != 120_000 || i.Passes != 18 {
+		t.Errorf("%g tokens in %g passes", i.Tokens, i.Passes)
+	}
+}
+
+// TestUnseen: other replicas are expected to have booked as much as this one in the last 15 ms.
+func TestUnseen(t *testing.T) {
+	var l fleet.Load
+	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	a := fleet.Amount{Requests: 1, PrefillTokens: 100, DecodeBlocks: 7, PrefillTime: time.Millisecond}
+	l.Add(a, at(0))
+	l.Add(a, at(10))
+	l.Add(a.Prefill().Negative(), at(0)) // one is computed
+	twice := fleet.Amount{Requests: 4, PrefillTokens: 400, DecodeBlocks: 28, PrefillTime: 4 * time.Millisecond}
+	for _, c := range []struct {
+		others, at int
+		want       fleet.Amount
+	}{{2, 15, twice}, {2, 16, fleet.Amount{}}, {0, 15, fleet.Amount{}}, {2, -1, fleet.Amount{}}} {
+		if got := l.Unseen(c.others, at(c.at)); got != c.want {
+			t.Errorf("%d others, after %d ms: %+v", c.others, c.at, got)
+		}
+	}
+	l.Add(a, at(30))
+	if got := l.Unseen(1, at(30)); got != a {
+		t.Errorf("a new moment has %+v", got)
 	}
 }
 

@@ -35,6 +35,9 @@ type PrefillPeriod struct {
 // default max_num_batched_tokens.
 const PassTokens = 8192
 
+// passesOf returns the number of passes in which an engine computes so many tokens of prompts.
+func passesOf(tokens int64) int64 { return max(1, (tokens+PassTokens-1)/PassTokens) }
+
 // begin begins a period.
 func (p *prefills) begin(now time.Time) {
 	p.mu.Lock()
@@ -52,7 +55,7 @@ func (p *prefills) count(tokens int64, seen bool, now time.Time) {
 	}
 	passes := int64(0)
 	if !now.Equal(p.tick) {
-		passes = max(1, (tokens+PassTokens-1)/PassTokens)
+		passes = passesOf(tokens)
 		p.tick = now
 	}
 	p.total.tokens += tokens
@@ -60,6 +63,14 @@ func (p *prefills) count(tokens int64, seen bool, now time.Time) {
 	p.busy.Prompts++
 	p.busy.Tokens += tokens
 	p.busy.Passes += passes
+}
+
+// countPeer adds prompt tokens that were computed for another replica.
+func (p *prefills) countPeer(tokens int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total.tokens += tokens
+	p.total.passes += passesOf(tokens)
 }
 
 func (p *prefills) done() computed {

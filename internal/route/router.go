@@ -34,6 +34,8 @@ type Config struct {
 	// Grace is the least age of a booking that an empty engine's report ends. It must be longer than a request's way
 	// to the engine. Default 10 s.
 	Grace time.Duration
+	// Others returns the number of other routers that decide for the same fleet at the moment. It must be quick. Nil: none.
+	Others func() int
 	// PredictFor is the time for which the index predicts a prompt's blocks on the picked rank, unless its events report them first; 0
 	// predicts nothing. Nil: 5 s for workers with KVEvents, else 120 s.
 	PredictFor func(rank fleet.Rank) time.Duration
@@ -127,7 +129,7 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	speeds, predictor := learned.NewSpeeds(cfg.Speeds), predict.New(x, cfg.PredictFor)
 	r := &Router{
 		cfg: cfg, fleet: f, index: x, recent: decision.NewRecent(cfg.Decisions),
-		finder: eligible.NewFinder(f, speeds), judge: score.NewJudge(x, cfg.Outside, speeds), predictor: predictor,
+		finder: eligible.NewFinder(f, speeds), judge: score.NewJudge(x, cfg.Outside, speeds, cfg.Others), predictor: predictor,
 		speeds: speeds, transfers: learned.NewTransfers(speeds), breaks: breaks.New(cfg.Seed),
 	}
 	r.ids.init(cfg)

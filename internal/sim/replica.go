@@ -46,7 +46,7 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	p.router = route.New(route.Config{
 		// Each replica breaks ties differently. Decisions are not explained, so one is kept.
 		Seed: cfg.Seed ^ uint64(number+1)<<48, Decisions: 1, Candidates: 1,
-		PredictFor: func(fleet.Rank) time.Duration { return cfg.PredictFor },
+		PredictFor: func(fleet.Rank) time.Duration { return cfg.PredictFor }, Others: p.peers.Live,
 	}, p.fleet, p.index)
 
 	for _, w := range workers {

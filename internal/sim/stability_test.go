@@ -102,6 +102,40 @@ func shares(t *testing.T, cfg Config, next trace.Source, spans []time.Duration) 
 	return counts
 }
 
+// TestLongPromptsAreLearned plays prompts that take most of the time between two reports, at three routers. What each of them learns about the
+// time of such a prompt must be near its time on an idle engine, though a router sees the ends of a third of them.
+func TestLongPromptsAreLearned(t *testing.T) {
+	prompts := func(n int, rate float64) trace.Source {
+		next, err := trace.Generated{Requests: n, Rate: rate, Arrivals: "constant", Input: 30_000, Output: 300, Spread: 0.5, Seed: 1}.Source()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return next
+	}
+	idle, err := Run(Config{Workers: 1, Engine: loop(1).Engine}, prompts(20, 0.1))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	cfg := loop(1)
+	cfg.Concurrency, cfg.Replicas = 64, 3
+	r, err := newRun(cfg.withDefaults(), prompts(600, 1e5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.play(); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range r.replicas {
+		for _, speed := range p.router.Speeds() {
+			got := float64(speed.Prefill.Prefill(30_000).Milliseconds())
+			if ratio := got / idle.TTFT.Mean; ratio < 0.6 || ratio > 1.6 {
+				t.Errorf("router %d expects a prompt to take %.0f ms; it takes %.0f ms: %v", i, got, idle.TTFT.Mean, speed.Prefill)
+			}
+		}
+	}
+}
+
 // TestStabilityOfASlowWorker makes one of eight engines 1.5 times as slow. Once that is known, its share of the requests must be
 // within 10 % of its share of the fleet's speed.
 func TestStabilityOfASlowWorker(t *testing.T) {

@@ -58,12 +58,17 @@ type Judge struct {
 	index   *kvindex.Index
 	speeds  *learned.Speeds
 	outside *Outside
+	others  func() int
 	uses    uses
 }
 
-// NewJudge returns a judge by the caches of an index and of o, which may be nil, and the learned values of speeds.
-func NewJudge(x *kvindex.Index, o *Outside, speeds *learned.Speeds) *Judge {
-	return &Judge{index: x, outside: o, speeds: speeds}
+// NewJudge returns a judge by the caches of an index and of o, which may be nil, and the learned values of speeds. others returns the
+// number of other routers that decide for the same fleet; nil for none.
+func NewJudge(x *kvindex.Index, o *Outside, speeds *learned.Speeds, others func() int) *Judge {
+	if others == nil {
+		others = func() int { return 0 }
+	}
+	return &Judge{index: x, outside: o, speeds: speeds, others: others}
 }
 
 // Touch records that a prompt uses the blocks of its chain on a candidate.
@@ -82,6 +87,7 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 	j.models, j.anyOutside = j.models[:0], false
 	j.Request = cost.Request{BlockSize: q.Model.BlockSize, PromptTokens: q.Tokens, Computed: q.Remote, Onward: q.Onward.Tokens}
 	j.loadFacts(f, overlap, now)
+	g.addUnseen(j, f, now)
 	j.joinRanks(f, overlap)
 	for i := range j.Candidates {
 		c := &j.Candidates[i]
@@ -184,6 +190,19 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 		if i == 0 || c.Facts.Booked.PrefillTokens < j.Request.MinPrefillTokens {
 			j.Request.MinPrefillTokens = c.Facts.Booked.PrefillTokens
 		}
+	}
+}
+
+// addUnseen adds the load that other routers are expected to have booked without that this one knows. Dynamo's cost stays as Dynamo's own.
+func (g *Judge) addUnseen(j *Judged, f *eligible.Field, now time.Time) {
+	others := g.others()
+	if _, ok := j.asked.Model.Choice(j.asked.Role).Cost.(*cost.Delay); !ok || others == 0 {
+		return
+	}
+	for i := range j.Candidates {
+		facts, unseen := &j.Candidates[i].Facts, f.Ranks[i].Load.Unseen(others, now)
+		facts.Booked = facts.Booked.Plus(unseen)
+		facts.Wait += unseen.PrefillTime
 	}
 }
 
