@@ -2,7 +2,6 @@ package forecasts
 
 import (
 	"math"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -23,25 +22,6 @@ func TestJudge(t *testing.T) {
 	want := score{absolute: 3.0 / 11, pinball: (0.1*2 + 0.9*4) / 2 / 11, covered: 0.5}
 	if math.Abs(got.absolute-want.absolute) > 1e-12 || math.Abs(got.pinball-want.pinball) > 1e-12 || got.covered != want.covered {
 		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
-func TestDistributions(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 1))
-	for _, c := range []client{{cv: 0.3}, {cv: 1}, {cv: 3}, {cv: 0.5, weibull: true}, {cv: 1.5, weibull: true}} {
-		next := c.intervals()
-		sum, squares := 0.0, 0.0
-		const n = 400_000
-		for range n {
-			v := next(r)
-			sum += v
-			squares += v * v
-		}
-		mean := sum / n
-		cv := math.Sqrt(squares/n-mean*mean) / mean
-		if math.Abs(mean-1) > 0.03 || math.Abs(cv/c.cv-1) > 0.05 {
-			t.Errorf("%+v: mean %.3f and coefficient of variation %.3f", c, mean, cv)
-		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/lab/renewal"
 	"github.com/stator-project/stator/test/lab/tracefiles"
 	"github.com/stator-project/stator/test/stats"
 )
@@ -143,11 +144,11 @@ func serveGen(clients []client, rate float64, length time.Duration, seed uint64)
 	var arrivals []time.Duration
 	for i, c := range clients {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
-		between := c.intervals()
+		between := renewal.Intervals(c.weibull, c.cv)
 		factor, until := 0.0, time.Duration(0)
 		for at := time.Duration(0); at < length; {
 			if at >= until {
-				factor, until = gamma(r, c.variation), at.Truncate(window)+window
+				factor, until = renewal.Gamma(r, c.variation), at.Truncate(window)+window
 			}
 			now := c.rate / total * rate * c.hours[int(at/time.Hour)%24] * factor
 			wait := window.Seconds()
@@ -168,53 +169,6 @@ func serveGen(clients []client, rate float64, length time.Duration, seed uint64)
 	s := counted("ServeGen m-small, 90 % of its requests", arrivals, length)
 	s.season = int(24 * time.Hour / step)
 	return s
-}
-
-// intervals returns the times between arrivals with a mean of 1.
-func (c client) intervals() func(*rand.Rand) float64 {
-	if !c.weibull {
-		return func(r *rand.Rand) float64 { return gamma(r, c.cv) }
-	}
-	shape := weibullShape(c.cv)
-	scale := 1 / math.Gamma(1+1/shape)
-	return func(r *rand.Rand) float64 { return scale * math.Pow(-math.Log(1-r.Float64()), 1/shape) }
-}
-
-// weibullShape returns the shape with a coefficient of variation, by bisection.
-func weibullShape(cv float64) float64 {
-	low, high := 0.1, 20.0
-	for range 60 {
-		shape := (low + high) / 2
-		mean := math.Gamma(1 + 1/shape)
-		if math.Gamma(1+2/shape)/(mean*mean)-1 > cv*cv {
-			low = shape
-		} else {
-			high = shape
-		}
-	}
-	return low
-}
-
-// gamma returns a gamma-distributed number with a mean of 1 and a coefficient of variation, by Marsaglia and Tsang (2000).
-func gamma(r *rand.Rand, cv float64) float64 {
-	shape := 1 / max(cv*cv, 1e-6)
-	if shape < 1 {
-		return math.Pow(1-r.Float64(), 1/shape) * gammaShape(r, shape+1) / shape
-	}
-	return gammaShape(r, shape) / shape
-}
-
-// gammaShape returns a gamma-distributed number of a shape of at least 1 and scale 1.
-func gammaShape(r *rand.Rand, shape float64) float64 {
-	d := shape - 1.0/3
-	c := 1 / math.Sqrt(9*d)
-	for {
-		x := r.NormFloat64()
-		v := math.Pow(1+c*x, 3)
-		if v > 0 && math.Log(1-r.Float64()) < x*x/2+d-d*v+d*math.Log(v) {
-			return d * v
-		}
-	}
 }
 
 // poisson returns arrivals with a rate that changes over time, at most as high as given.
