@@ -35,6 +35,12 @@ var (
 		SHA256:  "b8cbb061a85206d729d91cdc2981f43c9e0d99209dce588d3af5f7934408b9df",
 		Licence: "Apache-2.0",
 	}
+	MooncakeSynthetic = File{
+		Path:    "mooncake/synthetic_trace.jsonl",
+		URL:     "https://raw.githubusercontent.com/kvcache-ai/Mooncake/a2a4b18ac537fd798d50e6e9f57031ce86419a37/FAST25-release/traces/synthetic_trace.jsonl",
+		SHA256:  "bd070915a98fc0ed264d7cfef2ce746002eb3076a695ec31ba2674c0111ec131",
+		Licence: "Apache-2.0",
+	}
 	Azure = File{
 		Path: "azure2023/AzureLLMInferenceTrace_conv.csv",
 		URL: "https://raw.githubusercontent.com/Azure/AzurePublicDataset/790921015d50dd6aae7f7e47f39ba0e235ad6b08/" +
@@ -52,7 +58,7 @@ var (
 )
 
 // Public lists the traces that can be fetched.
-var Public = []File{Mooncake, Azure, AzureCode}
+var Public = []File{Mooncake, MooncakeSynthetic, Azure, AzureCode}
 
 // Sessions is the folder of agents' sessions within the folder of traces. They cannot be fetched.
 const Sessions = "agent/miniswe"
