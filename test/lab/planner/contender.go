@@ -14,8 +14,8 @@ import (
 
 // The bounds of all planners.
 const (
-	mostGPUs = 16              // an engine has one
-	every    = 5 * time.Second // between two observations; rivals decide at intervals of their own
+	mostEngines = 16              // in the budget
+	every       = 5 * time.Second // between two observations; rivals decide at intervals of their own
 )
 
 // candidate is a planner with its parameters, or a fleet that stays as it is.
@@ -70,7 +70,7 @@ var contenders = []contender{
 func (w *workload) pools(startUp time.Duration) (list []plan.Configured) {
 	add := func(r role.Role, n int) {
 		list = append(list, plan.Configured{
-			Role: r, Replicas: n, Min: 1, Max: mostGPUs, GPUs: 1, StartUp: startUp, Engine: w.machine.known(),
+			Role: r, Replicas: n, Min: 1, Max: mostEngines, GPUs: w.machine.perEngine(), StartUp: startUp, Engine: w.machine.known(),
 		})
 	}
 	if w.start.prefill == 0 {
@@ -82,13 +82,17 @@ func (w *workload) pools(startUp time.Duration) (list []plan.Configured) {
 	return list
 }
 
+// targets returns the SLA as planners have it.
+func (w *workload) targets() capacity.Targets {
+	return capacity.Targets{TTFT: w.sla.TTFT, ITL: w.sla.ITL, Quantile: w.quantile}
+}
+
 // settings returns the settings of an algorithm, without its own.
 func (w *workload) settings(algorithm string, startUp time.Duration) *plan.Settings {
 	m := plan.Model{
-		Name: sim.Model, Algorithm: algorithm, Every: every, Targets: capacity.Targets{TTFT: w.sla.TTFT, ITL: w.sla.ITL},
-		Pools: w.pools(startUp),
+		Name: sim.Model, Algorithm: algorithm, Every: every, Targets: w.targets(), Pools: w.pools(startUp),
 	}
-	return &plan.Settings{Budget: plan.Budget{MaxGPUs: mostGPUs}, Models: []plan.Model{m}}
+	return &plan.Settings{Budget: plan.Budget{MaxGPUs: mostEngines * w.machine.perEngine()}, Models: []plan.Model{m}}
 }
 
 func gridOfOurs(w *workload, startUp time.Duration) (list []candidate) {
@@ -129,13 +133,18 @@ func gridOfStatic(w *workload, _ time.Duration) (list []candidate) {
 
 // gridOfReactive plans each role by itself, because roles have targets of their own. Prompts and steps of a role run on an engine at
 // once, so the metric is running requests: it is the one that follows the load without a queue.
-func gridOfReactive(w *workload, startUp time.Duration) (list []candidate) {
+func gridOfReactive(w *workload, startUp time.Duration) []candidate {
 	scales, prompted := []float64{0.2, 0.3, 0.45, 0.6, 0.8, 1}, []float64{0.4, 1}
 	if w.start.prefill == 0 {
 		// There is one pool.
 		scales, prompted = []float64{0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1}, []float64{0}
 	}
 
+	return w.reactives(startUp, scales, prompted)
+}
+
+// reactives returns reactive algorithms whose engines should have shares of the SLA's batch, and so many prompts.
+func (w *workload) reactives(startUp time.Duration, scales, prompted []float64) (list []candidate) {
 	for _, scale := range scales {
 		for _, prompts := range prompted {
 			for _, window := range []time.Duration{60 * time.Second, 300 * time.Second} {
@@ -154,13 +163,13 @@ func gridOfReactive(w *workload, startUp time.Duration) (list []candidate) {
 func (w *workload) reactive(p plan.Configured, scale, prompts float64, window time.Duration) *plan.Settings {
 	config := reactive.Defaults(reactive.Running)
 	config.DownWindow = window
-	config.Max = mostGPUs / 2
+	config.Max = mostEngines / 2
 	config.Target = scale * w.batch()
 	switch p.Role {
 	case role.Prefill:
 		config.Target = prompts
 	case role.Aggregated:
-		config.Max = mostGPUs
+		config.Max = mostEngines
 	}
 
 	s := w.settings(plan.AlgorithmReactive, p.StartUp)
@@ -204,9 +213,14 @@ func gridOfThroughput(w *workload, startUp time.Duration) (list []candidate) {
 	return list
 }
 
-func gridOfLoad(w *workload, startUp time.Duration) (list []candidate) {
-	for _, sensitivity := range []int{70, 80, 90} {
-		for _, interval := range []time.Duration{5 * time.Second, 10 * time.Second} {
+func gridOfLoad(w *workload, startUp time.Duration) []candidate {
+	return w.loads(startUp, []int{70, 80, 90}, []time.Duration{5 * time.Second, 10 * time.Second})
+}
+
+// loads returns Dynamo's load mode with sensitivities and intervals, each with all factors of the targets, and its other targets.
+func (w *workload) loads(startUp time.Duration, sensitivities []int, intervals []time.Duration) (list []candidate) {
+	for _, sensitivity := range sensitivities {
+		for _, interval := range intervals {
 			for _, factor := range factors {
 				label := fmt.Sprintf("sensitivity %d, every %v", sensitivity, interval)
 				list = append(list, w.dynamo(dynamo.AlgorithmLoad, label, startUp, factor, func(c *dynamo.Config) {

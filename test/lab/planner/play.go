@@ -40,7 +40,7 @@ type point struct {
 func (b *bench) play(w *workload, next trace.Source, c *candidate, startUp time.Duration, t *timeline) (point, error) {
 	cfg := sim.Config{
 		Workers: w.start.decode, Prefill: w.start.prefill, Engine: w.machine.engine(), SLA: w.sla,
-		Transfer: sim.Transfer{TokenBytes: w.machine.kvBytes},
+		Transfer: sim.Transfer{TokenBytes: w.machine.kvBytes}, GPUs: w.machine.perEngine(), PrefillGPUs: w.machine.perEngine(),
 		// Routers see first tokens in answers, which makes the simulation faster.
 		FirstTokens: true, Seed: 1,
 	}
@@ -61,7 +61,7 @@ func (b *bench) play(w *workload, next trace.Source, c *candidate, startUp time.
 		cfg.Workers = c.static.decode
 		cfg.Prefill = c.static.prefill
 	} else {
-		cfg.Planning = &sim.Planning{Every: every, StartUp: startUp, Max: mostGPUs, Next: c.planner(t)}
+		cfg.Planning = &sim.Planning{Every: every, StartUp: startUp, Max: mostEngines, Next: c.planner(t)}
 	}
 
 	r, err := sim.Run(cfg, next)
@@ -70,7 +70,7 @@ func (b *bench) play(w *workload, next trace.Source, c *candidate, startUp time.
 	}
 	hours := r.GPUHours
 	if c.settings == nil {
-		hours = float64(c.static.prefill+c.static.decode) * r.Duration / 3600
+		hours = float64((c.static.prefill+c.static.decode)*w.machine.perEngine()) * r.Duration / 3600
 	}
 	return point{*c, hours, float64(*r.SLAMisses) / float64(max(1, measured))}, nil
 }

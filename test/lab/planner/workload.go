@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,7 @@ import (
 // errAbsent is the error of a workload whose trace is not on this machine.
 var errAbsent = errors.New("the trace is not at hand")
 
-// machine is the engine of a workload, on one GPU.
+// machine is the engine of a workload.
 type machine struct {
 	name    string
 	timing  perfmodel.Timing
@@ -29,6 +30,8 @@ type machine struct {
 	kvBytes int // of a token
 	maxSeqs int
 	longest int // context of the model, in tokens
+	gpus    int // of an engine; 0 is 1
+	block   int // tokens of a block; 0 is blockTokens
 }
 
 // blockTokens is the size of a block in Mooncake's trace. vLLM's default is 16; larger ones make the simulation faster.
@@ -39,7 +42,9 @@ const maxTokens = 8192
 
 // llama8B is Llama-3.1-8B in FP8 with vLLM on an H200: what Dynamo's profiler measured (test/lab/profile).
 func llama8B(profile *perfmodel.Profile) machine {
-	return machine{"Llama-3.1-8B FP8", profile, profile.KVTokens(), 131072, 1024, 131072}
+	return machine{
+		name: "Llama-3.1-8B FP8", timing: profile, tokens: profile.KVTokens(), kvBytes: 131072, maxSeqs: 1024, longest: 131072,
+	}
 }
 
 // The larger models have no published profile. Their times come from a roofline of the GPU's data sheet, and their sizes from
@@ -61,13 +66,17 @@ func modelled(name string, w perfmodel.Weights, longest int) machine {
 		panic(err) // a name in this file is wrong
 	}
 	r := perfmodel.Roofline{Model: w, GPU: gpu}
-	return machine{name, r, r.KVTokens(), int(w.KVBytes), 256, longest}
+	return machine{name: name, timing: r, tokens: r.KVTokens(), kvBytes: int(w.KVBytes), maxSeqs: 256, longest: longest}
 }
+
+// perEngine is the number of GPUs of an engine.
+func (m *machine) perEngine() int { return max(1, m.gpus) }
 
 // engine returns the simulated engine.
 func (m *machine) engine() engine.Config {
+	block := cmp.Or(m.block, blockTokens)
 	return engine.Config{
-		Blocks: m.tokens / blockTokens, BlockSize: blockTokens, MaxNumSeqs: m.maxSeqs, MaxNumBatchedTokens: maxTokens, Timing: m.timing,
+		Blocks: m.tokens / block, BlockSize: block, MaxNumSeqs: m.maxSeqs, MaxNumBatchedTokens: maxTokens, Timing: m.timing,
 	}
 }
 
@@ -91,6 +100,8 @@ type workload struct {
 	name    string
 	machine machine
 	sla     sim.SLA
+	// quantile is the share of requests that are to be within the SLA; 0 is the planner's default.
+	quantile float64
 	// typical is the mean lengths of requests, by which the grid of the reactive algorithm is scaled. Planners do not know it.
 	typical capacity.Shape
 	// start is the fleet at the beginning, which serves the mean rate. Fleets with separate roles keep them.
