@@ -10,9 +10,11 @@ import (
 // It stops before the next event that may reach the engine: an arrival, a report of loads, or a plan.
 
 // runsAhead reports whether these are the only events that reach engines. In other runs every pass has its events: requests come
-// from a router's queue or another engine too, engines die, or one is slower while another computes.
+// from a router's queue or another engine too, steps of programs follow the answers of any engine, engines die, or one is slower while
+// another computes.
 func (c *Config) runsAhead() bool {
-	return c.Queue == nil && c.Prefill == 0 && !c.Pull && c.Concurrency == 0 && len(c.Restarts) == 0 && !c.Noise.Neighbours
+	return c.Queue == nil && c.Prefill == 0 && !c.Pull && c.Concurrency == 0 && c.ProgramRate == 0 && len(c.Restarts) == 0 &&
+		!c.Noise.Neighbours
 }
 
 // runAhead plays the quiet passes of an engine, of which the first one is planned and ends at a time. It returns the end of the

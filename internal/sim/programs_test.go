@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/route/serving"
 	"github.com/stator-project/stator/internal/sim"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
@@ -82,5 +84,26 @@ func TestProgramsThatFail(t *testing.T) {
 	r, got := steps(t, trace.List(list), func(cfg *sim.Config) { cfg.Engine.MaxModelLen = 500 })
 	if r.Programs.Completed != 2 || r.Programs.Lost != 1 || len(got) != 6 || r.Errors != 1 {
 		t.Errorf("%+v, %d requests, %d errors", r.Programs, len(got), r.Errors)
+	}
+}
+
+// TestStepsArriveDuringAnswers: a step that arrives while an engine answers another one joins the next pass. So a queue that is never used
+// changes no time.
+func TestStepsArriveDuringAnswers(t *testing.T) {
+	var list []trace.Arrival
+	for i, session := range []string{"a", "b", "c", "d"} {
+		list = append(list, trace.Arrival{Session: session, Output: 200, Prompt: trace.Segments{{ID: uint64(i), Length: 100}}})
+	}
+	play := func(q *queue.Config) []sim.Outcome {
+		_, got := steps(t, trace.List(list), func(cfg *sim.Config) {
+			cfg.Workers = 1
+			cfg.Queue = q
+			cfg.Busy = serving.Busy{PrefillTokens: 1 << 30}
+		})
+		return got
+	}
+	without, with := play(nil), play(&queue.Config{})
+	if !slices.Equal(without, with) {
+		t.Errorf("without a queue: %+v\nwith one: %+v", without, with)
 	}
 }
