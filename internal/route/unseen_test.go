@@ -25,13 +25,17 @@ func TestRoutersThatDecideAtOnce(t *testing.T) {
 			}
 			ranks := f.Snapshot().Ranks
 			for _, rank := range ranks[1:] {
-				rank.Load.SetPeer(fleet.Amount{}, fleet.Amount{Requests: 1, PrefillTokens: 8000, PrefillTime: 150 * time.Millisecond}, start)
+				other := fleet.Amount{Requests: 1, PrefillTokens: 8000, PrefillTime: 150 * time.Millisecond}
+				rank.Load.SetPeer(fleet.Amount{}, other, start)
 			}
 			for i := range requests {
 				text := strings.Repeat(string(rune('a'+i))+string(rune('a'+router)), 500)
 				r.Decide(completion(text), start)
 			}
 			n += ranks[0].Load.Own().Requests
+			if lost := r.Stats().Bookings.LostRaces; lost != 0 {
+				t.Errorf("%d choices were made again, and no other booking came first", lost)
+			}
 		}
 		return n
 	}

@@ -88,9 +88,9 @@ type Facts struct {
 	// Outside counts the blocks after Overlap that the rank can load from caches outside engines, by tier, each after the faster ones. Only
 	// [Delay] uses them.
 	Outside [fleet.Tiers]int
-	// Booked is the load that routers have placed there, in blocks of its engine, or are expected to have placed there without that this
-	// router knows it yet.
-	Booked fleet.Amount
+	// Booked is the load that routers have placed there, in blocks of its engine. Unseen is the load that other routers are expected to have
+	// placed there besides, without that this one knows it yet; only [Delay] uses it.
+	Booked, Unseen fleet.Amount
 	// Untracked is the requests there that no router has booked, Slots the number of requests that the engine runs at once (0 is unknown),
 	// and Footprint the share of the booked blocks that they take (0 counts as 1).
 	fleet.View
@@ -141,8 +141,14 @@ func (f *Facts) reusable(r *Request) int {
 
 // bookedBlocks returns the number of the request's blocks that the booked requests occupy.
 func (f *Facts) bookedBlocks() float64 {
-	return float64(max(0, f.Booked.DecodeBlocks) * int64(max(1, f.Each)))
+	return float64(max(0, f.Booked.DecodeBlocks+f.Unseen.DecodeBlocks) * int64(max(1, f.Each)))
 }
+
+// requests returns the number of requests that are booked.
+func (f *Facts) requests() int64 { return max(0, f.Booked.Requests+f.Unseen.Requests) }
+
+// pending returns the tokens of booked prompts that are not computed.
+func (f *Facts) pending() int64 { return max(0, f.Booked.PrefillTokens+f.Unseen.PrefillTokens) }
 
 func (f *Facts) pace() float64 {
 	if f.Pace <= 0 {

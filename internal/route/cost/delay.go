@@ -85,7 +85,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	s.Wait = w.FirstToken * milliseconds(f.Wait)
 
 	delayed := w.FirstToken // how often the time of the prefill counts
-	if f.Booked.Requests > 0 || f.Untracked > 0 {
+	if f.requests() > 0 || f.Untracked > 0 {
 		b := f.batch(r)
 		s.Wait = w.FirstToken * f.wait(r, &b)
 		s.Slot = w.FirstToken * b.slot(r, pace)
@@ -159,7 +159,7 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 // in a pass that is made anyway, and their share of one if the prompts before them fill passes, because prompts after them fill the rest
 // of theirs.
 func (f *Facts) passes(tokens int) float64 {
-	pending := f.Booked.PrefillTokens
+	pending := f.pending()
 	switch {
 	case !f.Gathering || pending <= 0:
 		return 1
@@ -185,13 +185,13 @@ type batch struct {
 
 // batch divides the requests of a rank into running and waiting ones, by its slots and by its cache.
 func (f *Facts) batch(r *Request) (b batch) {
-	b.requests = float64(max(0, f.Booked.Requests) + max(0, f.Untracked))
+	b.requests = float64(f.requests() + max(0, f.Untracked))
 	if b.requests == 0 {
 		return b
 	}
 	b.running = b.requests
 	blockSize := float64(max(1, r.BlockSize))
-	each := blockSize*f.bookedBlocks()/float64(max(1, f.Booked.Requests)) + r.Answer/2
+	each := blockSize*f.bookedBlocks()/float64(max(1, f.requests())) + r.Answer/2
 
 	full := f.Slots > 0 && b.requests >= float64(f.Slots)
 	if full {
@@ -229,7 +229,7 @@ func (b *batch) slot(r *Request, pace float64) float64 {
 // anyway, so their tokens count.
 func (f *Facts) wait(r *Request, b *batch) float64 {
 	if b.waiting > 0 {
-		return f.pace() * r.Line.Token * perMillisecond * float64(max(0, f.Booked.PrefillTokens))
+		return f.pace() * r.Line.Token * perMillisecond * float64(f.pending())
 	}
 	return milliseconds(f.Wait)
 }

@@ -154,7 +154,7 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 		c, load := &j.Candidates[i], f.Ranks[i].Load
 		c.Rank = &f.Ranks[i]
 		c.AnyRank, c.Least = false, 0
-		c.Facts.Booked = load.Booked()
+		c.Facts.Booked, c.Facts.Unseen = load.Booked(), fleet.Amount{}
 		c.Facts.View = load.View(now, fleet.MaxReportAge, f.Facts[i].Slots)
 		c.Facts.Age, c.Facts.Aged = load.MeanAge(now)
 		c.Facts.Wait = load.Wait(now)
@@ -200,9 +200,9 @@ func (g *Judge) addUnseen(j *Judged, f *eligible.Field, now time.Time) {
 		return
 	}
 	for i := range j.Candidates {
-		facts, unseen := &j.Candidates[i].Facts, f.Ranks[i].Load.Unseen(others, now)
-		facts.Booked = facts.Booked.Plus(unseen)
-		facts.Wait += unseen.PrefillTime
+		facts := &j.Candidates[i].Facts
+		facts.Unseen = f.Ranks[i].Load.Unseen(others, now)
+		facts.Wait += facts.Unseen.PrefillTime
 	}
 }
 
