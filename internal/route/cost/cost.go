@@ -88,8 +88,8 @@ type Facts struct {
 	// Outside counts the blocks after Overlap that the rank can load from caches outside engines, by tier, each after the faster ones. Only
 	// [Delay] uses them.
 	Outside [fleet.Tiers]int
-	// Booked is the load that routers have placed there, in blocks of its engine. Unseen is the load that other routers are expected to have
-	// placed there besides, without that this one knows it yet; only [Delay] uses it.
+	// Booked is the load that routers have placed there, in blocks of its engine. Unseen is the load that other routers are expected to
+	// have placed there besides, without that this one knows it yet; only [Delay] uses it.
 	Booked, Unseen fleet.Amount
 	// Untracked is the requests there that no router has booked, Slots the number of requests that the engine runs at once (0 is unknown),
 	// and Footprint the share of the booked blocks that they take (0 counts as 1).
