@@ -42,7 +42,7 @@ type Endpoint struct {
 	Name string
 	// Address is ip:port.
 	Address string
-	// Role and Revision are what the pod's labels name. An empty revision is none.
+	// Role and Revision are what the pod's labels name. A revision is empty for none, and has the slice of a DisaggregatedSet behind it.
 	Role     fleet.Role
 	Revision string
 	// Epoch is another one after a restart of the engine, and the same in every replica. It is not 0.
@@ -63,7 +63,7 @@ func endpoints(p *pod, ports []int, home string) []Endpoint {
 			suffix = "-" + strconv.Itoa(port)
 		}
 		all = append(all, Endpoint{
-			Name: p.Metadata.workerName(suffix, home), Address: at, Role: p.role(), Revision: p.Metadata.revision(), Epoch: p.epoch(at),
+			Name: p.Metadata.workerName(suffix, home), Address: at, Role: p.role(), Revision: p.Metadata.exchanges(), Epoch: p.epoch(at),
 		})
 	}
 	return all
@@ -130,6 +130,10 @@ func (p *pod) epoch(address string) uint64 {
 //	                                type worker has a sub-component-type beside it
 //
 // A rollout replaces all roles of a revision. Engines of two revisions may not be able to exchange KV caches.
+//
+// A DisaggregatedSet may have several slices: copies of all its roles, each of which rolls out by itself, and which a placement policy
+// may keep in one domain of the network each. Its Services let a prefill server find the decode servers of the same slice alone, "which is
+// required for in-domain KV-cache handoff" (KEP-846 of LWS). So workers of two slices are kept apart as workers of two revisions are.
 var (
 	roleLabels = []string{
 		"llm-d.ai/role", "disaggregatedset.x-k8s.io/role", "nvidia.com/dynamo-sub-component-type", "nvidia.com/dynamo-component-type",
@@ -153,6 +157,18 @@ func (p *pod) role() fleet.Role {
 // revision returns the revision that all roles of the pod's fleet have in common, as its labels name it; empty if they name none.
 func (m *metadata) revision() string {
 	return cmp.Or(m.Labels["disaggregatedset.x-k8s.io/revision"], m.Labels["nvidia.com/dynamo-worker-hash"])
+}
+
+// sliceLabel names the slice of a DisaggregatedSet, from LWS 0.10 on.
+const sliceLabel = "disaggregatedset.x-k8s.io/slice"
+
+// exchanges returns the revision and the slice whose workers exchange KV caches, such as "6ad7c921/0".
+func (m *metadata) exchanges() string {
+	revision := m.revision()
+	if slice := m.Labels[sliceLabel]; revision != "" && slice != "" {
+		return revision + "/" + slice
+	}
+	return revision
 }
 
 // templateRevision returns the revision of the template that the pod was made from, as the controller of its object labels it; empty for a

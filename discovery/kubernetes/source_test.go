@@ -186,7 +186,7 @@ func TestPodsBecomeWorkers(t *testing.T) {
 	}
 }
 
-// TestLabelsOfRoles: pods name their role and revision in the ways of llm-d, DisaggregatedSet and Dynamo.
+// TestLabelsOfRoles: pods name their role and revision in the ways of llm-d, DisaggregatedSet and Dynamo. A slice is part of the revision.
 func TestLabelsOfRoles(t *testing.T) {
 	c, _ := follow(t, kubernetes.Selection{Namespace: "llm", Labels: "app=vllm"})
 	for i, labels := range []map[string]string{
@@ -196,13 +196,15 @@ func TestLabelsOfRoles(t *testing.T) {
 		{"nvidia.com/dynamo-component-type": "worker", "nvidia.com/dynamo-sub-component-type": "prefill", "nvidia.com/dynamo-worker-hash": "h1"},
 		{"leaderworkerset.sigs.k8s.io/worker-index": "1"}, // has no server
 		{"leaderworkerset.sigs.k8s.io/worker-index": "0"},
+		{"disaggregatedset.x-k8s.io/role": "prefill", "disaggregatedset.x-k8s.io/revision": "r7", "disaggregatedset.x-k8s.io/slice": "12"},
+		{"disaggregatedset.x-k8s.io/slice": "1"}, // of no revision
 	} {
 		p := pod(string(rune('a'+i)), 10+i)
 		labels["app"] = "vllm"
 		p.Labels = labels
 		c.PutPod(p)
 	}
-	c.await("a@127.0.0.10/prefill/ b@127.0.0.11 c@127.0.0.12/decode/r7 d@127.0.0.13/prefill/h1 f@127.0.0.15")
+	c.await("a@127.0.0.10/prefill/ b@127.0.0.11 c@127.0.0.12/decode/r7 d@127.0.0.13/prefill/h1 f@127.0.0.15 g@127.0.0.16/prefill/r7/12 h@127.0.0.17")
 }
 
 // TestNamesOfPods: names of workers are short, and unique over namespaces and ports.

@@ -54,7 +54,8 @@ type Worker struct {
 	Figures Figures
 	// MaxModelLen is the most tokens of a prompt and its answer that the engine accepts; 0 is unknown.
 	MaxModelLen int
-	// Revision is the revision of the rollout that the worker belongs to; empty for none. Workers of two revisions exchange no KV caches.
+	// Revision is the revision of the rollout that the worker belongs to, with the slice of a DisaggregatedSet behind it; empty for none.
+	// Workers of two revisions exchange no KV caches.
 	Revision string
 	// Reported means that a kubelet reports whether the engine is ready, so that it is asked in doubt only.
 	Reported bool

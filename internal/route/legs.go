@@ -71,14 +71,14 @@ func (r *Router) chooseLegs(w *workspace, q *request.Prepared, d *decision.Decis
 	return nil
 }
 
-// findPrefillSites finds the least cost of a prefill worker for each site, if places are known: which decode worker is best depends on
-// them. The prefill worker itself is chosen later, when the request is booked on its decode worker. Between both choices others may be
-// booked, so these costs are an estimate.
+// findPrefillSites finds the least cost of a prefill worker for each site, if places are known, or workers are of several revisions or
+// slices: which decode worker is best depends on them. The prefill worker itself is chosen later, when the request is booked on its decode
+// worker. Between both choices others may be booked, so these costs are an estimate.
 //
 // judged means that the costs of the prefill workers are known already, because both ways were compared.
 func (r *Router) findPrefillSites(w *workspace, q *request.Prepared, d *decision.Decision, judged bool) {
 	s := &w.legs
-	if len(q.Prefills) > 0 || !s.field.KnowsPlaces() || !w.field.KnowsPlaces() {
+	if len(q.Prefills) > 0 || !s.field.SitesMatter() || !w.field.SitesMatter() {
 		return
 	}
 	if !judged {

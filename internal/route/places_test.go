@@ -156,7 +156,7 @@ func TestPartnersCostMore(t *testing.T) {
 	r.learnTransfers(fleet.Apart, 5*time.Second)
 	r.ask("of p1", text("of p1", 8000), func(q *request.Request) { q.Role, q.Hints = fleet.Prefill, &prompt.Hints{Rank: -1, Worker: "p1"} })
 	d := r.ask("id", text("id", 4000))
-	if d.Worker != "d2" || !strings.Contains(d.String(), "partner") || !strings.Contains(d.String(), "mostly by a cheaper prefill worker nearby") {
+	if d.Worker != "d2" || !strings.Contains(d.String(), "partner") || !strings.Contains(d.String(), "mostly by a cheaper prefill worker in reach") {
 		t.Errorf("p1 has 8,000 tokens before it\n%s", d)
 	}
 }
@@ -225,5 +225,24 @@ func TestPlacesOfARevision(t *testing.T) {
 	}
 	if d := r.ask("third", text("shared", 8100)); d.Worker != "a3" || d.Pull.Worker != "a2" {
 		t.Errorf("%s fetches from %q\n%s", d.Worker, d.Pull.Worker, d)
+	}
+}
+
+// TestPartnersOfASlice: without known places, too, a decode worker carries the cost of the prefill workers of its own slice: when these have
+// much to do, the other slice gets the request.
+func TestPartnersOfASlice(t *testing.T) {
+	r := newLegs(t, serving.Config{Prefill: serving.PrefillRemote}, "p1@r/0", "d1@r/0", "p2@r/1", "d2@r/1")
+	for i := range 6 {
+		id := fmt.Sprint(i)
+		busy := fmt.Sprint("p", 1+i%2)
+		of := r.ask("of "+busy+id, text(id, 8000), func(q *request.Request) {
+			q.Role, q.Hints = fleet.Prefill, &prompt.Hints{Rank: -1, Worker: busy}
+		})
+		d := r.ask(id, text(id, 4000))
+		if !d.Split || d.Worker[1] == busy[1] || !strings.Contains(d.String(), "partner") {
+			t.Errorf("%s decodes, and %s has 8,000 tokens before it\n%s", d.Worker, busy, d)
+		}
+		r.End(of.ID, noon)
+		r.End(id, noon)
 	}
 }

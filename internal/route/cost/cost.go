@@ -79,7 +79,7 @@ type Facts struct {
 	// rank. Toward is the level of the place that the rank, of a prefill worker, shares with the decode worker.
 	Source             int16
 	FromSource, Toward fleet.Level
-	// Partners are the prefill workers by the place that they share with the rank, of a decode worker; nil if no place is known. Only
+	// Partners are the prefill workers by the place that they share with the rank, of a decode worker; nil if it has the same as all. Only
 	// [Delay] uses them.
 	Partners *Partners
 	// OnNode and OnPeers count the blocks after Overlap that the rank can load from host memory: first OnNode from its own node, if other

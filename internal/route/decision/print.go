@@ -277,7 +277,7 @@ func mainReason(won, next *Candidate) string {
 		{"shorter steps", n.Decode - w.Decode},
 		{"fewer requests", n.Requests - w.Requests},
 		{"a faster transfer", n.Transfer - w.Transfer},
-		{"a cheaper prefill worker nearby", n.Partner - w.Partner},
+		{"a cheaper prefill worker in reach", n.Partner - w.Partner},
 		{"preferred taints", w.Total / max(w.Preference, 0.1) * (n.Preference - w.Preference)},
 	} {
 		if term.gain > most {

@@ -240,9 +240,11 @@ func (f *Field) NumberSites() []fleet.Site {
 	return f.distinct
 }
 
-// KnowsPlaces reports whether the place of a rank is known.
-func (f *Field) KnowsPlaces() bool {
-	return slices.ContainsFunc(f.NumberSites(), func(s fleet.Site) bool { return s.Place.IsKnown() })
+// SitesMatter reports whether it depends on the ranks which others they exchange KV caches with, or in which time: a place is known, or
+// they are of several revisions.
+func (f *Field) SitesMatter() bool {
+	sites := f.NumberSites()
+	return len(sites) > 1 || len(sites) == 1 && sites[0].Place.IsKnown()
 }
 
 // leastWait returns the time that the quickest of the ranks needs for the prefills that are booked there.

@@ -39,7 +39,7 @@ type Prepared struct {
 	// compute it, and remote that a prefill worker should compute it, or has done so.
 	ChoosesLegs, Splits, Remote bool
 
-	// Prefills has the least cost of a prefill worker for each site of free ones; empty if no place is known, or the prompt does not come
+	// Prefills has the least cost of a prefill worker for each site of free ones; empty if sites do not matter, or the prompt does not come
 	// computed. Onward is the transfer that follows the work of a prefill worker; its zero value is none that depends on the worker.
 	Prefills []PrefillSite
 	Onward   Onward

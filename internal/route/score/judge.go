@@ -26,7 +26,7 @@ type Judged struct {
 	Booking fleet.Amount
 
 	sources    []source        // from which candidates could fetch a part of the prompt
-	partners   []cost.Partners // of decode workers, by the number of their site; empty if no place is known
+	partners   []cost.Partners // of decode workers, by the number of their site; empty if sites do not matter
 	transfers  bool            // the cost depends on times of transfers
 	outside    kvindex.Overlap // of the prompt with caches outside engines
 	anyOutside bool            // it is not empty
