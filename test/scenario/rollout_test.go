@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -70,36 +71,61 @@ type rollout struct {
 	parts *parts
 }
 
-// podOfSet returns the name of a pod of a LeaderWorkerSet: NAME-SLICE-REVISION-ROLE-ORDINAL.
+// podOfSet returns the name of a pod of slice 0 of a DisaggregatedSet.
 func podOfSet(revision, role string, ordinal int) string {
-	return fmt.Sprintf("set-0-%s-%s-%d", revision, role, ordinal)
+	return podOfSlice(0, revision, role, ordinal)
 }
+
+// podOfSlice returns the name of a pod of a LeaderWorkerSet: NAME-SLICE-REVISION-ROLE-ORDINAL.
+func podOfSlice(slice int, revision, role string, ordinal int) string {
+	return fmt.Sprintf("set-%d-%s-%s-%d", slice, revision, role, ordinal)
+}
+
+// sliceOfPod is the slice in the name of a pod.
+func sliceOfPod(name string) string { return strings.Split(name, "-")[1] }
 
 // revisionOfPod is the inverse of podOfSet.
 func revisionOfPod(name string) string { return strings.Split(name, "-")[2] }
 
-// add creates pods of both roles, with their numbers.
-func (r *rollout) add(revision string, prefill, decode []int) {
+// add creates pods of both roles in slice 0, with their numbers.
+func (r *rollout) add(revision string, prefill, decode []int) { r.addTo(0, revision, prefill, decode) }
+
+// addTo creates pods of both roles in a slice, with their numbers.
+func (r *rollout) addTo(slice int, revision string, prefill, decode []int) {
 	r.t.Helper()
 	for role, ordinals := range map[string][]int{"prefill": prefill, "decode": decode} {
 		for _, n := range ordinals {
-			name := podOfSet(revision, role, n)
-			r.create(name, map[string]string{
-				"disaggregatedset.x-k8s.io/name": "set", "disaggregatedset.x-k8s.io/role": role, "disaggregatedset.x-k8s.io/slice": "0",
-				"disaggregatedset.x-k8s.io/revision": revision, "leaderworkerset.sigs.k8s.io/worker-index": "0",
+			r.create(podOfSlice(slice, revision, role, n), map[string]string{
+				"disaggregatedset.x-k8s.io/name": "set", "disaggregatedset.x-k8s.io/role": role,
+				"disaggregatedset.x-k8s.io/slice": strconv.Itoa(slice), "disaggregatedset.x-k8s.io/revision": revision,
+				"leaderworkerset.sigs.k8s.io/worker-index": "0",
 			})
 		}
 	}
 }
 
-// end deletes pods of both roles.
-func (r *rollout) end(revision string, prefill, decode []int) {
+// end deletes pods of both roles of slice 0.
+func (r *rollout) end(revision string, prefill, decode []int) { r.endIn(0, revision, prefill, decode) }
+
+// endIn deletes pods of both roles of a slice.
+func (r *rollout) endIn(slice int, revision string, prefill, decode []int) {
 	r.t.Helper()
 	for role, ordinals := range map[string][]int{"prefill": prefill, "decode": decode} {
 		for _, n := range ordinals {
-			r.remove(podOfSet(revision, role, n))
+			r.remove(podOfSlice(slice, revision, role, n))
 		}
 	}
+}
+
+// startParts starts Stator for the pods of the set.
+func (r *rollout) startParts() {
+	r.t.Helper()
+	r.parts = startPartsFor(r.t, partsSettings{
+		models: `models: [{name: sim, path: "builtin:sim", router: {prefill: remote}}]`,
+		cluster: []string{
+			"--kubernetes-api", r.api, "--namespace", r.namespace, "--pod-selector", "disaggregatedset.x-k8s.io/name=set", "--pod-ports", r.port,
+		},
+	})
 }
 
 // awaitWorkers waits until the router has exactly so many ready workers of each revision, as prefill+decode.
@@ -140,17 +166,11 @@ func testRollout(t *testing.T, api string, network int, first, second func() str
 	r := &rollout{kubelet: k}
 	r.add(a, []int{0, 1}, []int{0, 1, 2})
 
-	r.parts = startPartsFor(t, partsSettings{
-		models: `models: [{name: sim, path: "builtin:sim", router: {prefill: remote}}]`,
-		cluster: []string{
-			"--kubernetes-api", api, "--namespace", namespaceOfRollout, "--pod-selector", "disaggregatedset.x-k8s.io/name=set",
-			"--pod-ports", k.port,
-		},
-	})
+	r.startParts()
 	r.awaitWorkers(map[string]string{a: "2+3"})
 
 	p := r.parts
-	served := &pairs{of: map[string]int{}}
+	served := &pairs{of: map[string]int{}, groupOf: revisionOfPod}
 	l := p.loadOf(8, func(client, i int) error {
 		r, err := p.answer("sim", client%2 == 0, 1000*client+i, 24)
 		if err != nil {
@@ -225,12 +245,62 @@ func testRollout(t *testing.T, api string, network int, first, second func() str
 		l.ok.Load(), served.of[a], served.of[b], served.of["two"], served.whole)
 }
 
+// TestSlicesOfADisaggregatedSetUnderLoad: each of two slices has both roles, and rolls out by itself. A slice loses its only prefill worker,
+// and then its old revision. No request fails, and none is computed in one slice for a decode worker of another.
+func TestSlicesOfADisaggregatedSetUnderLoad(t *testing.T) {
+	t.Parallel()
+	const a, b = "aaaa1111", "bbbb2222"
+	k := &kubelet{t: t, api: kubeapi.New(t).URL, namespace: namespaceOfRollout, net: 3}
+	k.play()
+	r := &rollout{kubelet: k}
+	for slice := range 2 {
+		r.addTo(slice, a, []int{0}, []int{0, 1})
+	}
+	r.startParts()
+	r.awaitWorkers(map[string]string{a: "2+4"})
+
+	p := r.parts
+	served := &pairs{of: map[string]int{}, groupOf: func(pod string) string { return revisionOfPod(pod) + "/" + sliceOfPod(pod) }}
+	l := p.loadOf(6, func(client, i int) error {
+		r, err := p.answer("sim", client%2 == 0, 1000*client+i, 24)
+		if err != nil {
+			return err
+		}
+		return served.count(p.gateway, r.decision)
+	})
+	l.more(t, 60)
+	r.endIn(1, a, []int{0}, nil) // slice 1 has decode workers alone
+	r.awaitWorkers(map[string]string{a: "1+4"})
+	l.more(t, 40)
+	r.addTo(1, b, []int{0}, []int{0, 1}) // slice 1 goes on to another revision
+	r.awaitWorkers(map[string]string{a: "1+4", b: "1+2"})
+	l.more(t, 40)
+	r.endIn(1, a, nil, []int{0, 1})
+	r.awaitWorkers(map[string]string{a: "1+2", b: "1+2"})
+	l.more(t, 60)
+	l.stop()
+
+	if n := l.failed.Load(); n != 0 {
+		t.Errorf("%d of %d requests failed, the last with: %v", n, n+l.ok.Load(), l.lastError.Load())
+	}
+	p.assertNothingBooked()
+	if n := served.of["two"]; n != 0 {
+		t.Errorf("%d pairs have two slices or revisions, the last %s", n, served.mixed)
+	}
+	if served.of[a+"/0"] == 0 || served.of[a+"/1"] == 0 || served.of[b+"/1"] == 0 {
+		t.Errorf("the pairs are %v", served.of)
+	}
+	t.Logf("%d answers, pairs %v; with one leg %d", l.ok.Load(), served.of, served.whole)
+}
+
 // pairs counts the pairs of prefill and decode workers that have served requests.
 type pairs struct {
+	groupOf func(pod string) string // whose pods may be a pair: the revision, or the revision and the slice
+
 	mu    sync.Mutex
-	of    map[string]int // by the revision of both; "two" if they differ
+	of    map[string]int // by the group of both; "two" if they differ
 	whole int            // requests with one leg
-	mixed string         // the last pair of two revisions
+	mixed string         // the last pair of two groups
 }
 
 // count counts the pair of a request, by the decisions about its legs.
@@ -251,11 +321,11 @@ func (c *pairs) count(g *gateway, id string) error {
 	if err := readDecision(g, id+"-prefill0", &prefill); err != nil {
 		return err
 	}
-	revision := revisionOfPod(decode.Worker)
-	if revisionOfPod(prefill.Worker) != revision {
-		revision, c.mixed = "two", prefill.Worker+" and "+decode.Worker
+	group := c.groupOf(decode.Worker)
+	if c.groupOf(prefill.Worker) != group {
+		group, c.mixed = "two", prefill.Worker+" and "+decode.Worker
 	}
-	c.of[revision]++
+	c.of[group]++
 	return nil
 }
 
