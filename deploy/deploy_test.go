@@ -56,7 +56,7 @@ type podSpec struct {
 	}
 }
 
-// namespaced lists the kinds that the chart may create. None of them is cluster-wide, and none defines another kind.
+// namespaced lists the kinds that the chart may create, but for places.yaml. None of them is cluster-wide, and none defines another kind.
 var namespaced = []string{
 	"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy",
 	"InferencePool", "ServiceMonitor", "DestinationRule", "EnvoyExtensionPolicy", "BackendTrafficPolicy", "ClientTrafficPolicy",
@@ -83,10 +83,31 @@ func TestObjects(t *testing.T) {
 	}
 	for path, text := range templates(t) {
 		for _, kind := range regexp.MustCompile(`(?m)^kind: (\w+)`).FindAllStringSubmatch(text, -1) {
-			if !slices.Contains(namespaced, kind[1]) {
+			if !slices.Contains(namespaced, kind[1]) && filepath.Base(path) != "places.yaml" {
 				t.Errorf("%s has kind %s, which is not one of %v", path, kind[1], namespaced)
 			}
 		}
+	}
+}
+
+// TestNodesByChoice: the only objects that belong to the cluster allow to get nodes and nothing else, and are there with one value alone, which
+// is off by default.
+func TestNodesByChoice(t *testing.T) {
+	text := string(read(t, "chart/templates/places.yaml"))
+	if !strings.Contains(text, "{{- if .Values.places.nodeLabels -}}\n") || !strings.HasSuffix(text, "{{- end }}\n") {
+		t.Error("chart/templates/places.yaml does not depend on places.nodeLabels")
+	}
+	rules := regexp.MustCompile(`(?s)\nrules:\n(.*?)---\n`).FindStringSubmatch(text)
+	if rules == nil || rules[1] != "- apiGroups: [\"\"]\n  resources: [nodes]\n  verbs: [get]\n" {
+		t.Errorf("the rules are %q", rules)
+	}
+	decoded := map[string]any{}
+	if err := yaml.Unmarshal(read(t, "chart/values.yaml"), &decoded); err != nil {
+		t.Fatal(err)
+	}
+	places, _ := decoded["places"].(map[string]any)
+	if enabled, isBool := places["nodeLabels"].(bool); !isBool || enabled {
+		t.Errorf("places.nodeLabels is %v by default", places["nodeLabels"])
 	}
 }
 

@@ -27,6 +27,8 @@ var accepted = map[string]string{
 	"Envoy Gateway": `{selector: app=qwen, provider: {name: envoy-gateway, httpRoute: llm, gateway: eg}}`,
 	"a planner": `{inferencePool: qwen, planner: {enabled: true, kinds: [{group: nvidia.com, resources: [dynamographdeploymentscalingadapters]}]},
 		config: {bus: {url: "nats://bus:4222"}, planner: {algorithm: sla, connector: kubernetes}}}`,
+	"places": `{inferencePool: qwen, places: {nodeLabels: true}, planner: {enabled: true},
+		config: {bus: {url: "nats://bus:4222"}, planner: {algorithm: sla, connector: kubernetes}}}`,
 	"metrics without a token": `{inferencePool: qwen, serviceMonitor: {enabled: true}}`,
 	"certificates and metrics": `{inferencePool: qwen, tls: {secretName: picker-tls, verifyClient: true},
 		admin: {tokenSecretName: picker-admin}, relay: {enabled: true}, serviceMonitor: {enabled: true}, networkPolicy: {from: [{namespaceSelector: {matchLabels: {gateway: "true"}}}]},
@@ -37,6 +39,7 @@ var accepted = map[string]string{
 var refused = map[string]string{
 	"inferencepool":        `{inferencepool: qwen}`,
 	"secret":               `{tls: {secret: picker-tls}}`,
+	"nodeLabel":            `{places: {nodeLabel: true}}`,
 	"replica":              `{replica: 3}`,
 	"enable":               `{standalone: {enable: true}}`,
 	"nmae":                 `{provider: {nmae: istio}}`,
@@ -97,6 +100,37 @@ func TestKubernetes(t *testing.T) {
 
 	t.Run("BaseIsTheChart", func(t *testing.T) { testBase(t, c) })
 	t.Run("Install", func(t *testing.T) { testInstall(t, c) })
+	t.Run("Places", func(t *testing.T) { testPlaces(t, c) })
+}
+
+// testPlaces installs a picker and a planner that may read nodes. Their accounts may get one, as discovery/kubernetes does, and neither list
+// nor change nodes. A removal leaves nothing.
+func testPlaces(t *testing.T, c *cluster) {
+	before := c.inventory(t)
+	c.must(t, `{apiVersion: v1, kind: Node, metadata: {name: gpu-1, labels: {topology.kubernetes.io/rack: "7"}}}`, "create", "-f", "-")
+	values := accepted["places"]
+	c.mustHelm(t, values, "upgrade", "-i", "stator", chart, "-n", namespace, "--values", "-")
+
+	for _, who := range []string{account, account + "-planner"} {
+		node, err := c.kubectl("", "get", "--raw", "/api/v1/nodes/gpu-1", "--as="+who)
+		if err != nil || !strings.Contains(node, `"topology.kubernetes.io/rack":"7"`) {
+			t.Errorf("%s cannot read a node: %v\n%s", who, err, node)
+		}
+		for _, verb := range []string{"list", "watch", "patch", "delete"} {
+			if out, err := c.kubectl("", "auth", "can-i", verb, "nodes", "--as="+who); err == nil || strings.TrimSpace(out) != "no" {
+				t.Errorf("%s may %s nodes: %s", who, verb, out)
+			}
+		}
+	}
+	if node, err := c.kubectl("", "get", "--raw", "/api/v1/nodes/gpu-1", "--as=system:serviceaccount:"+namespace+":stranger"); err == nil {
+		t.Errorf("everyone may read nodes: %s", node)
+	}
+
+	c.mustHelm(t, "", "uninstall", "stator", "-n", namespace)
+	c.must(t, "", "delete", "node", "gpu-1")
+	if after := c.inventory(t); !slices.Equal(before, after) {
+		t.Errorf("before the installation there were\n%v\nand after its removal there are\n%v", before, after)
+	}
 }
 
 // testBase compares `kubectl kustomize deploy/base` with the chart's default values, printed by the same program, and has the API server
