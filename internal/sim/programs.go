@@ -20,8 +20,18 @@ type programs struct {
 
 	completed, lost int
 	// Both are of the completed programs that began after the warm-up, in the order of their ends.
-	times []float64 // seconds
-	rates []float64 // tokens of answers per second of waiting and computing
+	times    []float64 // seconds
+	workings []float64 // seconds
+	ends     []float64 // minutes
+	rates    []float64 // tokens of answers per second of waiting and computing
+	sums     parts     // of all of them
+}
+
+// parts are the sums of a program's requests that were answered.
+type parts struct {
+	queued  time.Duration // in a router's queue
+	prefill time.Duration // from there to the first token
+	decode  time.Duration // from there to the last token
 }
 
 // stepName names a step by its session and its number there.
@@ -42,6 +52,7 @@ type program struct {
 	running int
 	since   time.Duration // of running
 	output  int           // tokens
+	parts   parts
 	lost    bool
 }
 
@@ -128,11 +139,17 @@ func (r *run) beginStep(s *step) error {
 }
 
 // endStep ends a step, and lets those arrive that have waited for it. A program of which a request has failed is lost.
-func (r *run) endStep(s *step, output int, failed bool) {
+func (r *run) endStep(j *job, output int, failed bool) {
+	s := j.step
 	if s == nil {
 		return
 	}
 	g, p := s.program, r.programs
+	if !failed {
+		g.parts.queued += j.left - j.at
+		g.parts.prefill += j.first - j.left
+		g.parts.decode += r.now - j.first
+	}
 	g.running--
 	g.left--
 	g.output += output
@@ -152,6 +169,11 @@ func (r *run) endStep(s *step, output int, failed bool) {
 		p.unfinished--
 		if g.start >= r.cfg.Warmup {
 			p.times = append(p.times, (r.now - g.start).Seconds())
+			p.workings = append(p.workings, g.working.Seconds())
+			p.ends = append(p.ends, r.now.Minutes())
+			p.sums.queued += g.parts.queued
+			p.sums.prefill += g.parts.prefill
+			p.sums.decode += g.parts.decode
 			p.rates = append(p.rates, float64(g.output)/max(g.working.Seconds(), 1e-3))
 		}
 	}
@@ -172,6 +194,15 @@ type Programs struct {
 	Lost      int `json:"lost"`
 	// Time is from the beginning of a program to its last answer, with its pauses, in seconds. Programs of the warm-up do not count.
 	Time Quantiles `json:"time_s"`
+	// Working is the part of Time in which a program has a request that waits or runs: without its pauses.
+	Working Quantiles `json:"working_s"`
+	// Queued, Prefill and Decode are seconds, in the mean of programs: the sums over their requests of the times in a router's queue, from
+	// there to the first token, and from there to the last one. With sub-agents, which run at a time together, they are more than Working.
+	Queued  float64 `json:"queued_s"`
+	Prefill float64 `json:"prefill_s"`
+	Decode  float64 `json:"decode_s"`
+	// Rate is the number of programs that ended in a minute, between the ends of their first and their third quarter.
+	Rate float64 `json:"rate_per_min"`
 	// Fairness is Jain's index of the tokens of answers per second in which a program has a request that waits or runs: 1 if all
 	// programs have the same, and 1/n if one of n has all.
 	Fairness float64 `json:"fairness"`
@@ -187,7 +218,16 @@ func (p *programs) result() *Programs {
 		sum += x
 		squares += x * x
 	}
-	out := &Programs{Completed: p.completed, Lost: p.lost, Time: summary(p.times)}
+	n := float64(max(1, len(p.times)))
+	out := &Programs{
+		Completed: p.completed, Lost: p.lost, Time: summary(p.times), Working: summary(p.workings),
+		Queued: round(p.sums.queued.Seconds() / n), Prefill: round(p.sums.prefill.Seconds() / n),
+		Decode: round(p.sums.decode.Seconds() / n),
+	}
+	if count := len(p.ends); count >= 4 {
+		first, third := count/4, 3*count/4
+		out.Rate = round(float64(third-first) / max(p.ends[third]-p.ends[first], 1e-6))
+	}
 	if squares > 0 {
 		out.Fairness = round(sum * sum / (float64(len(p.rates)) * squares))
 	}

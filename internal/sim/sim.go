@@ -335,6 +335,7 @@ func (r *run) decided(j *job, d *decision.Decision) {
 
 	r.settlesAlways = r.settlesAlways || d.Cached >= d.PromptTokens
 	j.decision = d
+	j.left = r.now
 	j.worker = r.workers[j.replica.number(d.Worker)]
 	j.worker.jobs[j] = struct{}{}
 	r.inFlight++
@@ -364,7 +365,7 @@ func (r *run) drop(j *job) {
 	r.inFlight--
 	delete(j.worker.jobs, j)
 	r.tally.fail(j)
-	r.endStep(j.step, 0, true)
+	r.endStep(j, 0, true)
 	r.reportOutcome(j, Outcome{End: r.now, Failed: true})
 	j.replica.router.End(j.decision.ID, r.clock())
 }
@@ -372,7 +373,7 @@ func (r *run) drop(j *job) {
 // fail counts a request that no engine accepted.
 func (r *run) fail(j *job) {
 	r.tally.fail(j)
-	r.endStep(j.step, 0, true)
+	r.endStep(j, 0, true)
 	r.reportOutcome(j, Outcome{End: r.now, Failed: true})
 	r.prompts = append(r.prompts, j.engine.Prompt)
 }
@@ -457,7 +458,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 	}
 	r.tally.countEnd(j, r.now, out.Index+1)
 	r.demand.ended(out.Index+1, r.cfg.SLA.TTFT > 0 && j.first-j.at > r.cfg.SLA.TTFT)
-	r.endStep(j.step, out.Index+1, false)
+	r.endStep(j, out.Index+1, false)
 	r.reportOutcome(j, Outcome{First: j.first, End: r.now, Cached: out.Cached, Output: out.Index + 1})
 	r.inFlight--
 	delete(j.worker.jobs, j)

@@ -53,6 +53,7 @@ type job struct {
 	number   int
 	seed     uint64
 	at       time.Duration // of the arrival
+	left     time.Duration // when it left the router's queue
 	last     time.Duration // of the newest token
 	first    time.Duration // of the first token
 }
