@@ -26,6 +26,7 @@ type completion struct {
 	pin     time.Duration // of the prompt's blocks in the store; 0 for none
 	first   []byte        // further members of the first choice
 	fetched int           // tokens of the first prompt that the usage counts as cached, because they were fetched
+	thinks  int           // tokens of each answer that are thinking
 }
 
 // choice is one answer. The goroutine of passes writes it and the handler reads it.
@@ -93,6 +94,9 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 
 	c := &completion{req: req, id: id, created: now.Unix(), notify: make(chan struct{}, 1), leg: noLeg{}}
 	c.choices = make([]choice, prompts*req.N)
+	if req.Endpoint == openai.Chat {
+		c.thinks = s.cfg.ThinkTokens
+	}
 
 	// Prompts are prepared one by one: an engine tokenizes each prompt of a batch separately.
 	var scratch prompt.Prompt

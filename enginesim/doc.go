@@ -12,7 +12,8 @@
 // An answer has exactly the tokens that the request allows (max_tokens), and ends with the reason "length".
 // Without max_tokens its length depends on the prompt, and it ends with the reason "stop". So a test chooses
 // the numbers that it counts. Completions with echo begin with their prompt. With max_tokens 0 they are nothing
-// else, and one token is counted that is not shown, as in vLLM.
+// else, and one token is counted that is not shown, as in vLLM. With Config.ThinkTokens the first tokens of a chat's
+// answer are thinking, which a client does not send back with the answer.
 //
 // # Life of an engine
 //

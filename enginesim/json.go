@@ -24,6 +24,8 @@ import (
 //	data: {…,"choices":[],"usage":{…}}
 //	data: [DONE]
 //
+// The first Config.ThinkTokens tokens of a chat's answer are in "reasoning" in place of "content".
+//
 // With return_token_ids the events of a stream have token_ids, and the first one prompt_token_ids: in a chat beside choices, and in a
 // completion in the choice.
 
@@ -69,7 +71,11 @@ func (c *completion) appendChunk(b, head []byte, i int, reason string) []byte {
 	b = append(b, `{"index":`...)
 	b = strconv.AppendInt(b, int64(i), 10)
 	if c.req.Endpoint == openai.Chat {
-		b = append(b, `,"delta":{"content":`...)
+		member := `,"delta":{"content":`
+		if ch.sent < c.thinks {
+			member = `,"delta":{"reasoning":`
+		}
+		b = append(b, member...)
 		b = append(openai.AppendString(b, text), '}')
 	} else {
 		b = append(b, `,"text":`...)
@@ -134,12 +140,16 @@ func (c *completion) appendUsage(b []byte) []byte {
 // appendWhole appends the answer to a request that does not stream.
 func (c *completion) appendWhole(b []byte) []byte {
 	b = c.appendHead(b, false)
-	var text []byte
+	var text, reasoning []byte
 	for i := range c.choices {
 		ch := &c.choices[i]
-		text = text[:0]
+		text, reasoning = text[:0], reasoning[:0]
 		emitted, done := ch.progress()
 		for t := range emitted {
+			if t < c.thinks {
+				reasoning = append(reasoning, c.shown(ch, t)...)
+				continue
+			}
 			text = append(text, c.shown(ch, t)...)
 		}
 
@@ -151,6 +161,9 @@ func (c *completion) appendWhole(b []byte) []byte {
 		if c.req.Endpoint == openai.Chat {
 			b = append(b, `,"message":{"role":"assistant","content":`...)
 			b = openai.AppendString(b, string(text))
+			if c.thinks > 0 {
+				b = openai.AppendString(append(b, `,"reasoning":`...), string(reasoning))
+			}
 			b = append(b, `,"refusal":null,"tool_calls":[]}`...)
 		} else {
 			b = append(b, `,"text":`...)

@@ -16,7 +16,7 @@ import (
 // simulated runs the simulated engine, which is part of this program.
 func simulated(l Launch, port int, c *Command) error {
 	if err := l.refuseUnknownArgs("answerTokens", "blocks", "engineSpeedup", "seed", "maxNumSeqs", "maxNumBatchedTokens", "startup",
-		"streamInterval", "tlsCert", "tlsClientCA", "tlsKey", "tokenScale", "transfer"); err != nil {
+		"streamInterval", "thinkTokens", "tlsCert", "tlsClientCA", "tlsKey", "tokenScale", "transfer"); err != nil {
 		return err
 	}
 	blocks, err := l.number("blocks", 16384)
@@ -51,7 +51,7 @@ func simulated(l Launch, port int, c *Command) error {
 	flags := map[string]string{
 		"answerTokens": "--answer-tokens", "engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",
 		"maxNumBatchedTokens": "--max-num-batched-tokens",
-		"startup":             "--startup", "streamInterval": "--stream-interval", "tokenScale": "--token-scale",
+		"startup":             "--startup", "streamInterval": "--stream-interval", "thinkTokens": "--think-tokens", "tokenScale": "--token-scale",
 		"tlsCert": "--tls-cert", "tlsClientCA": "--tls-client-ca", "tlsKey": "--tls-key",
 	}
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
