@@ -2,6 +2,7 @@ package kubernetes_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -393,6 +394,9 @@ func TestComplaintsOnARealAPIServer(t *testing.T) {
 	})
 }
 
+// away is the time for which the API server answers nothing.
+var away = flag.Duration("kubernetes.away", time.Second, "stop the real API server for at least this time")
+
 // TestFailuresOnARealAPIServer: each plan gives the reason while a quota is used up, and while the API server is away. All is right after.
 func TestFailuresOnARealAPIServer(t *testing.T) {
 	c := startCluster(t)
@@ -419,7 +423,9 @@ func TestFailuresOnARealAPIServer(t *testing.T) {
 		c.Server.Signal(syscall.SIGSTOP) //nolint:errcheck // it runs
 		w.want(fleet.Aggregated, 4)
 		w.says(fleet.Aggregated, "Deployment away/llama")
-		w.saysFor(fleet.Aggregated, "Deployment away/llama", longAway)
+		for begin := time.Now(); time.Since(begin) < *away; {
+			w.saysFor(fleet.Aggregated, "Deployment away/llama", longAway)
+		}
 		c.Server.Signal(syscall.SIGCONT) //nolint:errcheck // it runs
 		back := time.Now()
 		c.replicas(w, 4)
