@@ -458,8 +458,9 @@ type Queue struct {
 	// Fair serves tenants alike, by tokens to compute. A tenant is the header x-stator-tenant if
 	// gateway.hints is "headers", else "user" in the body.
 	Fair bool `yaml:"fair"`
-	// Programs has the first step of a program of an agent wait while the contexts of the programs that run fill the caches of the
-	// workers, at most half of maxWait. A program is a session: see gateway.sessions. It needs workers whose cache sizes are known.
+	// Programs has a step of a program of an agent whose context is not cached wait while the contexts of other programs fill the caches of
+	// the workers. All steps of a program wait for that for at most half of maxWait. A program is a session: see gateway.sessions. It needs
+	// workers whose cache sizes are known.
 	Programs bool `yaml:"programs"`
 	// Classes share ranks by deficit round robin. Requests that name no class go to the first one.
 	Classes []Class `yaml:"classes" default:"one class"`

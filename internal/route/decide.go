@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/route/eligible"
 	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/programs"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/score"
 	"github.com/stator-project/stator/internal/route/serving"
@@ -148,7 +149,8 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	switch {
 	case refused != nil:
 		return refused
-	case q.MayWait && (r.queueOf(q.Model).len.Load() > 0 || r.isHeldBack(q.Model, q.Role, q.Session, q.Tokens, d.At)):
+	case q.MayWait && (r.queueOf(q.Model).len.Load() > 0 ||
+		r.isHeldBack(q.Model, q.Role, programs.Step{Session: q.Session, Tokens: q.Tokens, Cached: w.mostCached(q.Model.BlockSize)}, d.At)):
 		return queueOccupied
 	}
 
@@ -180,7 +182,7 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 		r.predictor.Forget(d.ID)
 	}
 	if q.Model.Programs {
-		r.queueOf(q.Model).programs.Began(q.Session, q.Tokens, d.At)
+		r.queueOf(q.Model).programs.Began(programs.Step{Session: q.Session, Tokens: q.Tokens}, d.At)
 	}
 	r.speeds.Of(w.judged.Candidates[won].Rank.Worker).Reuse.Observe(d.PromptTokens, d.PromptTokens-w.judged.Candidates[won].Uncached)
 	if !d.AnyRank {
@@ -215,18 +217,22 @@ func (r *Router) watchPrompt(w *workspace, q *request.Prepared, d *decision.Deci
 	if q.Parsed == nil || q.Dry || q.Role == fleet.Prefill || q.Batch.Prompts > 1 {
 		return
 	}
-	cached := 0
+	r.breaks.Observe(&breaks.Request{
+		Model: q.Model.Name, Seed: q.Model.Seed(q.Parsed.CacheSalt, w.prompt.Media), Session: q.Session,
+		Prompt: &w.prompt, Messages: q.Parsed.Messages, Cached: w.mostCached(q.Model.BlockSize), At: d.At,
+	})
+}
+
+// mostCached returns the tokens of the prompt that the rank with the most of it has, in any tier.
+func (w *workspace) mostCached(blockSize int) (tokens int) {
 	for _, held := range w.overlap.Ranks() {
 		blocks := 0
 		for _, n := range held.Blocks {
 			blocks += n
 		}
-		cached = max(cached, blocks*q.Model.BlockSize)
+		tokens = max(tokens, blocks*blockSize)
 	}
-	r.breaks.Observe(&breaks.Request{
-		Model: q.Model.Name, Seed: q.Model.Seed(q.Parsed.CacheSalt, w.prompt.Media), Session: q.Session,
-		Prompt: &w.prompt, Messages: q.Parsed.Messages, Cached: cached, At: d.At,
-	})
+	return tokens
 }
 
 // queueOccupied makes a request join the queue although a rank is free, because others wait already. It

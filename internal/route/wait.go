@@ -41,7 +41,7 @@ type ticket struct {
 	// The request as it will be decided when its turn comes. Nothing here refers to the request's body.
 	decision decision.Decision
 	session  uint64 // see request.Prepared
-	held     bool   // its program has no room yet: see Router.isHeldBack
+	held     bool   // it has been held back: see Router.isHeldBack
 	legs     bool   // see request.Prepared
 	stored   bool
 	endpoint prompt.Endpoint
@@ -110,14 +110,10 @@ func (r *Router) enqueue(
 	best, first := j.Soonest()
 	t := r.newTicket(q, req, d, decision.Wait{Busy: f.Usable(), Free: free})
 	wt := t.waiting
-	t.held = r.isHeldBack(q.Model, q.Role, q.Session, q.Tokens, d.At)
-	t.wait.Held = t.held
+	step := programs.Step{Session: q.Session, Tokens: q.Tokens, Cached: w.mostCached(q.Model.BlockSize)}
+	t.wait.Held = r.isHeldBack(q.Model, q.Role, step, d.At)
 	turn := t.turn(q, cmp.Or(q.Model.MaxWait, q.Model.Hold))
 	turn.Cached, turn.Work = d.PromptTokens-best.Uncached, j.Expect(best).Prefill
-
-	if t.held {
-		turn.Lane += "\nheld" // steps of programs that are there do not wait for it
-	}
 
 	wt.mu.Lock()
 	defer wt.mu.Unlock()
@@ -130,9 +126,15 @@ func (r *Router) enqueue(
 			turn.Until = deadline
 		}
 	}
+	if t.wait.Held {
+		held, work := wt.programs.Hold(step, d.At)
+		turn.Hold = queue.Hold{Until: d.At.Add(max(0, q.Model.MaxWait/2-held)), Work: work}
+		t.held = true
+	}
 	// The checks above and Push are under one lock, so no other request can come between them.
 	final, full := r.push(t, turn, req, d)
 	if full != nil {
+		wt.endHold(t, d.At)
 		return nil, decision.Refuse(decision.ReasonQueueFull, q.Model.Busy.RefusalStatus(), decision.WholeSeconds(best.Facts.Wait),
 			"All ranks are busy", full)
 	}
@@ -211,7 +213,7 @@ func (r *Router) wakeQueue(wt *waiting, now time.Time) {
 	defer wt.mu.Unlock()
 	for it := wt.queue.PopExpired(now); it != nil; it = wt.queue.PopExpired(now) {
 		t := it.Value.(*ticket)
-		r.countGone(wt)
+		r.countGone(t, now)
 		r.deliver(t, r.refuseWaited(t, now))
 	}
 	r.drain(wt, now)
@@ -225,10 +227,11 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 
 	open, models := &wt.open, *r.models.Load()
 	open.Begin(r.finder, now)
-	canGo := func(t *ticket) bool {
+	canGo := func(it *queue.Item) bool {
+		t := it.Value.(*ticket)
 		m := models[t.decision.Model]
-		if m != nil && t.held && now.Sub(t.wait.Since) < m.MaxWait/2 &&
-			r.isHeldBack(m, t.hints.Role, t.session, t.decision.PromptTokens, now) {
+		if m != nil && it.IsHeld() &&
+			r.isHeldBack(m, t.hints.Role, programs.Step{Session: t.session, Tokens: t.decision.PromptTokens}, now) {
 			return false
 		}
 		if m != nil && t.wait.Starting && !eligible.HasReady(m, open.Snapshot(), t.hints.Role) {
@@ -238,7 +241,7 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 	}
 	var closed map[string]bool // lanes whose head could go and then found no free rank
 	for {
-		it := wt.queue.Next(func(it *queue.Item) bool { return !closed[it.Lane] && canGo(it.Value.(*ticket)) })
+		it := wt.queue.Next(func(it *queue.Item) bool { return !closed[it.Lane] && canGo(it) })
 		if it == nil {
 			return
 		}
@@ -256,15 +259,15 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 			wt.empty = time.Time{}
 		}
 		wt.queue.Take(it)
-		r.countGone(wt)
+		r.countGone(t, now)
 		r.deliver(t, d)
 	}
 }
 
-// isHeldBack reports whether a request is of a program for whose context the caches have no room beside the programs that are there. A
-// request waits for that at most half of the longest wait.
-func (r *Router) isHeldBack(m *serving.Model, role fleet.Role, session uint64, tokens int, now time.Time) bool {
-	if !m.Programs || session == 0 {
+// isHeldBack reports whether a step of a program is held back: the caches have no room for its context beside the contexts of the programs
+// that are there. All steps of a program together are held back for at most half of the longest wait.
+func (r *Router) isHeldBack(m *serving.Model, role fleet.Role, step programs.Step, now time.Time) bool {
+	if !m.Programs || step.Session == 0 {
 		return false
 	}
 	capacity := 0
@@ -276,12 +279,21 @@ func (r *Router) isHeldBack(m *serving.Model, role fleet.Role, session uint64, t
 		}
 		capacity += blocks * m.BlocksIn(ranks[i].Worker) * m.BlockSize
 	}
-	return !r.queueOf(m).programs.Admits(session, tokens, capacity, now)
+	return !r.queueOf(m).programs.Admits(step, capacity, m.MaxWait/2, now)
 }
 
-// countGone counts one request less that waits. The caller has just taken it out of wt.queue.
-func (r *Router) countGone(wt *waiting) {
-	wt.len.Add(-1)
+// endHold records that a request is not held back any more.
+func (wt *waiting) endHold(t *ticket, now time.Time) {
+	if t.held {
+		t.held = false
+		wt.programs.EndHold(t.session, now.Sub(t.wait.Since), now)
+	}
+}
+
+// countGone counts one request less that waits. The caller has just taken it out of its queue.
+func (r *Router) countGone(t *ticket, now time.Time) {
+	t.waiting.endHold(t, now)
+	t.waiting.len.Add(-1)
 	r.queued.Add(-1)
 }
 
@@ -365,7 +377,7 @@ func (r *Router) Cancel(of request.Ticket) bool {
 	if !t.waiting.queue.Remove(t.item) {
 		return false
 	}
-	r.countGone(t.waiting)
+	r.countGone(t, t.wait.Since) // the wait of a request that never went does not count as its program's
 	r.counts.cancelled.Add(1)
 	return true
 }
@@ -379,7 +391,7 @@ func (r *Router) Expire(of request.Ticket, now time.Time) *decision.Decision {
 	if !t.waiting.queue.Remove(t.item) {
 		return nil
 	}
-	r.countGone(t.waiting)
+	r.countGone(t, now)
 	d := r.refuseWaited(t, now)
 	r.finish(d, r.chain(t, d))
 	return d

@@ -70,7 +70,7 @@ type Config struct {
 	// that they are refused. MaxWait bounds the wait; default 30 s.
 	Queue   *queue.Config
 	MaxWait time.Duration
-	// Programs holds back programs of agents whose contexts have no room in the caches: see package route/programs.
+	// Programs holds back steps of agents' programs for whose contexts the caches have no room: see package route/programs.
 	Programs bool
 	// Cost is the cost function; nil means cost.Default().
 	Cost cost.Function

@@ -7,84 +7,136 @@ import (
 )
 
 const (
-	// maxIdle is the longest time after its last answer at which a program has left. It is pauses times the mean pause, from minIdle on,
-	// and maxIdle until pauses are known. Few tools of coding agents take longer.
+	// maxIdle and minIdle bound the mean pause as the table uses it. The mean is maxIdle until pauses are known. Few tools of coding agents
+	// take longer.
 	minIdle, maxIdle = 2 * time.Second, time.Minute
-	pauses           = 4
+	// silent is the number of mean pauses without a request after which a program has ended.
+	silent = 4
 	// pauseKeep is the number of pauses in the mean.
 	pauseKeep = 64
 	// running is the time after which a request of a program counts as ended although that was not reported.
 	running = 10 * time.Minute
-	// share is the sum of contexts that are admitted, as a share of the caches. It is more than 1, because contexts have common beginnings,
-	// and because a cache that is a little too small costs less than engines that have nothing to do.
-	share = 1.2
+	// kept is the share of a context that must be cached for a step to go at once.
+	kept = 0.5
+	// lengthKeep is the number of ended programs whose lengths are known.
+	lengthKeep = 256
 	// maxPrograms bounds a table. Programs beyond it are not held back.
 	maxPrograms = 1 << 16
 )
 
-// Table has the admitted programs of a pool. The zero value is empty.
+// Table has the programs of a pool. The zero value is empty.
 type Table struct {
 	mu        sync.Mutex
 	bySession map[uint64]*program // guarded by mu
 	byUntil   programHeap         // guarded by mu
-	tokens    int                 // of all contexts; guarded by mu
+	present   int                 // programs; guarded by mu
+	tokens    int                 // of the contexts of programs that are present; guarded by mu
 	pause     time.Duration       // the mean; guarded by mu
 	paused    int                 // pauses in the mean; guarded by mu
+	lengths   []int               // steps of the programs that ended last; guarded by mu
+	oldest    int                 // index in lengths; guarded by mu
 }
 
-// program is an admitted program.
+// program is a program that has sent a request not long ago.
+//
+//	present    its context counts: it has a request that runs, or its pause is no longer than the mean pause
+//	away       its pause is longer, or none of its requests has gone yet
+//	forgotten  it is away, none of its requests waits, and it has been silent for some mean pauses
 type program struct {
 	session uint64
-	tokens  int       // of its largest context
-	ended   time.Time // its last answer; zero while it has none
-	until   time.Time // when it leaves
-	place   int       // in the heap
+	present bool
+	tokens  int           // of its largest context
+	steps   int           // requests that have gone
+	runs    int           // requests that run
+	waits   int           // requests that are held back
+	held    time.Duration // the time for which requests were held back
+	ended   time.Time     // its last answer; zero while it has none
+	until   time.Time     // when its state may change
+	place   int           // in the heap
 }
 
-// Admits reports whether a request of a session, with so many tokens of prompt, may go: its program is there, or its context has room in a
-// capacity of all caches, in tokens. An empty table admits any program. A request without a session, and every request if the capacity is
-// not known, may go.
-func (t *Table) Admits(session uint64, tokens, capacity int, now time.Time) bool {
-	if session == 0 || capacity <= 0 {
+// Step is a request of a program.
+type Step struct {
+	// Session is the program; 0 means that the request belongs to none.
+	Session uint64
+	// Tokens is the length of its prompt, and Cached the largest part of it that a worker has.
+	Tokens, Cached int
+}
+
+// Admits reports whether a request may go, with a capacity of all caches in tokens. Limit is the longest time for which a program is held
+// back, in all. A request without a session, and every request if the capacity is not known, may go.
+func (t *Table) Admits(s Step, capacity int, limit time.Duration, now time.Time) bool {
+	if s.Session == 0 || capacity <= 0 {
 		return true
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now)
-	_, known := t.bySession[session]
-	return known || len(t.bySession) == 0 || len(t.bySession) >= maxPrograms || float64(t.tokens+tokens) <= share*float64(capacity)
+	others, tokens := t.present, t.tokens
+	if p := t.bySession[s.Session]; p != nil {
+		if p.runs > 0 || p.held >= limit || p.steps > 0 && float64(s.Cached) >= kept*float64(min(s.Tokens, p.tokens)) {
+			return true
+		}
+		if p.present {
+			others--
+			tokens -= p.tokens
+		}
+	}
+	return others == 0 || len(t.bySession) >= maxPrograms || tokens+s.Tokens <= capacity
 }
 
-// Began records that a request of a session went to a worker.
-func (t *Table) Began(session uint64, tokens int, now time.Time) {
-	if session == 0 {
-		return
+// Hold records that a request is held back. It returns how long its program was held back before, and the work that is expected of it: its
+// context times the steps that programs which came as far had before them.
+func (t *Table) Hold(s Step, now time.Time) (held time.Duration, work float64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.program(s.Session, now)
+	if p == nil {
+		return 0, float64(s.Tokens)
 	}
+	p.waits++
+	return p.held, float64(s.Tokens) * t.stepsAfter(p.steps)
+}
+
+// EndHold records that a request is not held back any more, after a time.
+func (t *Table) EndHold(session uint64, held time.Duration, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.bySession[session]
 	if p == nil {
-		if len(t.bySession) >= maxPrograms {
-			return
-		}
-		if t.bySession == nil {
-			t.bySession = map[uint64]*program{}
-		}
-		p = &program{session: session}
-		t.bySession[session] = p
-		heap.Push(&t.byUntil, p)
+		return
+	}
+	p.waits = max(0, p.waits-1)
+	p.held += held
+	t.schedule(p, now)
+}
+
+// Began records that a request went to a worker.
+func (t *Table) Began(s Step, now time.Time) {
+	if s.Session == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.program(s.Session, now)
+	if p == nil {
+		return
 	}
 
 	// A context that was compacted is forgotten after a few steps, and those of sub-agents do not replace the largest one.
-	largest := max(tokens, p.tokens-p.tokens/10)
-	t.tokens += largest - p.tokens
-	p.tokens = largest
-	if !p.ended.IsZero() {
+	t.leave(p)
+	p.tokens = max(s.Tokens, p.tokens-p.tokens/10)
+	p.present = true
+	t.present++
+	t.tokens += p.tokens
+	p.steps++
+	p.runs++
+	if !p.ended.IsZero() && p.waits == 0 { // else a part of the time since its last answer is a wait
 		t.paused = min(t.paused+1, pauseKeep)
 		t.pause += (now.Sub(p.ended) - t.pause) / time.Duration(t.paused)
-		p.ended = time.Time{}
 	}
-	t.keep(p, now.Add(running))
+	p.ended = time.Time{}
+	t.schedule(p, now)
 }
 
 // Ended records that the answer to a request of a session has ended.
@@ -92,35 +144,101 @@ func (t *Table) Ended(session uint64, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p := t.bySession[session]; p != nil {
+		p.runs = max(0, p.runs-1)
 		p.ended = now
-		t.keep(p, now.Add(t.idle()))
+		t.schedule(p, now)
 	}
 }
 
-// idle returns the time after its last answer at which a program has left. mu is held.
+// program returns the program of a session, which it makes if it is missing; nil if there are too many. mu is held.
+func (t *Table) program(session uint64, now time.Time) *program {
+	if p := t.bySession[session]; p != nil || len(t.bySession) >= maxPrograms {
+		return p
+	}
+	if t.bySession == nil {
+		t.bySession = map[uint64]*program{}
+	}
+	p := &program{session: session, until: now.Add(running)}
+	t.bySession[session] = p
+	heap.Push(&t.byUntil, p)
+	return p
+}
+
+// stepsAfter returns the mean number of steps that ended programs had after so many. mu is held.
+func (t *Table) stepsAfter(steps int) float64 {
+	longer, sum := 0, 0
+	for _, n := range t.lengths {
+		if n > steps {
+			longer++
+			sum += n - steps
+		}
+	}
+	if longer == 0 {
+		return float64(max(1, steps)) // no program has come as far: it is expected to be in its middle
+	}
+	return float64(sum) / float64(longer)
+}
+
+// idle returns the mean pause within its bounds. mu is held.
 func (t *Table) idle() time.Duration {
 	if t.paused < pauseKeep/2 {
 		return maxIdle
 	}
-	return min(max(minIdle, pauses*t.pause), maxIdle)
+	return min(max(minIdle, t.pause), maxIdle)
 }
 
-// keep sets when a program leaves. mu is held.
-func (t *Table) keep(p *program, until time.Time) {
-	p.until = until
+// schedule sets when the state of a program may change next. mu is held.
+func (t *Table) schedule(p *program, now time.Time) {
+	switch {
+	case p.runs > 0 || p.waits > 0 && !p.present:
+		p.until = now.Add(running)
+	case p.present:
+		p.until = now.Add(t.idle())
+	default:
+		p.until = now.Add(min((silent-1)*t.idle(), maxIdle))
+	}
 	heap.Fix(&t.byUntil, p.place)
 }
 
-// expire removes the programs that have left. mu is held.
+// expire changes the states of programs whose time has come. mu is held.
 func (t *Table) expire(now time.Time) {
 	for len(t.byUntil) > 0 && t.byUntil[0].until.Before(now) {
-		p := heap.Pop(&t.byUntil).(*program)
-		delete(t.bySession, p.session)
+		p := t.byUntil[0]
+		wasPresent := p.present
+		p.runs = 0
+		t.leave(p)
+		if wasPresent || p.waits > 0 {
+			t.schedule(p, now)
+			continue
+		}
+		t.forget(p)
+	}
+}
+
+// leave removes the context of a program from the sum. mu is held.
+func (t *Table) leave(p *program) {
+	if p.present {
+		p.present = false
+		t.present--
 		t.tokens -= p.tokens
 	}
 }
 
-// programHeap has the program that leaves first at its top.
+// forget removes a program, and learns its length. mu is held.
+func (t *Table) forget(p *program) {
+	heap.Remove(&t.byUntil, p.place)
+	delete(t.bySession, p.session)
+	switch {
+	case p.steps == 0:
+	case len(t.lengths) < lengthKeep:
+		t.lengths = append(t.lengths, p.steps)
+	default:
+		t.lengths[t.oldest] = p.steps
+		t.oldest = (t.oldest + 1) % lengthKeep
+	}
+}
+
+// programHeap has the program whose state may change first at its top.
 type programHeap []*program
 
 func (h programHeap) Len() int           { return len(h) }

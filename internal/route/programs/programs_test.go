@@ -8,86 +8,191 @@ import (
 
 var start = time.Unix(1_700_000_000, 0)
 
-// TestAdmission: a program is admitted while contexts leave room, its later steps always are, and a program that has left makes room.
+// limit is the longest time for which the programs of these tests are held back.
+const limit = 3 * time.Minute
+
+// TestAdmission: a program is admitted while contexts leave room. Its later steps are while their contexts are cached, and one that pauses for
+// long makes room.
 func TestAdmission(t *testing.T) {
 	var x Table
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
-	if !x.Admits(1, 5000, 1000, at(0)) {
+	admits := func(s, tokens, cached, capacity, now int) bool {
+		return x.Admits(Step{uint64(s), tokens, cached}, capacity, limit, at(now))
+	}
+	if !admits(1, 5000, 0, 1000, 0) {
 		t.Error("a program that is alone was held back")
 	}
-	x.Began(1, 700, at(0))
+	x.Began(Step{Session: 1, Tokens: 700}, at(0))
 	for _, c := range []struct {
-		session  uint64
-		tokens   int
-		capacity int
-		want     bool
+		session, tokens, capacity int
+		want                      bool
 	}{
-		{1, 9000, 1000, true}, {2, 500, 1000, true}, {2, 501, 1000, false}, {2, 9000, 0, true}, {0, 9000, 1000, true},
+		{1, 9000, 1000, true}, {2, 300, 1000, true}, {2, 301, 1000, false}, {2, 9000, 0, true}, {0, 9000, 1000, true},
 	} {
-		if got := x.Admits(c.session, c.tokens, c.capacity, at(1)); got != c.want {
+		if got := admits(c.session, c.tokens, 0, c.capacity, 1); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
 
 	x.Ended(1, at(10))
 	x.Ended(7, at(10)) // of a program that is not known
-	if x.Admits(2, 600, 1000, at(69)) || !x.Admits(2, 600, 1000, at(71)) {
-		t.Error("a program did not leave a minute after its answer")
+	if admits(2, 400, 0, 1000, 69) || !admits(2, 400, 0, 1000, 71) {
+		t.Error("a program whose pause is long did not make room")
 	}
-	x.Began(2, 1000, at(71))
-	x.Began(2, 100, at(72)) // a sub-agent, or a compacted context
-	if x.Admits(3, 301, 1000, at(73)) || !x.Admits(3, 300, 1000, at(73)) {
+	x.Began(Step{Session: 2, Tokens: 1000}, at(71))
+	x.Began(Step{Session: 2, Tokens: 100}, at(72)) // a sub-agent, or a compacted context
+	if admits(3, 101, 0, 1000, 73) || !admits(3, 100, 0, 1000, 73) {
 		t.Error("the largest context did not shrink by a tenth")
 	}
-	if x.Admits(3, 301, 1000, at(671)) || !x.Admits(3, 301, 1000, at(673)) {
-		t.Error("a request without an end did not hold its program for ten minutes")
+	if admits(1, 710, 349, 1000, 73) || !admits(1, 710, 350, 1000, 73) {
+		t.Error("a later step did not go by the part of its context that is cached")
+	}
+	if admits(3, 101, 0, 1000, 671) || !admits(3, 101, 0, 1000, 673) {
+		t.Error("a request without an end did not count for ten minutes")
 	}
 }
 
-// TestIdleFollowsPauses: with short pauses a program leaves soon, and with long ones after a minute.
+// TestIdleFollowsPauses: with short pauses a program makes room soon, and with long ones after a minute.
 func TestIdleFollowsPauses(t *testing.T) {
-	for pause, leaves := range map[time.Duration]time.Duration{
-		time.Second: 4 * time.Second, 10 * time.Millisecond: minIdle, 40 * time.Second: maxIdle,
+	for pause, away := range map[time.Duration]time.Duration{
+		5 * time.Second: 5 * time.Second, 10 * time.Millisecond: minIdle, 40 * time.Second: 40 * time.Second, 2 * time.Minute: maxIdle,
 	} {
 		var x Table
 		now := start
 		for range pauseKeep {
-			x.Began(1, 1000, now)
+			x.Began(Step{Session: 1, Tokens: 1000}, now)
 			x.Ended(1, now)
 			now = now.Add(pause)
 		}
 		last := now.Add(-pause)
-		if x.Admits(2, 201, 1000, last.Add(leaves)) || !x.Admits(2, 201, 1000, last.Add(leaves+1)) {
-			t.Errorf("pauses of %v: the program did not leave after %v", pause, leaves)
+		other := Step{Session: 2, Tokens: 1}
+		if x.Admits(other, 1000, limit, last.Add(away)) || !x.Admits(other, 1000, limit, last.Add(away+1)) {
+			t.Errorf("pauses of %v: the program did not make room after %v", pause, away)
 		}
 	}
 }
 
-// TestSumOfContexts compares the sum of a table with the sum over its programs, after random steps.
-func TestSumOfContexts(t *testing.T) {
+// TestWorkIsLearned: the expected work is the context times the steps that are left, by the programs that have ended.
+func TestWorkIsLearned(t *testing.T) {
+	var x Table
+	now := start
+	expect := func(s Step, want float64) {
+		t.Helper()
+		if _, work := x.Hold(s, now); work != want {
+			t.Errorf("work %v of %+v, want %v", work, s, want)
+		}
+		x.EndHold(s.Session, 0, now)
+	}
+	expect(Step{Session: 100, Tokens: 10}, 10)
+
+	for session, steps := range []int{0, 2, 4, 12} {
+		for range steps {
+			x.Began(Step{Session: uint64(session), Tokens: 1}, now)
+			x.Ended(uint64(session), now)
+		}
+	}
+	now = now.Add(time.Hour)
+	for range 2 { // programs that were present are away, and are forgotten after that
+		x.Admits(Step{Session: 99, Tokens: 1}, 1, limit, now)
+		now = now.Add(time.Hour)
+	}
+	expect(Step{Session: 101, Tokens: 10}, 60) // (2 + 4 + 12) / 3
+	for range 3 {
+		x.Began(Step{Session: 5, Tokens: 1}, now)
+	}
+	expect(Step{Session: 5, Tokens: 10}, 50) // (1 + 9) / 2
+	for range 20 {
+		x.Began(Step{Session: 6, Tokens: 1}, now)
+	}
+	expect(Step{Session: 6, Tokens: 10}, 200)
+}
+
+// TestNoProgramStarves: whatever the load and the order in which steps go, all steps of a program together are held back for no longer
+// than the limit, if each of them is asked about again in time.
+func TestNoProgramStarves(t *testing.T) {
+	const tick = time.Second
+	type step struct {
+		Step
+		since time.Time
+	}
+	for seed := range uint64(20) {
+		var x Table
+		rng := rand.New(rand.NewPCG(seed, 1))
+		now := start
+		held := map[uint64]time.Duration{}
+		waiting := map[uint64]step{}
+		runs := map[uint64]time.Time{}
+		for range 5000 {
+			now = now.Add(tick)
+			for session, end := range runs {
+				if now.After(end) {
+					x.Ended(session, now)
+					delete(runs, session)
+				}
+			}
+
+			session := 1 + rng.Uint64N(40)
+			_, isRunning := runs[session]
+			if _, waits := waiting[session]; !waits && !isRunning {
+				waiting[session] = step{Step{Session: session, Tokens: 200 + rng.IntN(800)}, now}
+				x.Hold(waiting[session].Step, now)
+			}
+			for session, s := range waiting {
+				waited := now.Sub(s.since)
+				if x.Admits(s.Step, 1000, limit, now) || held[session]+waited >= limit {
+					x.Began(s.Step, now)
+					x.EndHold(session, waited, now)
+					held[session] += waited
+					runs[session] = now.Add(time.Duration(rng.IntN(60)) * time.Second)
+					delete(waiting, session)
+				}
+				if held[session] > limit+tick {
+					t.Fatalf("seed %d: program %d was held back for %v", seed, session, held[session])
+				}
+			}
+			for session := range held {
+				if _, known := x.bySession[session]; !known {
+					delete(held, session) // if it comes back, it is a new program
+				}
+			}
+		}
+	}
+}
+
+// TestSums compares the sums of a table with the sums over its programs, after random steps.
+func TestSums(t *testing.T) {
 	var x Table
 	rng := rand.New(rand.NewPCG(1, 2))
 	now := start
 	for range 20_000 {
 		now = now.Add(time.Duration(rng.IntN(2000)) * time.Millisecond)
-		session := uint64(rng.IntN(100))
-		switch rng.IntN(3) {
+		s := Step{Session: uint64(rng.IntN(100)), Tokens: rng.IntN(10_000)}
+		switch rng.IntN(5) {
 		case 0:
-			x.Began(session, rng.IntN(10_000), now)
+			x.Began(s, now)
 		case 1:
-			x.Ended(session, now)
+			x.Ended(s.Session, now)
+		case 2:
+			if s.Session != 0 {
+				x.Hold(s, now)
+			}
+		case 3:
+			x.EndHold(s.Session, time.Second, now)
 		default:
-			x.Admits(session, 1, 1, now)
+			x.Admits(s, 1, limit, now)
 		}
-		sum := 0
+		sum, present := 0, 0
 		for s, p := range x.bySession {
-			sum += p.tokens
-			if x.byUntil[p.place] != p || s != p.session || s == 0 {
+			if p.present {
+				sum += p.tokens
+				present++
+			}
+			if x.byUntil[p.place] != p || s != p.session || s == 0 || p.runs < 0 || p.waits < 0 {
 				t.Fatalf("program %d is not at its place", s)
 			}
 		}
-		if sum != x.tokens || len(x.byUntil) != len(x.bySession) {
-			t.Fatalf("%d tokens in %d programs, want %d in %d", x.tokens, len(x.byUntil), sum, len(x.bySession))
+		if sum != x.tokens || present != x.present || len(x.byUntil) != len(x.bySession) || len(x.lengths) > lengthKeep {
+			t.Fatalf("%d tokens in %d programs, want %d in %d", x.tokens, x.present, sum, present)
 		}
 	}
 }

@@ -59,10 +59,11 @@ func newClass(cfg *Class) *class {
 
 // gate returns the gate of a request's lane, and makes it if it is missing.
 func (q *Queue) gate(r *Request) *gate {
-	g := q.gates[r.Lane]
+	name := r.lane()
+	g := q.gates[name]
 	if g == nil {
 		g = &gate{restricted: r.Restricted}
-		q.gates[r.Lane] = g
+		q.gates[name] = g
 		if r.Restricted {
 			q.chosen++
 		}
@@ -72,10 +73,11 @@ func (q *Queue) gate(r *Request) *gate {
 
 // insert adds an item to its lane and tenant.
 func (c *class) insert(it *Item, g *gate) {
-	l := c.lanes[it.Lane]
+	name := it.lane()
+	l := c.lanes[name]
 	if l == nil {
-		l = &lane{name: it.Lane, gate: g, number: len(c.order)}
-		c.lanes[it.Lane] = l
+		l = &lane{name: name, gate: g, number: len(c.order)}
+		c.lanes[name] = l
 		c.order = append(c.order, l)
 		g.lanes++
 	}

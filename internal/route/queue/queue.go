@@ -22,8 +22,37 @@ type Request struct {
 	Work time.Duration
 	// At is when it came, and Until when its wait ends: see PopExpired.
 	At, Until time.Time
+	// Hold makes it wait behind others, for a while.
+	Hold Hold
 	// Value belongs to the caller; the queue does not read it.
 	Value any
+}
+
+// Hold is the state of a request that is held back: it has a lane apart from other requests, so they do not wait for it.
+type Hold struct {
+	// Until is when the request becomes like others; zero means that it is not held back.
+	Until time.Time
+	// Work is the order of held back requests of one class, strict priority and tenant: the least goes first.
+	Work float64
+}
+
+// IsHeld reports whether the request is held back.
+func (r *Request) IsHeld() bool { return !r.Hold.Until.IsZero() }
+
+// lane returns the name of the request's lane.
+func (r *Request) lane() string {
+	if r.IsHeld() {
+		return r.Lane + "\nheld"
+	}
+	return r.Lane
+}
+
+// next returns the next time at which the queue itself changes the request's state.
+func (r *Request) next() time.Time {
+	if r.IsHeld() && r.Hold.Until.Before(r.Until) {
+		return r.Hold.Until
+	}
+	return r.Until
 }
 
 // cost is the price of a request's turn for its class and tenant, in tokens to compute. It is at least 1,
@@ -38,7 +67,7 @@ type Item struct {
 	class *class
 	entry *entry
 	index int // in its entry's heap
-	due   int // in the queue's heap by Until
+	due   int // in the queue's heap by next
 }
 
 func (it *Item) place() *int { return &it.index }
@@ -127,7 +156,7 @@ func (q *Queue) Push(r Request) (*Item, *Full) {
 	if full := c.Limit.reached(c.Name, &c.sum); full != nil {
 		return nil, full
 	}
-	if r.Restricted && q.chosen >= MaxLanes && q.gates[r.Lane] == nil {
+	if r.Restricted && q.chosen >= MaxLanes && q.gates[r.lane()] == nil {
 		return nil, &Full{What: "different sets of workers", Limit: MaxLanes}
 	}
 
@@ -149,9 +178,15 @@ func (q *Queue) insert(it *Item) {
 	q.due.push((*dueItem)(it))
 }
 
+// heldKey is more than any key of a request that is not held back: these go first.
+const heldKey = 1e12
+
 // key is the position of a request by its class's order; the lower one goes first.
 func (q *Queue) key(c *class, r *Request) float64 {
 	headStart := min(max(0, r.HeadStart), MaxHeadStart)
+	if r.IsHeld() {
+		return heldKey + r.Hold.Work
+	}
 	switch c.Order {
 	case WSPT:
 		return -(1 + headStart.Seconds()) / float64(r.cost())
@@ -172,8 +207,8 @@ func (q *Queue) Remove(it *Item) bool {
 	c.sum.addRequest(&it.Request, -1)
 	q.all.addRequest(&it.Request, -1)
 	q.due.remove((*dueItem)(it))
-	if g := q.gates[it.Lane]; g.lanes == 0 {
-		delete(q.gates, it.Lane)
+	if g := q.gates[it.lane()]; g.lanes == 0 {
+		delete(q.gates, it.lane())
 		if g.restricted {
 			q.chosen--
 		}
@@ -193,14 +228,29 @@ func (q *Queue) Take(it *Item) {
 // Len is the number of requests that wait.
 func (q *Queue) Len() int { return q.all.requests }
 
-// PopExpired removes and returns one item whose wait ended before or at now; nil for none.
+// PopExpired removes and returns one item whose wait ended before or at now; nil for none. Requests that were held back until now become
+// like others.
 func (q *Queue) PopExpired(now time.Time) *Item {
+	q.endHolds(now)
 	if len(q.due.list) == 0 || q.due.list[0].Until.After(now) {
 		return nil
 	}
 	it := (*Item)(q.due.list[0])
 	q.Remove(it)
 	return it
+}
+
+// endHolds moves the requests whose hold has ended to the lanes of others. They keep their times, so they go before others that came later.
+func (q *Queue) endHolds(now time.Time) {
+	for len(q.due.list) > 0 {
+		it := (*Item)(q.due.list[0])
+		if !it.IsHeld() || it.next().After(now) {
+			return
+		}
+		q.Remove(it)
+		it.Hold = Hold{}
+		q.insert(it)
+	}
 }
 
 // ClassStats counts the waiting requests of one class.
@@ -221,5 +271,5 @@ func (q *Queue) Stats() []ClassStats {
 // dueItem is an item in the heap by Until. The type is apart because an item is in two heaps.
 type dueItem Item
 
-func (it *dueItem) before(b *dueItem) bool { return it.Until.Before(b.Until) }
+func (it *dueItem) before(b *dueItem) bool { return it.next().Before(b.next()) }
 func (it *dueItem) place() *int            { return &it.due }

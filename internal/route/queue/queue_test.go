@@ -265,3 +265,56 @@ func TestAheadOfALongQueueIsNearlyRight(t *testing.T) {
 		t.Errorf("%.0f s are ahead, want about %.0f", got, want)
 	}
 }
+
+// TestHeldBack: requests that are held back go after others, the least work first. When their hold ends, the first that came goes first.
+func TestHeldBack(t *testing.T) {
+	q := New(Config{})
+	hold := func(name string, seconds int, work float64) {
+		push(t, q, Request{
+			Lane: "any", At: t0.Add(time.Duration(len(name)) * time.Second), Until: t0.Add(time.Minute),
+			Hold: Hold{Until: t0.Add(time.Duration(seconds) * time.Second), Work: work}, Value: name,
+		})
+	}
+	hold("a", 30, 3)
+	hold("bb", 20, 1)
+	hold("ccc", 25, 2)
+	push(t, q, Request{Lane: "any", At: t0.Add(9 * time.Second), Until: t0.Add(time.Minute), Value: "other"})
+
+	expect := func(want string, canGo func(*Item) bool) {
+		t.Helper()
+		got := ""
+		if it := q.Next(canGo); it != nil {
+			got = it.Value.(string)
+		}
+		if got != want {
+			t.Errorf("%q goes, want %q", got, want)
+		}
+	}
+	notHeld := func(it *Item) bool { return !it.IsHeld() }
+	expect("other", always)
+	q.Take(q.Next(always))
+	expect("bb", always)
+	expect("", notHeld)
+
+	for seconds, want := range map[int]string{20: "bb", 25: "bb", 30: "a"} {
+		q := New(Config{})
+		q.Configure(Config{Classes: []Class{{Name: "new"}}})
+		for _, r := range []Request{
+			{Hold: Hold{Until: t0.Add(30 * time.Second), Work: 3}, Value: "a", At: t0},
+			{Hold: Hold{Until: t0.Add(20 * time.Second), Work: 5}, Value: "bb", At: t0.Add(time.Second)},
+			{Hold: Hold{Until: t0.Add(25 * time.Second), Work: 2}, Value: "ccc", At: t0.Add(2 * time.Second)},
+		} {
+			r.Lane, r.Until = "any", t0.Add(time.Minute)
+			push(t, q, r)
+		}
+		if it := q.PopExpired(t0.Add(time.Duration(seconds) * time.Second)); it != nil {
+			t.Errorf("%v has expired", it.Value)
+		}
+		if it := q.Next(notHeld); it == nil || it.Value != want || q.Len() != 3 {
+			t.Errorf("after %d s %v goes, want %q", seconds, it, want)
+		}
+		if it := q.PopExpired(t0.Add(time.Minute)); it == nil || q.Len() != 2 {
+			t.Error("no request has expired")
+		}
+	}
+}

@@ -73,7 +73,7 @@ type Config struct {
 	Hold time.Duration
 	// Store is true if the engines share a store of KV blocks, which can pin a prompt's blocks.
 	Store bool
-	// Programs holds back programs of agents whose contexts have no room in the caches: see package programs. It needs a Queue.
+	// Programs holds back steps of agents' programs for whose contexts the caches have no room: see package programs. It needs a Queue.
 	Programs bool
 }
 
