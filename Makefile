@@ -603,15 +603,9 @@ traces: ## fetch the public traces that replay-golden, replay-traces and demo-tr
 replay-traces: ## replay traces that nothing was tuned on, with late events and failures (ARGS="--only Azure")
 	go run ./test/lab traces $(ARGS)
 
-# The loads are programs that begin in a minute: below and above what each fleet serves from its caches.
-HOLD = --queue 100000 --max-wait 9m --hold-programs
 .PHONY: replay-programs
-replay-programs: build ## kv beside kv that holds programs back, on traces of agents (10 min; WEKA=kv-cache-tester/traces AGENT=miniswe)
-	@if [ -z "$(WEKA)$(AGENT)" ]; then echo "name a folder of traces: WEKA=kv-cache-tester/traces, AGENT=folder of sessions" >&2; exit 1; fi
-	@for rate in $(if $(WEKA),7 8.5 10 12); do echo "== $$rate programs a minute"; nice bin/stator replay compare --trace $(WEKA) \
-	  --workers 8 --max-model-len 1000000 --program-rate $$rate --run "kv:" --run "held back: $(HOLD)"; done
-	@for rate in $(if $(AGENT),10 14 17 20 40); do echo "== $$rate programs a minute"; nice bin/stator replay compare --trace $(AGENT) --tile 10 \
-	  --workers 4 --blocks 1024 --program-rate $$rate --run "kv:" --run "held back: $(HOLD)"; done
+replay-programs: ## compare kv with kv that holds programs of agents back (30 min; ARGS="--weka kv-cache-tester/traces --agent miniswe --dialogues taubench")
+	nice go run ./test/lab programs $(ARGS)
 
 VENV_AIPERF := .venv-aiperf
 

@@ -36,6 +36,7 @@ var comparisons = []comparison{
 	{"traces", "the default cost function on traces that it was not tuned on", tables.Traces, false},
 	{"disagg", "fleets that prefill and decode on separate engines beside others, at equal GPUs", disagg.Run, true},
 	{"tiers", "engines with and without caches in host memory and on disks", tiers.Run, true},
+	{"programs", "programs of agents, held back by the router's queue or not", tables.Programs, true},
 	{"planner", "algorithms that change the number of engines", planner.Run, true},
 	{"forecasts", "models that forecast arrivals", forecasts.Run, false},
 	{"fetch", "no comparison: fetches the public traces", fetch, false},
