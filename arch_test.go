@@ -123,12 +123,14 @@ var allowed = map[string][]string{
 	"extproc/prefill": {"internal/enginetls", "extproc/spans", "internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff", "internal/route/decision", "internal/route/request",
 		// Engines get the session of the client.
 		"internal/envoynames", "internal/route/sessionid"},
-	"extproc/relay": {"internal/enginetls", "extproc/exchange", "extproc/migrate", "extproc/prefill", "extproc/spans", "internal/envoynames", "internal/metric"},
+	"extproc/relay": {"internal/enginetls", "extproc/exchange", "extproc/migrate", "extproc/prefill", "extproc/spans", "extproc/speculate", "internal/envoynames", "internal/metric"},
 	// Streams are read without decoding them, and bodies as the router reads them.
 	"extproc/migrate": {"internal/jsonscan", "internal/prompt/openai"},
-	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric", "internal/route/sessionid"},
+	// It reads answers, makes the prompt that comes next, and sends it as a prefill worker's is sent.
+	"extproc/speculate": {"internal/enginetls", "internal/envoynames", "internal/jsonscan", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/decision", "internal/route/request", "internal/route/sessionid", "extproc/prefill"},
+	"extproc/stream":    {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric", "internal/route/sessionid"},
 	// Kinds of engines differ in whether their streams can be continued.
-	"extproc/exchange": {"extproc/migrate", "extproc/prefill", "extproc/quota", "extproc/spans", "internal/engines", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
+	"extproc/exchange": {"extproc/migrate", "extproc/prefill", "extproc/quota", "extproc/spans", "extproc/speculate", "internal/engines", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
 		"internal/route/handoff", "internal/route/pick", "internal/route/decision", "internal/route/request", "internal/route/sessionid"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},

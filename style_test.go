@@ -92,6 +92,7 @@ const leastComments = 0.25
 var behind = map[string]float64{
 	"cmd/stator":                0.06,
 	"discovery":                 0.23,
+	"extproc/speculate":         0.20,
 	"internal/kvsource/sources": 0.17,
 	"internal/listen":           0.17,
 	"internal/weights":          0.18,

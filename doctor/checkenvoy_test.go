@@ -277,7 +277,7 @@ var envoyFaults = []struct {
 	{"envoy-access-log", func(p *parts) {
 		delete(in(p.manager, "access_log", 0, "typed_config", "common_config").(object), "buffer_size_bytes")
 	}, "gathers entries"},
-	{"envoy-headers", func(p *parts) { delete(p.manager, "early_header_mutation_extensions") }, "14 headers of clients early: x-gateway-destination-endpoint, "},
+	{"envoy-headers", func(p *parts) { delete(p.manager, "early_header_mutation_extensions") }, "15 headers of clients early: x-gateway-destination-endpoint, "},
 	{"envoy-headers", func(p *parts) {
 		in(p.manager, "early_header_mutation_extensions", 0, "typed_config").(object)["mutations"] =
 			parsed(`[{"remove":"X-Data-Parallel-Rank"},{"remove_on_match":{"key_matcher":{"prefix":"X-STATOR-","ignore_case":true}}}]`)

@@ -80,6 +80,7 @@ stator_route_bookings_ended_total{reason="rank_gone"} 0
 stator_route_bookings_ended_total{reason="reconciled"} 0
 stator_route_bookings_ended_total{reason="replaced"} 0
 stator_route_bookings_ended_total{reason="source_gone"} 0
+stator_route_bookings_ended_total{reason="stopped"} 0
 # HELP stator_route_prompt_tokens_total Tokens in the prompts of picked requests.
 # TYPE stator_route_prompt_tokens_total counter
 stator_route_prompt_tokens_total 2

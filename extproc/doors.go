@@ -16,6 +16,7 @@ import (
 	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/extproc/relay"
+	"github.com/stator-project/stator/extproc/speculate"
 	"github.com/stator-project/stator/extproc/stream"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/grpcserve"
@@ -40,6 +41,7 @@ type doors struct {
 	endings   grpcserve.Endings
 	health    *health.Server
 	relay     *relay.Handler
+	turns     *speculate.Sender
 	relayAt   net.Listener // nil without a relay
 }
 
@@ -61,11 +63,12 @@ func (r *Router) newDoors(cfg Config) {
 	if cfg.Shadow {
 		feedback = &watcher{log: r.decisionLog}
 	}
+	d.turns = speculate.New(speculate.Config{Router: r.routes, Log: cfg.Log, Metrics: cfg.Metrics, Engines: cfg.Engines})
 	d.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
 		Prefills: prefill.New(prefill.Config{Router: r.routes, Log: cfg.Log, Metrics: cfg.Metrics, Engines: cfg.Engines}),
 		Router:   r.routes, Started: time.Now(), Feedback: feedback, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
 		TenantKey: cfg.TenantKey, Shadow: cfg.Shadow, Quotas: r.quotas, Routers: r.routers,
-		Tracer: r.tracer,
+		Tracer: r.tracer, Turns: d.turns,
 	})
 	d.relay = relay.New(relay.Config{Requests: d.requests, Log: cfg.Log, Metrics: cfg.Metrics, Engines: cfg.Engines})
 	d.stream = stream.NewServer(d.requests, cfg.Log, cfg.Metrics)

@@ -200,6 +200,7 @@ func listedEmitters(settings *config.Config) (list []emitters.Emitter) {
 func (r *Router) decided(d *decision.Decision) {
 	r.demand.decided(d)
 	r.answers.Refused(d)
+	r.doors.turns.Decided(d)
 	if r.picks == nil || d.Outcome != decision.Picked {
 		return
 	}
@@ -463,6 +464,7 @@ func (r *Router) runBesideServer(ctx, asked context.Context, cfg *RunConfig) err
 	all.Go(func() { r.followHealth(asked) })
 	if r.doors.relayAt != nil {
 		all.Go(func() { r.doors.serveRelay(ctx, cfg.DrainTime, cfg.hard()) })
+		all.Go(func() { r.doors.turns.Run(ctx) })
 	}
 	if r.decisionLog != nil {
 		all.Go(func() {

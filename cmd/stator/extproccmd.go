@@ -61,6 +61,9 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		return errors.New("models[].migration: streams go to the relay, which is no endpoint of an InferencePool: if the gateway's " +
 			"pool is of type ORIGINAL_DST, or has its endpoints from stator xds, say so with --pool-reaches-relay and --relay-address")
 	}
+	if p.pools.names != "" && !p.pools.reachesRelay {
+		*relayAt = "" // no request may name it, whatever its hints are
+	}
 	p.cfg.Decisions.Log = cmp.Or(decisions, p.cfg.Decisions.Log)
 	if *shadow {
 		if p.cfg.Decisions.Log == "" {

@@ -44,9 +44,11 @@ func (x *Exchange) splits() bool {
 }
 
 // isRelayed reports whether the request of a picked worker goes to the relay: if both workers need their requests at
-// once, the relay sends both, because it can stop one of them when the other one fails. It also reads streams that it may continue.
+// once, the relay sends both, because it can stop one of them when the other one fails. It also reads streams that it may continue, and
+// answers after which the next turn is computed.
 func (x *Exchange) isRelayed(d *decision.Decision) bool {
-	return d.Split && handoff.IsConcurrent(d.Transfer) && !x.svc.Settings().Sidecars || x.migration(d).Limit > 0
+	return d.Split && handoff.IsConcurrent(d.Transfer) && !x.svc.Settings().Sidecars || x.migration(d).Limit > 0 ||
+		x.speculates(d)
 }
 
 // prefill has a prefill worker compute the prompt of a picked request. It returns the body for the decode worker: the given one if no

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/migrate"
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/extproc/speculate"
 	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/fleet"
@@ -111,6 +112,7 @@ type Relayed struct {
 	alive    bool // the picked worker accepts connections, although it has failed
 
 	first   decision.Client  // of the request's own decision
+	model   string           // by that decision
 	stream  *migrate.Request // of a stream that is continued; nil for others
 	promise migrate.Promise  // empty for a request that is no stream, or whose model has no migration
 	left    int              // how often the stream may still be continued
@@ -152,7 +154,7 @@ func (s *Service) Relay(ctx context.Context, h Head, id string, body []byte) (*R
 	}
 	if r.plan != nil {
 		r.broke = r.plan.broke
-		r.first = r.plan.decision.Client
+		r.first, r.model = r.plan.decision.Client, r.plan.decision.Model
 		r.readPromise()
 	}
 	return r, nil
@@ -282,14 +284,17 @@ func (a *Attempt) begin(ctx context.Context, ask *prefill.Request) {
 	a.setBody(body)
 }
 
-// Begun records that the answer of the attempt has begun. No attempt follows, so that the body is not needed any more.
-func (a *Attempt) Begun() {
+// Begun records that the answer of the attempt has begun, with a status. No attempt follows, so that the body is not needed any more. The
+// turn must get the answer as the client does, and is nil for most requests.
+func (a *Attempt) Begun(status int, stream bool) *speculate.Turn {
+	turn := a.relayed.beginTurn(status, stream)
 	a.relayed.body = nil
 	a.relayed.exchange.reading = request.Reading{}
 	a.Body.Forget()
 	if a.Leg != nil {
 		a.Leg.Forget()
 	}
+	return turn
 }
 
 // again sends the request to a prefill worker that has failed, because there is no other one, and SGLang's decode workers compute

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/extproc/spans"
+	"github.com/stator-project/stator/extproc/speculate"
 	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
@@ -74,6 +75,7 @@ type Service struct {
 	routers  func() int // that decide, this one included
 	panics   panicLog
 	prefills Prefills
+	turns    *speculate.Sender // nil for none
 	clock    Clock
 	relay    string // its address; empty for none
 	shadow   bool
@@ -97,6 +99,8 @@ type Config struct {
 	Started time.Time
 	// Prefills has prefill workers compute prompts. Run closes it.
 	Prefills Prefills
+	// Turns has the prefixes of next turns computed; nil for none.
+	Turns *speculate.Sender
 	// Clock is the time by which requests wait; nil means SystemClock.
 	Clock Clock
 	// Relay is the ip:port of the relay, as Envoys reach it; empty for none.
@@ -121,7 +125,7 @@ type Config struct {
 // New returns a service that decides with cfg.Router.
 func New(set Settings, cfg Config) *Service {
 	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started,
-		relay: cfg.Relay, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, clock: cfg.Clock, shadow: cfg.Shadow,
+		relay: cfg.Relay, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, turns: cfg.Turns, clock: cfg.Clock, shadow: cfg.Shadow,
 		quotas: cfg.Quotas, routers: cfg.Routers, tracer: cfg.Tracer}
 	if s.quotas == nil {
 		s.quotas = quota.New()

@@ -20,6 +20,7 @@ import (
 	"github.com/stator-project/stator/extproc/migrate"
 	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/extproc/spans"
+	"github.com/stator-project/stator/extproc/speculate"
 	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/metric"
@@ -167,7 +168,8 @@ type call struct {
 	body *held
 
 	relayed *exchange.Relayed
-	stall   *stall // of the last worker; nil if its stream may not be continued
+	turn    *speculate.Turn // reads the answer; nil for most requests
+	stall   *stall          // of the last worker; nil if its stream may not be continued
 }
 
 // headerNotRetried is Envoy's header of a failure that it does not retry, whatever the status is. It would send the client's body to any
@@ -227,7 +229,8 @@ func (c *call) sendAttempt(ctx context.Context, cancel context.CancelFunc, a *ex
 		a.Failed(err, time.Now())
 		return false
 	}
-	a.Begun()
+	c.turn = a.Begun(response.StatusCode, events != nil)
+	defer c.turn.End()
 	c.body.free()
 	if events != nil {
 		c.stream(response, events, a)
@@ -354,7 +357,7 @@ var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "T
 // forward copies the response to the client, each piece as it comes.
 func (c *call) forward(response *http.Response, a *exchange.Attempt) {
 	c.begin(response)
-	err := copyFlushed(c.w, response.Body)
+	err := copyFlushed(c.w, response.Body, c.turn)
 	left := c.r.Context().Err() != nil
 	a.Answered(response.StatusCode, err != nil && !left, time.Now())
 	switch {
@@ -384,13 +387,14 @@ func (c *call) begin(response *http.Response) {
 // notFromEngines are headers of engines' answers that clients do not get.
 var notFromEngines = []string{"Set-Cookie", envoynames.HeaderDestination}
 
-// copyFlushed copies a response's body, and flushes each piece.
-func copyFlushed(w http.ResponseWriter, body io.Reader) error {
+// copyFlushed copies a response's body, and flushes each piece. The turn, which may be nil, gets it first.
+func copyFlushed(w http.ResponseWriter, body io.Reader, turn *speculate.Turn) error {
 	control := http.NewResponseController(w)
 	piece := make([]byte, 16<<10)
 	for {
 		n, err := body.Read(piece)
 		if n > 0 {
+			turn.Write(piece[:n])
 			if _, err := w.Write(piece[:n]); err != nil {
 				return err
 			}

@@ -94,6 +94,7 @@ func (s *stream) copy(events *migrate.Events) error {
 		s.out = s.out[:0]
 		err := s.take(events)
 		if len(s.out) > 0 {
+			s.turn.Write(s.out)
 			if _, err := s.w.Write(s.out); err != nil {
 				return errClient
 			}
@@ -115,6 +116,7 @@ func (s *stream) copy(events *migrate.Events) error {
 		case s.mayResume():
 			return err // also if the worker has ended the response without the end of the stream
 		case errors.Is(err, io.EOF):
+			s.turn.Write(events.Rest())
 			if _, err := s.w.Write(events.Rest()); err != nil {
 				return errClient
 			}
@@ -193,6 +195,7 @@ func (s *stream) breakOff(outcome string) {
 
 // send sends the last event. A client that has left does not get it.
 func (s *stream) send(event []byte) {
+	s.turn.Write(event)
 	_, _ = s.w.Write(event)
 	_ = s.flush()
 }

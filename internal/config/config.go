@@ -282,6 +282,11 @@ func (g *Gateway) Scheme() string {
 	return "http://"
 }
 
+// TakesHints reports whether the routing hints of any client count.
+func (g *Gateway) TakesHints() bool {
+	return g.Hints != hintsOff && (g.TrustsEveryone() || g.TrustedListen != "" || len(g.TrustedRoles) > 0)
+}
+
 // TrustsEveryone reports whether the routing hints of all clients count.
 func (g *Gateway) TrustsEveryone() bool { return g.HintsFrom == hintsFromEveryone }
 

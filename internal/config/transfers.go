@@ -16,8 +16,9 @@ func (c *Config) Splits() bool {
 		slices.ContainsFunc(c.Found, func(w fleet.Worker) bool { return w.Role != fleet.Aggregated })
 }
 
-// UsesRelay reports whether requests may go to the relay: those of prefill and decode workers, and streams that are continued.
-func (c *Config) UsesRelay() bool { return c.Splits() || c.Migrates() }
+// UsesRelay reports whether requests may go to the relay: to prefill and decode workers, streams that are continued, and requests with
+// the hint of speculative prefill.
+func (c *Config) UsesRelay() bool { return c.Splits() || c.Migrates() || c.Gateway.TakesHints() }
 
 // Migrates reports whether streams of a model are continued at other workers.
 func (c *Config) Migrates() bool {

@@ -73,6 +73,9 @@ const (
 	// HeaderMigrationLimit lowers how often a stream is continued at another worker.
 	HeaderMigrationLimit = "x-stator-migration-limit"
 
+	// HeaderSpeculative has the prefix of a conversation's next turn computed after the answer.
+	HeaderSpeculative = "x-stator-speculative-prefill"
+
 	// HeaderDataRank is vLLM's header that selects a data-parallel rank. Routers set it; clients must not.
 	HeaderDataRank = "x-data-parallel-rank"
 
@@ -113,7 +116,7 @@ func RouterHeaders() []string {
 // HintHeaders returns the headers of all hints.
 func HintHeaders() []string {
 	return []string{HeaderPriority, HeaderStrict, HeaderDeadline, HeaderClass, HeaderTenant, HeaderWorker, HeaderRank, HeaderPrefill,
-		HeaderMigrationLimit}
+		HeaderMigrationLimit, HeaderSpeculative}
 }
 
 // Header is one header. Its key is in lower case.

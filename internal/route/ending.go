@@ -24,6 +24,8 @@ type Ending struct {
 	// CutOff means that the worker's side ended the response early. Left means that the client left before the first
 	// byte of a response.
 	CutOff, Left bool
+	// Speculative means that the request was a speculative prefill: see [Router.Speculate]. Left means then that it was stopped.
+	Speculative bool
 }
 
 // Ended ends the booking of a decision whose request is over, and returns it. False means that there is no such booking (any more). The
@@ -38,6 +40,7 @@ type Ending struct {
 //	none               yes      Failed     are taken back
 //	none               no       Finished   stay: it is not known who served it; taken back if the client left
 //	                                       and the worker is in doubt
+//	speculative, stopped        Stopped    are taken back: the worker may have computed a part of it
 //
 // The ending is evidence of the health of the workers: see [fleet.Health]. A request that its client cancelled has not failed, but its
 // worker is in doubt if the client has waited for longer than the worker should have needed.
@@ -49,7 +52,7 @@ func (r *Router) Ended(e Ending, now time.Time) (ended pick.Booking, ok bool) {
 	k, ok := r.bookings.EndAs(e.ID, e.reason)
 	if ok {
 		r.endProgramStep(&k, made, now)
-		if e.reason(k.Rank) == pick.Finished && !e.Refused && !e.Left {
+		if e.reason(k.Rank) == pick.Finished && !e.Refused && !e.Left && !e.Speculative {
 			r.learnAnswer(&k, made, now)
 		}
 		r.correct(&e, &k, made, now)
@@ -80,6 +83,8 @@ func (e *Ending) reason(rank fleet.Rank) pick.Reason {
 	switch {
 	case e.Failed:
 		return pick.Failed
+	case e.isStopped():
+		return pick.Stopped
 	case e.Refused || e.Served == "" || e.Served == rank.Worker.Address:
 		return pick.Finished
 	default:
@@ -87,11 +92,17 @@ func (e *Ending) reason(rank fleet.Rank) pick.Reason {
 	}
 }
 
+// isStopped reports whether the router has stopped the request.
+func (e *Ending) isStopped() bool { return e.Speculative && e.Left }
+
 // correct takes back the prediction of a request that its rank did not serve, and predicts its blocks on the rank that served it. made is
 // nil for a request without a prediction.
 func (r *Router) correct(e *Ending, k *pick.Booking, made *predict.Promise, now time.Time) {
 	load := k.Rank.Load
 	switch {
+	case e.isStopped():
+		r.predictor.Withdraw(k.Rank, made)
+		return
 	case e.Served == k.Rank.Worker.Address && !e.Failed:
 		load.ObserveServed(now)
 		if e.Refused {

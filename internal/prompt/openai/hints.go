@@ -43,6 +43,8 @@ type Hints struct {
 	OutputTokens int
 	// Pin is how long the prompt's blocks are to stay in the store of KV blocks: 1 s to an hour, or 0.
 	Pin time.Duration
+	// SpeculativePrefill has the prefix of the conversation's next turn computed after the answer: 1 for true, 0 for false.
+	SpeculativePrefill Override
 	// Required are the taints that a worker must have. Preferred ones make a worker cheaper or, with a
 	// negative weight, dearer.
 	Required  []string
@@ -90,6 +92,7 @@ const (
 	textHint     hintKind = iota // a string of at most maxName bytes
 	numberHint                   // a number
 	wholeHint                    // a whole number
+	switchHint                   // true or false
 	secondsHint                  // a number of seconds, capped to its bounds
 	ttlHint                      // a duration such as 300s, 5m or 1h, capped to an hour
 	deadlineHint                 // JSON: a whole number of milliseconds; header: a duration such as 1500ms
@@ -146,6 +149,8 @@ var hints = []hint{
 		number: func(h *Hints, v float64) { h.Strict = int(v) }},
 	{path: "nvext.agent_hints.osl", kind: wholeHint, least: 1, most: math.MaxInt32,
 		number: func(h *Hints, v float64) { h.OutputTokens = int(v) }},
+	{path: "nvext.agent_hints.speculative_prefill", header: envoynames.HeaderSpeculative, kind: switchHint, most: 1,
+		number: func(h *Hints, v float64) { h.SpeculativePrefill = Override{v, true} }},
 	{path: "nvext.cache_control.ttl", kind: ttlHint},
 	{path: "nvext.routing_constraints.required_taints", kind: taintsHint},
 	{path: "nvext.routing_constraints.preferred_taints", kind: weightsHint},
@@ -215,6 +220,14 @@ func (k *hint) storeNumber(h *Hints, v float64) (must string) {
 	return ""
 }
 
+// numberOf returns 1 for true and 0 for false.
+func numberOf(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
 // formatBound prints a bound without an exponent.
 func formatBound(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
@@ -240,6 +253,11 @@ func (k *hint) parseHeader(h *Hints, value string) (must string) {
 			return "must be a whole number"
 		}
 		return k.storeNumber(h, float64(v))
+	case switchHint:
+		if value != "true" && value != "false" {
+			return "must be true or false"
+		}
+		return k.storeNumber(h, numberOf(value == "true"))
 	case deadlineHint:
 		v, err := time.ParseDuration(value)
 		if err != nil {

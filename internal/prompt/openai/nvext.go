@@ -67,6 +67,12 @@ func (p *parser) hint(h *Hints, k *hint) {
 		if v, ok := p.decimal(path); ok {
 			must = k.storeNumber(h, v)
 		}
+	case switchHint:
+		if p.expectKind(path, jsonscan.Bool, "a boolean") {
+			if on := p.ReadBool(); p.Err == nil {
+				must = k.storeNumber(h, numberOf(on))
+			}
+		}
 	case workersHint:
 		h.Workers = p.workers(path)
 	case taintsHint:

@@ -26,7 +26,7 @@ func TestHints(t *testing.T) {
 	want := Hints{
 		OverlapWeight: Override{0, true}, Temperature: Override{0.5, true}, PrefillLoadScale: Override{16, true}, Workers: []string{"a", "b"},
 		Worker: "b", Rank: 3, Class: "batch", Deadline: 1500 * time.Millisecond, Priority: 2500 * time.Millisecond, Strict: 4, OutputTokens: 512,
-		Required: []string{"zone=a", "fast"}, Preferred: []Preference{{"big", 2}, {"old", -1}},
+		SpeculativePrefill: Override{1, true}, Required: []string{"zone=a", "fast"}, Preferred: []Preference{{"big", 2}, {"old", -1}},
 	}
 	if got, want := fmt.Sprintf("%+v", *r.Hints), fmt.Sprintf("%+v", want); got != want {
 		t.Errorf("%s, want %s", got, want)
@@ -49,6 +49,7 @@ func TestWrongHints(t *testing.T) {
 		{`[]`, "nvext", "expected an object, but got an array"},
 		{`{"router":7}`, "nvext.router", "expected an object"},
 		{`{"agent_hints":"x"}`, "nvext.agent_hints", "expected an object"},
+		{`{"agent_hints":{"speculative_prefill":1}}`, "nvext.agent_hints.speculative_prefill", "expected a boolean"},
 		{`{"router":{"temperature":-1}}`, "nvext.router.temperature", "must lie between 0 and 1000"},
 		{`{"router":{"temperature":"hot"}}`, "nvext.router.temperature", "expected a number"},
 		{`{"router":{"overlap_score_weight":1e9}}`, "nvext.router.overlap_score_weight", "must lie between 0 and 1000000"},
@@ -139,13 +140,14 @@ func TestHintHeaders(t *testing.T) {
 	h := &Hints{Rank: -1}
 	for name, value := range map[string]string{
 		"x-stator-worker": "b", "x-stator-rank": "3", "x-stator-class": "batch", "x-stator-tenant": "t", "x-stator-deadline": "1500ms",
-		"x-stator-priority": "2.5", "x-stator-strict-priority": "4", "x-stator-model": "no hint",
+		"x-stator-priority": "2.5", "x-stator-strict-priority": "4", "x-stator-speculative-prefill": "false", "x-stator-model": "no hint",
 	} {
 		if err := h.SetHeader(name, value); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	want := Hints{Worker: "b", Rank: 3, Class: "batch", Tenant: "t", Deadline: 1500 * time.Millisecond, Priority: 2500 * time.Millisecond, Strict: 4}
+	want := Hints{Worker: "b", Rank: 3, Class: "batch", Tenant: "t", Deadline: 1500 * time.Millisecond, Priority: 2500 * time.Millisecond, Strict: 4,
+		SpeculativePrefill: Override{0, true}}
 	if got, want := fmt.Sprintf("%+v", *h), fmt.Sprintf("%+v", want); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -158,6 +160,7 @@ func TestHintHeaders(t *testing.T) {
 		{"x-stator-deadline", "soon", "must be a duration such as 1500ms"},
 		{"x-stator-priority", "NaN", "must be a number of seconds"},
 		{"x-stator-strict-priority", "1.5", "must be a whole number"},
+		{"x-stator-speculative-prefill", "1", "must be true or false"},
 	} {
 		err := h.SetHeader(c.name, c.value)
 		if err == nil || err.Status != 400 || err.Param != c.name || !strings.Contains(err.Message, c.says) {

@@ -113,6 +113,8 @@ type Client struct {
 	MaxTokens            int `json:",omitempty"`
 	// Pin is how long the prompt's blocks are to stay in the store of KV blocks; 0 for no store. The request must carry it to the engine.
 	Pin time.Duration `json:",omitempty"`
+	// Speculates means that the client wants the prefix of its conversation's next turn computed after the answer.
+	Speculates bool `json:"-"`
 	// CacheSalt is the salt by which the prompt was hashed because of Request.SaltKey. The request must carry it to
 	// the engine. It is empty for a request without SaltKey.
 	CacheSalt string `json:"-"`

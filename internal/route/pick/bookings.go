@@ -24,12 +24,13 @@ const (
 	RankGone                 // its rank's epoch has ended
 	Moved                    // its end was reported, and another worker than the picked one served it
 	Failed                   // its end was reported, and no worker gave a good answer
+	Stopped                  // it was a speculative prefill, and the router has stopped it
 
 	// Reasons is the number of reasons.
-	Reasons = 7
+	Reasons = 8
 )
 
-var reasonNames = [Reasons]string{"finished", "replaced", "source_gone", "reconciled", "rank_gone", "moved", "failed"}
+var reasonNames = [Reasons]string{"finished", "replaced", "source_gone", "reconciled", "rank_gone", "moved", "failed", "stopped"}
 
 func (r Reason) String() string {
 	if int(r) < len(reasonNames) {

@@ -33,6 +33,7 @@ type Hints struct {
 	OutputTokens  int           // expected length of the answer; 0 is unknown
 	Pin           time.Duration // of the prompt's blocks in the store of KV blocks; 0 is none
 	Required      []string      // taints, sorted
+	Speculates    bool          // the prefix of the next turn is wanted in a cache
 	Preferred     []prompt.Preference
 	PrefillAt     string // openai.PrefillRemote, openai.PrefillLocal, or empty
 	// ReadsNoCache is set for a request whose whole prompt the engine computes, whatever is cached.
@@ -87,6 +88,7 @@ func (h *Hints) override(given *prompt.Hints) {
 	OverrideIf(&h.Strict, given.Strict, given.Strict > 0)
 	OverrideIf(&h.OutputTokens, given.OutputTokens, given.OutputTokens > 0)
 	OverrideIf(&h.Pin, given.Pin, given.Pin > 0)
+	OverrideIf(&h.Speculates, given.SpeculativePrefill.Value > 0, given.SpeculativePrefill.Set)
 	OverrideIf(&h.Required, given.Required, len(given.Required) > 0)
 	OverrideIf(&h.Preferred, given.Preferred, len(given.Preferred) > 0)
 }

@@ -1,0 +1,127 @@
+package route
+
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/request"
+	"github.com/stator-project/stator/internal/route/score"
+	"github.com/stator-project/stator/internal/route/serving"
+)
+
+// A speculative prefill computes a prompt that no client has sent yet, so that it is cached when it comes.
+//
+//	event                                             effect
+//	a rank holds the whole prompt already             nothing is booked: Cached
+//	no rank is idle                                   nothing is booked: Busy
+//	ranks are idle                                    it is booked on the one that holds most of the prompt: Booked
+//	a request of a client is booked on that rank      the caller stops it, see IsDisturbed
+//	it ends                                           the caller calls Ended, with Ending.Speculative
+//
+// Its booking has no load. With load, decisions about requests of clients would avoid the rank, or have them wait, for a request that is
+// stopped when one of them comes.
+
+// Speculation is the result of [Router.Speculate].
+type Speculation uint8
+
+// The results.
+const (
+	Booked     Speculation = iota
+	Cached                 // a rank holds the whole prompt
+	Busy                   // no rank is idle
+	Impossible             // no rank may take the request, or its prompt is not read
+)
+
+// Preparer returns the part of a model that prepares prompts, and the size of its blocks in tokens. It is nil for a model whose prompts are
+// not read.
+func (r *Router) Preparer(model string) (p serving.Preparer, blockSize int) {
+	m := r.model(model, true)
+	if m == nil {
+		return nil, 0
+	}
+	return m.Prompt, m.BlockSize
+}
+
+// Speculate books a speculative prefill on the idle rank that holds most of its prompt. It never waits, and is not counted as a decision
+// about a client's request; Explain has it.
+func (r *Router) Speculate(req *request.Request, now time.Time) (*decision.Decision, Speculation) {
+	w := r.workspaces.acquire()
+	defer r.workspaces.release(w)
+
+	q := &w.asked
+	d := &decision.Decision{ID: r.NewID(), At: now, Client: decision.Client{Session: decision.Label(req.Session)}}
+	if r.readPrompt(w, q, req, d) != nil || q.Parsed == nil || q.Role != fleet.Aggregated {
+		return nil, Impossible
+	}
+	d.Policy = speculative
+	f := r.finder.Find(&w.field, q, now)
+	if refused := f.Refusal(q, now); refused != nil {
+		if refused.IsBusy() {
+			return nil, Busy
+		}
+		return nil, Impossible
+	}
+
+	q.Cut()
+	d.NameBlocks(q.Chain)
+	r.index.Expire(now)
+	r.lookUp(w, q)
+	for range maxRaces {
+		j := r.judge.Field(&w.judged, &w.overlap, q, f, now)
+		won, result := idlest(j, d.Blocks)
+		if result != Booked {
+			return nil, result
+		}
+		c := &j.Candidates[won]
+		k := r.newBooking(q, j, c, d)
+		k.Amount, k.Last = fleet.Amount{}, 0
+		if !r.bookings.Start(d.ID, k, c.Facts.Booked) {
+			continue
+		}
+		j.Explain(d, won, r.cfg.Candidates)
+		r.predict(w, q, d, c)
+		r.judge.Touch(c, q.Chain)
+		r.recent.Add(d)
+		return d, Booked
+	}
+	return nil, Busy
+}
+
+// speculative is the policy of the decisions about speculative prefills.
+const speculative = "speculative prefill"
+
+// idlest returns the idle candidate that holds most of a prompt of that number of blocks.
+func idlest(j *score.Judged, blocks int) (won int, result Speculation) {
+	won, most := -1, 0
+	for i := range j.Candidates {
+		c := &j.Candidates[i]
+		each := max(1, c.Facts.Each)
+		held := c.Facts.HeldBlocks()
+		if held >= blocks/each*each && c.Rank.Load.Caches() {
+			return -1, Cached
+		}
+		if isIdle(c) && (won < 0 || held > most) {
+			won, most = i, held
+		}
+	}
+	if won < 0 {
+		return -1, Busy
+	}
+	return won, Booked
+}
+
+// isIdle reports whether nothing runs or waits on a candidate whose cache can hold a prompt for later, by bookings and by reports.
+func isIdle(c *pick.Candidate) bool {
+	booked := c.Facts.Booked
+	return booked.Requests <= 0 && booked.PrefillTokens <= 0 && c.Facts.Untracked == 0 && !c.Facts.Queued &&
+		!c.AnyRank && c.Rank.Load.Caches()
+}
+
+// IsDisturbed reports whether requests of clients are booked on the rank of a speculative prefill, by this router or by others. It is also
+// true if its booking has ended.
+func (r *Router) IsDisturbed(id string) bool {
+	k, ok := r.bookings.Get(id)
+	return !ok || k.Rank.Load.Booked().Requests > 0
+}
