@@ -545,6 +545,11 @@ bench-weights: build ## copy files from one node to eight over bounded links, ea
 bench-migration: build ## streams that survive their workers: CPU for a token through the relay, and 2,000 streams while a worker is killed every 2 s (3 min; ARGS="--only kills")
 	go run ./test/benchmigration $(ARGS)
 
+.PHONY: bench-speculative
+bench-speculative: build ## conversations with thinking, with and without the hint of speculative prefill: first tokens of later turns, and of other clients (12 min; ARGS="--rounds 1 --loads idle")
+	@cat /proc/loadavg 2>/dev/null || uptime
+	go run ./test/benchspeculative $(ARGS)
+
 .PHONY: bench-wake
 bench-wake: build ## requests for a model without engines: time of the first token beside the start of an engine, memory of 1,000 that wait (5 min; ARGS="--trials 3")
 	go run ./test/benchwake $(ARGS)
