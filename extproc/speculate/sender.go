@@ -95,8 +95,8 @@ func New(cfg Config) *Sender {
 	part := metric.For(cfg.Metrics, "speculative")
 	return &Sender{
 		router: cfg.Router, log: cfg.Log, transport: prefill.NewTransport(cfg.Engines, connectWithin),
-		results: part.Counters("prefills_total", "Answers after which the prefix of the next turn was wanted in a cache, by result: done is "+
-			"computed, and nothing is sent for busy, cached, dropped, unread and no_room.", "model", "result"),
+		results: part.Counters("prefills_total", "Answers after which the prefix of the next turn was wanted in a cache, by result: done "+
+			"is computed, and nothing is sent for busy, cached, dropped, unread and no_room.", "model", "result"),
 		tokens:  part.Counters("prefill_tokens_total", "Tokens of next turns that speculative prefills have computed.", "model"),
 		waiting: make(chan *Turn, maxWaiting), sessions: map[string]*Turn{}, sent: map[place]*prefilling{},
 	}
@@ -248,8 +248,8 @@ func (s *Sender) ask(t *Turn) (ask *request.Request, err error) {
 	}, nil
 }
 
-// begin is the second step of three, see the package comment. It registers a speculative prefill that is booked, so that Decided stops it. It returns false if another one is at the rank, or a
-// request of a client was booked there meanwhile.
+// begin is the second step of three, see the package comment. It registers a speculative prefill that is booked, so that Decided stops it.
+// It returns false if another one is at the rank, or a request of a client was booked there meanwhile.
 func (s *Sender) begin(t *Turn, d *decision.Decision, stop context.CancelFunc) bool {
 	at := place{d.Worker, d.Rank}
 	s.mu.Lock()

@@ -520,8 +520,8 @@ type Launch struct {
 	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), engineSpeedup (time is divided by it, default
 	// 1), seed, maxNumSeqs, maxNumBatchedTokens, startup (a duration), streamInterval (tokens in one write of a stream, default 1),
 	// answerTokens (mean length of answers, if max_tokens does not end them before), thinkTokens (tokens of a chat's answer that are
-	// thinking), tlsCert, tlsKey and tlsClientCA (files of its HTTP server), tokenScale (each token lasts as long as this many), transfer (of
-	// KV caches: nixl, p2p, bootstrap or context, which are the handshakes of vLLM, SGLang and TensorRT-LLM; default nixl with a
+	// thinking), tlsCert, tlsKey and tlsClientCA (files of its HTTP server), tokenScale (each token lasts as long as this many), transfer
+	// (of KV caches: nixl, p2p, bootstrap or context, which are the handshakes of vLLM, SGLang and TensorRT-LLM; default nixl with a
 	// role; without one only p2p is possible). For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm,
 	// sglang and trtllm: command-line options by name, such as max-model-len, without the options that Stator sets; a map or a list
 	// becomes JSON. With data-parallel-size of vllm, and dp-size or attn-dp-size of sglang, a worker has so many ranks. For trtllm,

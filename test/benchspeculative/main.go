@@ -82,7 +82,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 				if err != nil {
 					return fmt.Errorf("load %s, hint %v: %w", load, hinted, err)
 				}
-				_, _ = fmt.Fprintf(progress, "load %s, round %d, hint %v: later turns %.0f ms, others %.0f ms, whole %.0f ms; load average %s%s\n",
+				_, _ = fmt.Fprintf(progress, "load %s, round %d, hint %v: later turns %.0f ms, others %.0f ms, whole %.0f ms; "+
+					"load average %s%s\n",
 					load, round+1, hinted, stats.Mean(r.later), stats.Mean(r.other), stats.Mean(r.whole), r.load, r.counted)
 				sum := all[hinted]
 				sum.later, sum.cached = append(sum.later, r.later...), append(sum.cached, r.cached...)

@@ -16,8 +16,8 @@ import (
 // Programs plays folders of agents' traces as programs, by policy kv and by the same with a queue that holds programs back. It prints the
 // tables of docs/results/benchmarks.md.
 //
-// A load is a share of the saturation rate: the highest rate at which kv ends programs, over rates at which they begin. At low rates as many
-// end as begin, and at high ones fewer than could, because contexts are evicted.
+// A load is a share of the saturation rate: the highest rate at which kv ends programs, over rates at which they begin. At low rates as
+// many end as begin, and at high ones fewer than could, because contexts are evicted.
 func Programs(ctx context.Context, args []string, out, _ io.Writer) error {
 	f := flag.NewFlagSet("programs", flag.ContinueOnError)
 	weka := f.String("weka", "", "`folder` of programs in Weka's format")
