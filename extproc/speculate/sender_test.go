@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,27 +22,31 @@ import (
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/serving"
+	"github.com/stator-project/stator/test/testkit"
 )
 
 // budget is a Memory that counts.
-type budget struct{ room, used int }
+type budget struct {
+	room int64
+	used atomic.Int64
+}
 
 func (b *budget) Reserve(n int) bool {
-	if b.used+n > b.room {
+	if b.used.Add(int64(n)) > b.room {
+		b.Free(n)
 		return false
 	}
-	b.used += n
 	return true
 }
 
-func (b *budget) Free(n int) { b.used -= n }
+func (b *budget) Free(n int) { b.used.Add(-int64(n)) }
 
 // world is a sender with one worker, whose engine is a handler.
 type world struct {
 	*Sender
 	t      *testing.T
 	router *route.Router
-	memory budget
+	memory *budget
 }
 
 func newWorld(t *testing.T, engine http.HandlerFunc) *world {
@@ -69,7 +74,7 @@ func newWorld(t *testing.T, engine http.HandlerFunc) *world {
 		stop()
 		<-ended
 	})
-	return &world{Sender: s, t: t, router: r, memory: budget{room: 1 << 20}}
+	return &world{Sender: s, t: t, router: r, memory: &budget{room: 1 << 20}}
 }
 
 // await waits until a result was counted, and nothing is booked or reserved.
@@ -89,7 +94,7 @@ func (w *world) await(result string) {
 func (w *world) turn(session string) {
 	w.t.Helper()
 	t := w.Begin(Request{Model: "m", Session: session, Authorization: "Bearer key",
-		Body: []byte(`{"model":"m","cache_salt":"s","messages":[{"role":"user","content":"hi"}]}`)}, true, &w.memory)
+		Body: []byte(`{"model":"m","cache_salt":"s","messages":[{"role":"user","content":"hi"}]}`)}, true, w.memory)
 	if t == nil {
 		return
 	}
@@ -117,9 +122,10 @@ func TestSend(t *testing.T) {
 	w.turn("one")
 	w.await(done)
 	body := <-bodies
-	if body.Model != "m" || body.Salt != "s" || body.Tokens != 1 || len(body.Prompt) < 8 || len(body.Prompt)%4 != 0 || w.memory.used != 0 {
-		t.Errorf("%+v; %d bytes are reserved", body, w.memory.used)
+	if body.Model != "m" || body.Salt != "s" || body.Tokens != 1 || len(body.Prompt) < 8 || len(body.Prompt)%4 != 0 {
+		t.Errorf("%+v", body)
 	}
+	testkit.Eventually(t, "memory is free", func() bool { return w.memory.used.Load() == 0 })
 	if n := testutil.ToFloat64(w.tokens.WithLabelValues("m")); int(n) != len(body.Prompt) {
 		t.Errorf("%g tokens are counted", n)
 	}
@@ -168,14 +174,15 @@ func TestResults(t *testing.T) {
 	w.await(noRoom)
 
 	w.memory.room = 1 << 20
-	broken := w.Begin(Request{Model: "m", Body: []byte(`{}`)}, true, &w.memory)
+	broken := w.Begin(Request{Model: "m", Body: []byte(`{}`)}, true, w.memory)
 	broken.Write([]byte(chunk(`"content":"half an ans"`, "")))
 	broken.End()
 	none := (*Turn)(nil)
 	none.Write([]byte("x"))
 	none.End()
-	if w.memory.used != 0 || testutil.CollectAndCount(w.results) != 2 {
-		t.Errorf("%d bytes are reserved, %d results", w.memory.used, testutil.CollectAndCount(w.results))
+	testkit.Eventually(t, "memory is free", func() bool { return w.memory.used.Load() == 0 })
+	if n := testutil.CollectAndCount(w.results); n != 2 {
+		t.Errorf("%d results", n)
 	}
 }
 
@@ -183,7 +190,7 @@ func TestResults(t *testing.T) {
 func TestNextRequestComesFirst(t *testing.T) {
 	w := newWorld(t, func(http.ResponseWriter, *http.Request) { t.Error("it was sent") })
 	waits := &Turn{sender: w.Sender, request: Request{Model: "m", Session: "one", Body: []byte(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`)},
-		answer: answer{content: []byte("an answer of some words")}, memory: &w.memory}
+		answer: answer{content: []byte("an answer of some words")}, memory: w.memory}
 	w.live.Add(1)
 	w.sessions["one"] = waits
 	w.Decided(&decision.Decision{Client: decision.Client{Session: "two"}})

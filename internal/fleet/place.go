@@ -116,7 +116,8 @@ func (p *Place) UnmarshalText(text []byte) error {
 	return fmt.Errorf("a place: %w", err)
 }
 
-// Site is the place and the revision of a worker, with its slice. Workers of one site exchange KV caches with the same others, in the same time.
+// Site is the place and the revision of a worker, with its slice. Workers of one site exchange KV caches with the same others, in
+// the same time.
 type Site struct {
 	Place    Place
 	Revision string

@@ -151,7 +151,7 @@ func (o *Options) addQueueFlags(f *flag.FlagSet) {
 	c := &o.cfg
 	f.Int64Var(&c.Busy.PrefillTokens, "busy-prefill-tokens", 0,
 		"an engine with more prompt tokens to compute is busy and gets no request (default: never)")
-	f.BoolVar(&c.Programs, "hold-programs", false, "the queue holds steps of programs back whose contexts are in no cache and have no room there")
+	f.BoolVar(&c.Programs, "hold-programs", false, "the queue holds back steps of programs whose contexts are in no cache and have no room")
 	f.IntVar(&o.queue, "queue", 0, "requests that may wait in a router while all engines are busy (default: they are refused)")
 	f.StringVar(&o.order, "queue-order", "fcfs", "order of the queue: fcfs, lcfs or wspt")
 	f.DurationVar(&c.MaxWait, "max-wait", 0, "longest wait in the queue (default 30s)")

@@ -51,8 +51,9 @@ func simulated(l Launch, port int, c *Command) error {
 	flags := map[string]string{
 		"answerTokens": "--answer-tokens", "engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",
 		"maxNumBatchedTokens": "--max-num-batched-tokens",
-		"startup":             "--startup", "streamInterval": "--stream-interval", "thinkTokens": "--think-tokens", "tokenScale": "--token-scale",
-		"tlsCert": "--tls-cert", "tlsClientCA": "--tls-client-ca", "tlsKey": "--tls-key",
+		"startup":             "--startup", "streamInterval": "--stream-interval", "thinkTokens": "--think-tokens",
+		"tokenScale": "--token-scale",
+		"tlsCert":    "--tls-cert", "tlsClientCA": "--tls-client-ca", "tlsKey": "--tls-key",
 	}
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
 		if v, ok := l.Args[key]; ok {
