@@ -385,7 +385,8 @@ func (e *envoySeen) compareAddresses(name, model string) (found []Finding) {
 		}
 	}
 	for _, h := range e.endpoints[name] {
-		if h.address.IsValid() && !known[h.address] {
+		// Relays of routers are unhealthy endpoints, as workers are that have just left: they get the requests that routers send there.
+		if h.healthy && h.address.IsValid() && !known[h.address] {
 			unknown = append(unknown, h.address.String())
 		}
 	}
