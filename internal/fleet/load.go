@@ -149,6 +149,12 @@ func (a Amount) Prefill() Amount {
 	return Amount{PrefillTokens: a.PrefillTokens, PrefillTime: a.PrefillTime}
 }
 
+// plus is the sum of both.
+func (a Amount) plus(b Amount) Amount {
+	return Amount{a.Requests + b.Requests, a.PrefillTokens + b.PrefillTokens, a.DecodeBlocks + b.DecodeBlocks,
+		a.PrefillTime + b.PrefillTime}
+}
+
 // Health is the health of the rank's worker.
 func (l *Load) Health() *Health { return l.health }
 
@@ -190,7 +196,7 @@ func (l *Load) SetPeer(was, is Amount, now time.Time) {
 	if computed := was.PrefillTokens - is.PrefillTokens; computed > 0 {
 		l.prefills.countPeer(computed)
 	}
-	l.peers.add(is.Plus(was.Negative()))
+	l.peers.add(is.plus(was.Negative()))
 }
 
 // Own returns the load that this replica has booked.
@@ -198,7 +204,7 @@ func (l *Load) Own() Amount { return l.own.amount() }
 
 // Booked returns the load that all replicas have booked, by their last publications. Its figures are read one after another, so beside a
 // writer a booking may be in one figure and not yet in the next.
-func (l *Load) Booked() Amount { return l.own.amount().Plus(l.peers.amount()) }
+func (l *Load) Booked() Amount { return l.own.amount().plus(l.peers.amount()) }
 
 // prefillTime is the estimated time of all prefills that are booked.
 func (l *Load) prefillTime() time.Duration {

@@ -135,7 +135,8 @@ func TestPromptsOfOtherReplicas(t *testing.T) {
 	var l fleet.Load
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	running := fleet.Amount{Requests: 20, DecodeBlocks: 100}
-	prompt := fleet.Amount{PrefillTokens: 20_000}
+	computing := running
+	computing.PrefillTokens = 20_000
 	l.SetPeer(fleet.Amount{}, running, at(0))
 	report := func(second int) fleet.Interval {
 		return l.SetReport(fleet.Report{At: at(second), Running: 20, Gaps: 1000 * uint64(second+1),
@@ -143,8 +144,8 @@ func TestPromptsOfOtherReplicas(t *testing.T) {
 	}
 	report(0)
 	for range 6 { // each in three passes
-		l.SetPeer(running, running.Plus(prompt), at(0))
-		l.SetPeer(running.Plus(prompt), running, at(0))
+		l.SetPeer(running, computing, at(0))
+		l.SetPeer(computing, running, at(0))
 	}
 	if i := report(1); i.Tokens != 120_000 || i.Passes != 18 {
 		t.Errorf("%g tokens in %g passes", i.Tokens, i.Passes)

@@ -43,9 +43,3 @@ func (l *Load) Unseen(others int, now time.Time) Amount {
 	return Amount{Requests: n * a.Requests, PrefillTokens: n * a.PrefillTokens, DecodeBlocks: n * a.DecodeBlocks,
 		PrefillTime: time.Duration(n) * a.PrefillTime}
 }
-
-// Plus is the sum of both.
-func (a Amount) Plus(b Amount) Amount {
-	return Amount{a.Requests + b.Requests, a.PrefillTokens + b.PrefillTokens, a.DecodeBlocks + b.DecodeBlocks,
-		a.PrefillTime + b.PrefillTime}
-}
