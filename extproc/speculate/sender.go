@@ -292,7 +292,6 @@ func (s *Sender) compute(ctx context.Context, stop context.CancelFunc, t *Turn, 
 	status, err := s.post(ctx, t, d, ask.Parsed)
 
 	// How it ended is evidence of the worker's health, unless it was stopped. A time that is over is none: others may have gone first.
-
 	e := route.Ending{ID: d.ID, Speculative: true}
 	result := failed
 	switch {

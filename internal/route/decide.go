@@ -149,8 +149,7 @@ func (r *Router) attempt(w *workspace, q *request.Prepared, d *decision.Decision
 	switch {
 	case refused != nil:
 		return refused
-	case q.MayWait && (r.queueOf(q.Model).len.Load() > 0 ||
-		r.isHeldBack(q.Model, q.Role, programs.Step{Session: q.Session, Tokens: q.Tokens, Cached: w.mostCached(q.Model.BlockSize)}, d.At)):
+	case q.MayWait && (r.queueOf(q.Model).len.Load() > 0 || r.isHeldBack(q.Model, q.Role, w.step(q), d.At)):
 		return queueOccupied
 	}
 
@@ -221,6 +220,15 @@ func (r *Router) watchPrompt(w *workspace, q *request.Prepared, d *decision.Deci
 		Model: q.Model.Name, Seed: q.Model.Seed(q.Parsed.CacheSalt, w.prompt.Media), Session: q.Session,
 		Prompt: &w.prompt, Messages: q.Parsed.Messages, Cached: w.mostCached(q.Model.BlockSize), At: d.At,
 	})
+}
+
+// step returns the request as a step of its program. What is cached matters for models that hold programs back alone.
+func (w *workspace) step(q *request.Prepared) programs.Step {
+	s := programs.Step{Session: q.Session, Tokens: q.Tokens}
+	if q.Model.Programs && s.Session != 0 {
+		s.Cached = w.mostCached(q.Model.BlockSize)
+	}
+	return s
 }
 
 // mostCached returns the tokens of the prompt that the rank with the most of it has, in any tier.

@@ -110,7 +110,7 @@ func (r *Router) enqueue(
 	best, first := j.Soonest()
 	t := r.newTicket(q, req, d, decision.Wait{Busy: f.Usable(), Free: free})
 	wt := t.waiting
-	step := programs.Step{Session: q.Session, Tokens: q.Tokens, Cached: w.mostCached(q.Model.BlockSize)}
+	step := w.step(q)
 	t.wait.Held = r.isHeldBack(q.Model, q.Role, step, d.At)
 	turn := t.turn(q, cmp.Or(q.Model.MaxWait, q.Model.Hold))
 	turn.Cached, turn.Work = d.PromptTokens-best.Uncached, j.Expect(best).Prefill
