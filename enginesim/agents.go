@@ -17,16 +17,21 @@ import (
 //	   "content":[{"type":"output_text","text":" a b","annotations":[]}]}],
 //	 "usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":0},"output_tokens":2,"total_tokens":11}}
 //
-// A stream of either has a first event with an empty answer, events that open its only part, one for each token, events that close the
-// part, and a last one. Each has the member type with its name:
+// The first Config.ThinkTokens tokens are a part of their own, before the text:
+//
+//	{"type":"thinking","thinking":" a","signature":"sim"}
+//	{"id":"rs_1","summary":[],"type":"reasoning","content":[{"text":" a","type":"reasoning_text"}],"status":null}
+//
+// A stream of either has a first event with an empty answer, events for each part, and a last one. Those of a part open it, have one token
+// each, and close it. Each event has the member type with its name:
 //
 //	Messages                Responses
 //	----------------------  -----------------------------------
 //	message_start           response.created
 //	content_block_start     response.output_item.added
 //	                        response.content_part.added
-//	content_block_delta …   response.output_text.delta …
-//	content_block_stop      response.output_text.done
+//	content_block_delta …   response.output_text.delta … or response.reasoning_text.delta …
+//	content_block_stop      response.output_text.done    or response.reasoning_text.done
 //	                        response.content_part.done
 //	                        response.output_item.done
 //	message_delta           response.completed, with the answer
@@ -37,30 +42,62 @@ func (c *completion) isAgents() bool {
 	return c.req.Endpoint == openai.Messages || c.req.Endpoint == openai.Responses
 }
 
-// appendAgents appends the whole answer.
-func (c *completion) appendAgents(b []byte) []byte {
-	text, done := c.textOfAgents()
-	if c.req.Endpoint == openai.Messages {
-		return c.appendMessage(b, appendTextPart(nil, text), done)
-	}
-	return c.appendResponse(b, c.appendItem(nil, "completed", text), done)
+// agentPart is a part of an answer: the thinking, or the text after it.
+type agentPart struct {
+	thinking bool
+	text     string
 }
 
-// textOfAgents returns the text of the only choice so far, and the reason for its end.
-func (c *completion) textOfAgents() (string, engine.Reason) {
+// partsOfAgents returns the parts of the only choice so far, and the reason for its end. An answer without a token has an empty text.
+func (c *completion) partsOfAgents() (parts []agentPart, done engine.Reason) {
 	ch := &c.choices[0]
 	emitted, done := ch.progress()
 	var text []byte
 	for t := range emitted {
+		if t > 0 && c.isPartStart(t) {
+			parts = append(parts, agentPart{true, string(text)})
+			text = text[:0]
+		}
 		text = append(text, c.shown(ch, t)...)
 	}
-	return string(text), done
+	return append(parts, agentPart{0 < emitted && emitted <= c.thinks, string(text)}), done
 }
 
-// appendTextPart appends a content block of a message.
-func appendTextPart(b []byte, text string) []byte {
-	b = append(b, `{"type":"text","text":`...)
-	return append(openai.AppendString(b, text), '}')
+// isPartStart reports whether a part begins with a token.
+func (c *completion) isPartStart(token int) bool { return token == 0 || token == c.thinks }
+
+// appendAgents appends the whole answer.
+func (c *completion) appendAgents(b []byte) []byte {
+	parts, done := c.partsOfAgents()
+	var list []byte
+	for i, p := range parts {
+		if i > 0 {
+			list = append(list, ',')
+		}
+		if c.req.Endpoint == openai.Messages {
+			list = appendBlock(list, p, true)
+		} else {
+			list = c.appendItem(list, "completed", p)
+		}
+	}
+	if c.req.Endpoint == openai.Messages {
+		return c.appendMessage(b, list, done)
+	}
+	return c.appendResponse(b, list, done)
+}
+
+// appendBlock appends a content block of a message. The block that opens a part of a stream has no signature yet.
+func appendBlock(b []byte, p agentPart, signed bool) []byte {
+	if !p.thinking {
+		b = append(b, `{"type":"text","text":`...)
+		return append(openai.AppendString(b, p.text), '}')
+	}
+	b = append(b, `{"type":"thinking","thinking":`...)
+	b = openai.AppendString(b, p.text)
+	if signed {
+		b = append(b, `,"signature":"sim"`...)
+	}
+	return append(b, '}')
 }
 
 // appendMessage appends a message with that content.
@@ -95,22 +132,35 @@ func (c *completion) appendMessageUsage(b []byte) []byte {
 	return append(strconv.AppendInt(b, int64(cached), 10), '}')
 }
 
-// appendItem appends the only item of a response.
-func (c *completion) appendItem(b []byte, status, text string) []byte {
+// appendItem appends an item of a response.
+func (c *completion) appendItem(b []byte, status string, p agentPart) []byte {
 	b = append(b, `{"id":`...)
-	b = openai.AppendString(b, "msg_"+c.id)
-	b = append(b, `,"type":"message","role":"assistant","status":"`...)
-	b = append(append(b, status...), `","content":[`...)
-	if status == "completed" {
-		b = appendOutputText(b, text)
+	if p.thinking {
+		b = openai.AppendString(b, "rs_"+c.id)
+		b = append(b, `,"summary":[],"type":"reasoning","content":[`...)
+	} else {
+		b = openai.AppendString(b, "msg_"+c.id)
+		b = append(b, `,"type":"message","role":"assistant","status":"`...)
+		b = append(append(b, status...), `","content":[`...)
 	}
-	return append(b, "]}"...)
+	if status == "completed" {
+		b = appendItemPart(b, p)
+	}
+	b = append(b, ']')
+	if p.thinking {
+		b = append(b, `,"status":null`...)
+	}
+	return append(b, '}')
 }
 
-// appendOutputText appends the part of a response's item.
-func appendOutputText(b []byte, text string) []byte {
+// appendItemPart appends the only part of an item.
+func appendItemPart(b []byte, p agentPart) []byte {
+	if p.thinking {
+		b = append(b, `{"text":`...)
+		return append(openai.AppendString(b, p.text), `,"type":"reasoning_text"}`...)
+	}
 	b = append(b, `{"type":"output_text","text":`...)
-	return append(openai.AppendString(b, text), `,"annotations":[]}`...)
+	return append(openai.AppendString(b, p.text), `,"annotations":[]}`...)
 }
 
 // appendResponse appends a response with those items. The first event of a stream has one without usage, because no token was
@@ -147,58 +197,120 @@ func appendEvent(b []byte, name string) []byte {
 	return append(b, '"')
 }
 
-// appendAgentsNews appends the events of the tokens that were emitted since the last call, after the events that open the answer.
+// appendAgentsNews appends the events of the tokens that were emitted since the last call, with those that open and close parts.
 func (c *completion) appendAgentsNews(b []byte) []byte {
 	ch := &c.choices[0]
 	n, _ := ch.progress()
-	if ch.sent == 0 && n > 0 {
-		b = c.appendOpening(b)
-	}
 	for ; ch.sent < n; ch.sent++ {
-		if c.req.Endpoint == openai.Messages {
-			b = append(appendEvent(b, "content_block_delta"), `,"index":0,"delta":{"type":"text_delta","text":`...)
-			b = append(openai.AppendString(b, c.shown(ch, ch.sent)), "}}\n\n"...)
-			continue
+		if ch.sent == 0 {
+			b = c.appendStart(b)
 		}
-		b = append(appendEvent(b, "response.output_text.delta"), `,"output_index":0,"content_index":0,"delta":`...)
-		b = append(openai.AppendString(b, c.shown(ch, ch.sent)), "}\n\n"...)
+		thinking := ch.sent < c.thinks
+		if c.isPartStart(ch.sent) {
+			if ch.sent > 0 {
+				b = c.appendPartEnd(b, 0)
+			}
+			b = c.appendPartStart(b, c.partOf(ch.sent), agentPart{thinking: thinking})
+		}
+		b = c.appendDelta(b, c.partOf(ch.sent), agentPart{thinking, c.shown(ch, ch.sent)})
 	}
 	return b
 }
 
-// appendOpening appends the events before the first token.
-func (c *completion) appendOpening(b []byte) []byte {
+// partOf returns the index of the part that has a token.
+func (c *completion) partOf(token int) int {
+	if c.thinks > 0 && token >= c.thinks {
+		return 1
+	}
+	return 0
+}
+
+// appendStart appends the first event of a stream.
+func (c *completion) appendStart(b []byte) []byte {
 	if c.req.Endpoint == openai.Messages {
 		b = append(appendEvent(b, "message_start"), `,"message":`...)
-		b = append(c.appendMessage(b, nil, engine.NotDone), "}\n\n"...)
-		b = append(appendEvent(b, "content_block_start"), `,"index":0,"content_block":`...)
-		return append(appendTextPart(b, ""), "}\n\n"...)
+		return append(c.appendMessage(b, nil, engine.NotDone), "}\n\n"...)
+	}
+	b = append(appendEvent(b, "response.created"), `,"response":`...)
+	return append(c.appendResponse(b, nil, engine.NotDone), "}\n\n"...)
+}
+
+// appendDelta appends the event of a token of a part.
+func (c *completion) appendDelta(b []byte, at int, p agentPart) []byte {
+	if c.req.Endpoint == openai.Messages {
+		kind := `,"delta":{"type":"text_delta","text":`
+		if p.thinking {
+			kind = `,"delta":{"type":"thinking_delta","thinking":`
+		}
+		b = appendIndex(appendEvent(b, "content_block_delta"), "index", at)
+		return append(openai.AppendString(append(b, kind...), p.text), "}}\n\n"...)
+	}
+	b = appendPlace(appendEvent(b, p.event()+".delta"), at)
+	b = append(b, `,"delta":`...)
+	return append(openai.AppendString(b, p.text), "}\n\n"...)
+}
+
+// event returns the beginning of the names of the events of a part of a response.
+func (p *agentPart) event() string {
+	if p.thinking {
+		return "response.reasoning_text"
+	}
+	return "response.output_text"
+}
+
+// appendIndex appends a member with a number.
+func appendIndex(b []byte, name string, at int) []byte {
+	b = append(append(append(b, `,"`...), name...), `":`...)
+	return strconv.AppendInt(b, int64(at), 10)
+}
+
+// appendPlace appends the members with the place of a part of a response: each item has one.
+func appendPlace(b []byte, at int) []byte {
+	return append(appendIndex(b, "output_index", at), `,"content_index":0`...)
+}
+
+// appendPartStart appends the events before the first token of a part, which is empty.
+func (c *completion) appendPartStart(b []byte, at int, p agentPart) []byte {
+	if c.req.Endpoint == openai.Messages {
+		b = append(appendIndex(appendEvent(b, "content_block_start"), "index", at), `,"content_block":`...)
+		return append(appendBlock(b, p, false), "}\n\n"...)
 	}
 
-	b = append(appendEvent(b, "response.created"), `,"response":`...)
-	b = append(c.appendResponse(b, nil, engine.NotDone), "}\n\n"...)
-	b = append(appendEvent(b, "response.output_item.added"), `,"output_index":0,"item":`...)
-	b = append(c.appendItem(b, "in_progress", ""), "}\n\n"...)
-	b = append(appendEvent(b, "response.content_part.added"), `,"output_index":0,"content_index":0,"part":`...)
-	return append(appendOutputText(b, ""), "}\n\n"...)
+	b = append(appendIndex(appendEvent(b, "response.output_item.added"), "output_index", at), `,"item":`...)
+	b = append(c.appendItem(b, "in_progress", p), "}\n\n"...)
+	b = append(appendPlace(appendEvent(b, "response.content_part.added"), at), `,"part":`...)
+	return append(appendItemPart(b, p), "}\n\n"...)
+}
+
+// appendPartEnd appends the events after the last token of a part.
+func (c *completion) appendPartEnd(b []byte, at int) []byte {
+	parts, _ := c.partsOfAgents()
+	p := parts[at]
+	if c.req.Endpoint == openai.Messages {
+		if p.thinking {
+			b = appendIndex(appendEvent(b, "content_block_delta"), "index", at)
+			b = append(b, ",\"delta\":{\"type\":\"signature_delta\",\"signature\":\"sim\"}}\n\n"...)
+		}
+		return append(appendIndex(appendEvent(b, "content_block_stop"), "index", at), "}\n\n"...)
+	}
+
+	b = append(appendPlace(appendEvent(b, p.event()+".done"), at), `,"text":`...)
+	b = append(openai.AppendString(b, p.text), "}\n\n"...)
+	b = append(appendPlace(appendEvent(b, "response.content_part.done"), at), `,"part":`...)
+	b = append(appendItemPart(b, p), "}\n\n"...)
+	b = append(appendIndex(appendEvent(b, "response.output_item.done"), "output_index", at), `,"item":`...)
+	return append(c.appendItem(b, "completed", p), "}\n\n"...)
 }
 
 // appendClosing appends the events after the last token.
 func (c *completion) appendClosing(b []byte) []byte {
-	text, done := c.textOfAgents()
+	emitted, done := c.choices[0].progress()
+	b = c.appendPartEnd(b, c.partOf(emitted-1))
 	if c.req.Endpoint == openai.Messages {
-		b = append(appendEvent(b, "content_block_stop"), ",\"index\":0}\n\n"...)
 		b = append(append(appendEvent(b, "message_delta"), `,"delta":{`...), stopReasons[done]...)
 		b = append(c.appendMessageUsage(append(b, "},"...)), "}\n\n"...)
 		return append(appendEvent(b, "message_stop"), "}\n\n"...)
 	}
-
-	b = append(appendEvent(b, "response.output_text.done"), `,"output_index":0,"content_index":0,"text":`...)
-	b = append(openai.AppendString(b, text), "}\n\n"...)
-	b = append(appendEvent(b, "response.content_part.done"), `,"output_index":0,"content_index":0,"part":`...)
-	b = append(appendOutputText(b, text), "}\n\n"...)
-	b = append(appendEvent(b, "response.output_item.done"), `,"output_index":0,"item":`...)
-	b = append(c.appendItem(b, "completed", text), "}\n\n"...)
 	b = append(appendEvent(b, "response.completed"), `,"response":`...)
 	return append(c.appendAgents(b), "}\n\n"...)
 }

@@ -94,7 +94,7 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 
 	c := &completion{req: req, id: id, created: now.Unix(), notify: make(chan struct{}, 1), leg: noLeg{}}
 	c.choices = make([]choice, prompts*req.N)
-	if req.Endpoint == openai.Chat {
+	if req.Endpoint.IsChat() {
 		c.thinks = s.cfg.ThinkTokens
 	}
 

@@ -7,13 +7,13 @@
 // a prompt and the beginning of its answer, as token ids, has the rest of the answer.
 // Nothing that needs a model is simulated: tools, structured output, log probabilities, stop strings. Such
 // fields are accepted and ignored, as vLLM ignores unknown fields. Embeddings have the form that the request asks for: numbers,
-// or their bytes in base64, of any length. Messages and Responses are answered with text alone, and responses are not stored.
+// or their bytes in base64, of any length. Messages and Responses are answered without calls of tools, and responses are not stored.
 //
 // An answer has exactly the tokens that the request allows (max_tokens), and ends with the reason "length".
 // Without max_tokens its length depends on the prompt, and it ends with the reason "stop". So a test chooses
 // the numbers that it counts. Completions with echo begin with their prompt. With max_tokens 0 they are nothing
-// else, and one token is counted that is not shown, as in vLLM. With Config.ThinkTokens the first tokens of a chat's
-// answer are thinking, which a client does not send back with the answer.
+// else, and one token is counted that is not shown, as in vLLM. With Config.ThinkTokens the first tokens of an answer
+// to a chat, a message or a response are thinking, apart from its text.
 //
 // # Life of an engine
 //

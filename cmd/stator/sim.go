@@ -56,7 +56,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	f.IntVar(&cfg.StreamInterval, "stream-interval", 1, "tokens in one write of a stream; the first and the last are written at once")
 	f.IntVar(&cfg.AnswerTokens, "answer-tokens", 0,
 		"mean length of answers, if max_tokens does not end them before (default max_tokens, or 64)")
-	f.IntVar(&cfg.ThinkTokens, "think-tokens", 0, "first tokens of a chat's answer that are thinking, and are sent as reasoning")
+	f.IntVar(&cfg.ThinkTokens, "think-tokens", 0, "first tokens of an answer that are thinking, and are sent apart from its text")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "determines the answers, and the noise")
 	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long the engine loads before it is ready")
 	f.DurationVar(&cfg.Drain, "drain-time", 2*time.Second, "how long running requests may continue when it stops")

@@ -519,7 +519,7 @@ type Launch struct {
 	Command []string `yaml:"command"`
 	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), engineSpeedup (time is divided by it, default
 	// 1), seed, maxNumSeqs, maxNumBatchedTokens, startup (a duration), streamInterval (tokens in one write of a stream, default 1),
-	// answerTokens (mean length of answers, if max_tokens does not end them before), thinkTokens (tokens of a chat's answer that are
+	// answerTokens (mean length of answers, if max_tokens does not end them before), thinkTokens (tokens of an answer that are
 	// thinking), tlsCert, tlsKey and tlsClientCA (files of its HTTP server), tokenScale (each token lasts as long as this many), transfer
 	// (of KV caches: nixl, p2p, bootstrap or context, which are the handshakes of vLLM, SGLang and TensorRT-LLM; default nixl with a
 	// role; without one only p2p is possible). For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm,
