@@ -79,8 +79,8 @@ type Config struct {
 	// themselves at the same length: agents ask for 32,000 tokens, and models end long before.
 	AnswerTokens int
 	OwnLength    bool
-	// ThinkTokens is the number of tokens of an answer that are thinking: its first ones. Answers to chats, messages and responses have them
-	// apart from the text, as vLLM does with a reasoning parser. Default 0.
+	// ThinkTokens is the number of tokens of an answer that are thinking: its first ones. Chats, messages and responses have them apart
+	// from the text, as vLLM sends them with a reasoning parser. Default 0.
 	ThinkTokens int
 	// StreamInterval is the number of tokens that a stream has in one write, as vLLM's --stream-interval; default 1. The first
 	// token is written at once, and so are the last ones.
