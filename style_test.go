@@ -80,7 +80,7 @@ func TestParagraphs(t *testing.T) {
 var stateful = []string{
 	"extproc/poolmetrics", "extproc/quota",
 	"admin/history", "bus", "discovery/kubernetes", "envoy", "extproc", "extproc/accesslog", "extproc/answers", "extproc/cachesync", "extproc/exchange", "extproc/prefill", "extproc/sockets",
-	"extproc/stream", "internal/child", "internal/configfile", "internal/fleet", "internal/grpcserve", "internal/kv/drift", "internal/kv/feed", "internal/kv/kvindex",
+	"extproc/speculate", "extproc/stream", "internal/child", "internal/configfile", "internal/fleet", "internal/grpcserve", "internal/kv/drift", "internal/kv/feed", "internal/kv/kvindex",
 	"internal/kv/recency", "internal/kvsource", "internal/perfmodel", "internal/route", "internal/route/breaks", "internal/route/peers", "internal/route/pick", "internal/route/programs",
 	"internal/route/queue", "internal/route/learned", "internal/route/predict",
 	"internal/sim", "internal/sim/engine", "planner/connectors/kubernetes", "workeragent", "enginesim", "kvbm/peers",
@@ -92,7 +92,6 @@ const leastComments = 0.25
 var behind = map[string]float64{
 	"cmd/stator":                0.06,
 	"discovery":                 0.23,
-	"extproc/speculate":         0.20,
 	"internal/kvsource/sources": 0.17,
 	"internal/listen":           0.17,
 	"internal/weights":          0.18,

@@ -20,6 +20,7 @@ func (r *Relayed) beginTurn(status int, stream bool) *speculate.Turn {
 		return nil
 	}
 	return r.svc.turns.Begin(speculate.Request{
-		Model: r.model, Body: r.body, Session: r.first.Session, Source: r.first.Source, Authorization: r.exchange.head.Authorization,
+		Endpoint: r.exchange.target.endpoint, Model: r.model, Body: r.body, Session: r.first.Session, Source: r.first.Source,
+		Authorization: r.exchange.head.Authorization,
 	}, stream, &r.svc.streams)
 }

@@ -14,6 +14,18 @@
 //	too many turns wait                              nothing is sent; counted as dropped
 //	the session's next request is decided            nothing is sent, or it is stopped: dropped, cancelled
 //
+// # The APIs
+//
+// Each API has its own form of answers and of the list that a client sends. A form reads an answer, and writes the elements that the next
+// request has more. They are parsed and rendered as a client's are, so that this package has no rule of how an API becomes a chat.
+//
+//	API        an answer                   its end                           thinking in the first answer
+//	chat       one message                 finish_reason                     is not sent back
+//	messages   a list of content blocks    stop_reason                       is sent back
+//	responses  a list of output items      status of the last event          is sent back
+//
+// Completions have no turns. Embeddings have no answer.
+//
 // # The prefix
 //
 // The next turn's messages are the request's, the answer, and a message that is not known yet: a user's, or a tool's result. The
@@ -29,6 +41,9 @@
 // The order of steps makes sure that no request of a client waits for one. The prefill is booked first, then registered, and then the
 // rank is looked at again. A request that is booked on the rank before the registration is found by that look. One that is booked later
 // finds the registration: [Sender.Decided] is called for each decision, and stops the prefill at its rank.
+//
+// The session's next request stops its own prefill at any rank, because it computes the same prompt. Decided marks the turn for that, and
+// the registration finds the mark under the same lock.
 //
 // A prefill that is stopped ends its booking with Left. The router takes its predictions back, because it is not known how much of the
 // prompt was computed, and learns nothing about the health of the worker.

@@ -28,14 +28,17 @@ import (
 )
 
 const (
-	// workers is the number of turns that are prepared and sent at a time, and maxWaiting bounds those that wait for it.
+	// workers is the number of turns that are prepared and sent at a time, and maxWaiting bounds the turns that wait for it. A turn that
+	// waits is worth less with each second, because its client may be back, so that the line is short.
 	workers    = 16
 	maxWaiting = 256
-	// sendWithin bounds the time of one speculative prefill. A next turn that comes later finds what is computed until then.
+	// sendWithin bounds the time of one speculative prefill. A next turn that comes later finds the blocks that are computed until then. It
+	// is much longer than most prompts take on an idle worker, so that it ends the ones at a worker that hangs.
 	sendWithin = time.Minute
 	// connectWithin bounds the time for a connection: engines are on the same network.
 	connectWithin = time.Second
-	// lookEvery is how often bookings of other routers on the rank are looked for.
+	// lookEvery is how often bookings of other routers on the rank are looked for. An engine ends its pass before it stops, which takes
+	// tens of milliseconds, so that a shorter time would gain little.
 	lookEvery = 50 * time.Millisecond
 	// maxRead bounds how much of an answer with one token is read, in bytes.
 	maxRead = 64 << 10
@@ -64,8 +67,9 @@ type Config struct {
 
 // Sender has the prefixes of next turns computed. Create it with [New].
 type Sender struct {
-	router    *route.Router
-	log       *slog.Logger
+	router *route.Router
+	log    *slog.Logger
+	// transport is apart from the relay's, so that connections that are closed to stop a prefill carry nothing else.
 	transport *http.Transport
 	results   *prometheus.CounterVec
 	tokens    *prometheus.CounterVec
@@ -73,9 +77,12 @@ type Sender struct {
 	waiting chan *Turn
 	live    atomic.Int64 // turns that wait or are sent
 
-	mu       sync.Mutex
-	sessions map[string]*Turn // guarded by mu; the last turn of each session that waits or is sent
-	sent     map[place]*prefilling
+	mu sync.Mutex
+	// sessions has the last turn of each session that waits or is sent. A session with two requests at a time has two turns; the later one
+	// is kept, because its conversation is more likely to go on.
+	sessions map[string]*Turn // guarded by mu
+	// sent has at most one prefill for a rank: a second one would make the first slower, and both would be stopped together.
+	sent map[place]*prefilling // guarded by mu
 }
 
 // place is a rank of a worker.
@@ -84,7 +91,7 @@ type place struct {
 	rank   int
 }
 
-// prefilling is a speculative prefill that is sent.
+// prefilling is a speculative prefill that is sent. It has its turn, so that the session's next request finds it at any rank.
 type prefilling struct {
 	turn *Turn
 	stop context.CancelFunc
@@ -108,6 +115,7 @@ func (s *Sender) count(model, result string) { s.results.WithLabelValues(model, 
 func (s *Sender) Run(ctx context.Context) {
 	defer s.transport.CloseIdleConnections()
 	var all sync.WaitGroup
+	// A goroutine for each prefill that may be sent, because most of its time is spent on waiting for the engine.
 	for range workers {
 		all.Go(func() {
 			for {
@@ -135,7 +143,7 @@ func (s *Sender) enqueue(t *Turn) bool {
 	select {
 	case s.waiting <- t:
 		return true
-	default:
+	default: // the goroutine is the client's, and must not wait
 		s.count(t.request.Model, dropped)
 		s.leave(t)
 		return false
@@ -172,6 +180,8 @@ func (s *Sender) Decided(d *decision.Decision) {
 	if next != nil {
 		next.dropped = true
 	}
+	// A refused request has no rank, and stops only its session's prefill. One that waits in the queue is decided later, and its prompt may
+	// as well be computed until then.
 	for at, p := range s.sent { // at most workers
 		if p.turn == next || d.Outcome == decision.Picked && at == (place{d.Worker, d.Rank}) {
 			p.stop()
@@ -179,8 +189,12 @@ func (s *Sender) Decided(d *decision.Decision) {
 	}
 }
 
-// serve has the next turn of a conversation computed, and returns the result.
+// serve has the next turn of a conversation computed, and returns the result. Nothing is tried again: the next turn computes the rest,
+// as it would without this package.
 func (s *Sender) serve(ctx context.Context, t *Turn) string {
+	if s.isDropped(t) {
+		return dropped // without the work of its prompt; begin looks again
+	}
 	ask, err := s.ask(t)
 	if err != nil {
 		s.log.Debug("no speculative prefill", "model", t.request.Model, "err", err)
@@ -192,12 +206,6 @@ func (s *Sender) serve(ctx context.Context, t *Turn) string {
 
 	ctx, stop := context.WithTimeout(ctx, sendWithin)
 	defer stop()
-	s.mu.Lock()
-	isDropped := t.dropped // from here on Decided finds it by its rank
-	s.mu.Unlock()
-	if isDropped {
-		return dropped
-	}
 	d, made := s.router.Speculate(ask, time.Now())
 	switch made {
 	case route.Cached:
@@ -208,9 +216,9 @@ func (s *Sender) serve(ctx context.Context, t *Turn) string {
 		return unread
 	case route.Booked:
 	}
-	if !s.begin(t, d, stop) {
+	if result := s.begin(t, d, stop); result != "" {
 		s.router.Ended(route.Ending{ID: d.ID, Left: true, Speculative: true}, time.Now())
-		return busy
+		return result
 	}
 	defer s.end(d)
 	return s.compute(ctx, stop, t, d, ask)
@@ -237,36 +245,48 @@ func (s *Sender) ask(t *Turn) (ask *request.Request, err error) {
 		return nil, err
 	}
 
-	// The strings outlive the body.
+	// Token ids and not texts, because the engine would tokenize a text of a part of the prompt otherwise. The salt and the model's name,
+	// which may be an adapter's, are in the hashes of blocks. The strings outlive the body.
 	next := &prompt.Request{
 		Endpoint: prompt.Completions, Model: strings.Clone(parsed.Model), MaxTokens: 1, N: 1,
 		Prompts: []openai.Prompt{{Tokens: tokens}}, CacheSalt: strings.Clone(parsed.CacheSalt),
 	}
 	return &request.Request{
-		Endpoint: prompt.Completions, Known: true, Parsed: next, IgnoreBodyHints: true,
+		Endpoint: t.request.Endpoint, Known: true, Parsed: next, IgnoreBodyHints: true,
 		Session: t.request.Session, Source: t.request.Source,
 	}, nil
 }
 
-// begin is the second step of three, see the package comment. It registers a speculative prefill that is booked, so that Decided stops it.
-// It returns false if another one is at the rank, or a request of a client was booked there meanwhile.
-func (s *Sender) begin(t *Turn, d *decision.Decision, stop context.CancelFunc) bool {
-	at := place{d.Worker, d.Rank}
+// isDropped reports whether the session's next request has come.
+func (s *Sender) isDropped(t *Turn) bool {
 	s.mu.Lock()
-	if s.sent[at] != nil {
-		s.mu.Unlock()
-		return false
-	}
-	s.sent[at] = &prefilling{t, stop}
-	s.mu.Unlock()
-	if !s.router.IsDisturbed(d.ID) {
-		return true
-	}
-	s.end(d)
-	return false
+	defer s.mu.Unlock()
+	return t.dropped
 }
 
-// end takes a speculative prefill out of the table.
+// begin is the second step of three, see the package comment. It registers a speculative prefill that is booked, so that Decided stops it,
+// and returns an empty string. Otherwise it returns the result: the session's next request has come, another prefill is at the rank, or a
+// request of a client was booked there meanwhile.
+func (s *Sender) begin(t *Turn, d *decision.Decision, stop context.CancelFunc) (result string) {
+	at := place{d.Worker, d.Rank}
+	s.mu.Lock()
+	switch {
+	case t.dropped: // under the same lock as the registration: Decided sets it before, or finds the registration
+		result = dropped
+	case s.sent[at] != nil:
+		result = busy
+	default:
+		s.sent[at] = &prefilling{t, stop}
+	}
+	s.mu.Unlock()
+	if result == "" && s.router.IsDisturbed(d.ID) {
+		s.end(d)
+		result = busy
+	}
+	return result
+}
+
+// end takes a speculative prefill out of the table. No other one can have its place meanwhile, because begin refuses it.
 func (s *Sender) end(d *decision.Decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,6 +295,7 @@ func (s *Sender) end(d *decision.Decision) {
 
 // compute sends a speculative prefill, ends its booking, and returns the result.
 func (s *Sender) compute(ctx context.Context, stop context.CancelFunc, t *Turn, d *decision.Decision, ask *request.Request) string {
+	// Requests that other routers have picked for the rank are known by its bookings alone, and no call announces them.
 	go func() {
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
@@ -318,7 +339,8 @@ func (s *Sender) compute(ctx context.Context, stop context.CancelFunc, t *Turn, 
 	return result
 }
 
-// post sends the completion, and reads its answer.
+// post sends the completion, and reads its answer. It has two headers of the client: the key, which the engine may check, and the session,
+// by which a store may keep blocks. Others are about an answer that no client gets.
 func (s *Sender) post(ctx context.Context, t *Turn, d *decision.Decision, next *prompt.Request) (status int, err error) {
 	r, err := prefill.NewBody(appendBody(nil, next)).NewRequest(ctx, "http://"+d.Address+"/v1/completions")
 	if err != nil {
@@ -332,7 +354,7 @@ func (s *Sender) post(ctx context.Context, t *Turn, d *decision.Decision, next *
 	if session := sessionid.HeaderValue(t.request.Session); session != "" {
 		r.Header.Set(envoynames.HeaderSession, session)
 	}
-	if d.Ranks > 1 {
+	if d.Ranks > 1 { // the cache is the rank's
 		r.Header.Set(prefill.HeaderRank, strconv.Itoa(d.Rank))
 	}
 
@@ -341,11 +363,13 @@ func (s *Sender) post(ctx context.Context, t *Turn, d *decision.Decision, next *
 		return 0, err
 	}
 	defer func() { _ = response.Body.Close() }()
+	// The answer is read to its end, so that the connection can be used again.
 	_, err = io.Copy(io.Discard, io.LimitReader(response.Body, maxRead))
 	return response.StatusCode, err
 }
 
-// appendBody appends the body of the completion.
+// appendBody appends the body of the completion. It is an ordinary request for one token, which all engines have: one of no tokens is
+// refused by some, and a priority by a vLLM without --scheduling-policy priority.
 func appendBody(b []byte, next *prompt.Request) []byte {
 	b = openai.AppendString(append(b, `{"model":`...), next.Model)
 	b = append(b, `,"max_tokens":1,"temperature":0,"prompt":[`...)

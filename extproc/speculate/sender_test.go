@@ -186,11 +186,18 @@ func TestResults(t *testing.T) {
 	}
 }
 
+// waiting returns a turn of a session whose answer has ended.
+func (w *world) waiting(session string) *Turn {
+	t := w.Begin(Request{Model: "m", Session: session, Body: []byte(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`)}, true, w.memory)
+	t.Write([]byte(chunk(`"content":"an answer of some words"`, ends)))
+	t.answer.end()
+	return t
+}
+
 // TestNextRequestComesFirst: a turn that waits is dropped when its session's next request is decided.
 func TestNextRequestComesFirst(t *testing.T) {
 	w := newWorld(t, func(http.ResponseWriter, *http.Request) { t.Error("it was sent") })
-	waits := &Turn{sender: w.Sender, request: Request{Model: "m", Session: "one", Body: []byte(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`)},
-		answer: answer{content: []byte("an answer of some words")}, memory: w.memory}
+	waits := w.waiting("one")
 	w.live.Add(1)
 	w.sessions["one"] = waits
 	w.Decided(&decision.Decision{Client: decision.Client{Session: "two"}})
@@ -201,6 +208,24 @@ func TestNextRequestComesFirst(t *testing.T) {
 	if result := w.serve(t.Context(), waits); result != dropped {
 		t.Errorf("it is %s", result)
 	}
+
+	// The same after it was booked, when the request is decided for another rank.
+	again := w.waiting("one")
+	w.live.Add(1)
+	w.sessions["one"] = again
+	ask, err := w.ask(again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, made := w.router.Speculate(ask, time.Now())
+	if made != route.Booked {
+		t.Fatal(made)
+	}
+	w.Decided(&decision.Decision{Client: decision.Client{Session: "one"}, Outcome: decision.Picked, Placement: decision.Placement{Worker: "b"}})
+	if result := w.begin(again, d, func() {}); result != dropped || len(w.sent) != 0 {
+		t.Errorf("it is %q, and %d are sent", result, len(w.sent))
+	}
+	w.forget(again)
 	w.forget(waits)
 	if len(w.sessions) != 0 || w.live.Load() != 0 {
 		t.Errorf("%d sessions, %d live", len(w.sessions), w.live.Load())

@@ -15,6 +15,8 @@ type Memory interface {
 
 // Request is a request whose next turn is wanted in a cache.
 type Request struct {
+	// Endpoint is its API, of which [prompt.Endpoint.IsChat] is true.
+	Endpoint prompt.Endpoint
 	// Model is the name that the router has for its model.
 	Model string
 	// Body is the body as the worker gets it.
@@ -25,17 +27,19 @@ type Request struct {
 	Authorization string
 }
 
-// Turn is a request and its answer. It belongs to one goroutine until its End.
+// Turn is a request and its answer. It belongs to one goroutine until its End, and then to the Sender, which frees it.
 type Turn struct {
 	sender   *Sender
 	request  Request
 	answer   answer
 	memory   Memory
 	reserved int
-	dropped  bool // guarded by Sender.mu; the session's next request has come
+	// dropped means that the session's next request has come. It is not the turn's alone: each decision may set it.
+	dropped bool // guarded by Sender.mu
 }
 
-// reserveStep is how much memory a turn reserves at a time for its answer, in bytes.
+// reserveStep is how much memory a turn reserves at a time for its answer, in bytes. Most answers need one step, and a smaller one would
+// take the budget's lock for every few events.
 const reserveStep = 16 << 10
 
 // Begin returns the turn of a request whose answer begins, which is a stream or one JSON text. It is nil if memory has no room.
@@ -45,7 +49,7 @@ func (s *Sender) Begin(r Request, stream bool, memory Memory) *Turn {
 		s.count(r.Model, noRoom)
 		return nil
 	}
-	return &Turn{sender: s, request: r, answer: answer{stream: stream}, memory: memory, reserved: size}
+	return &Turn{sender: s, request: r, answer: newAnswer(r.Endpoint, stream), memory: memory, reserved: size}
 }
 
 // Write reads the next bytes of the answer, as the client gets them. A nil turn ignores them.
@@ -63,7 +67,8 @@ func (t *Turn) Write(piece []byte) {
 	a.write(piece)
 }
 
-// End ends the answer, and has the next turn computed if the answer is whole. A nil turn has none.
+// End ends the answer, and has the next turn computed if the answer is whole. A nil turn has none. It is also called for an answer that
+// broke off: its client asks again with the present conversation, which the worker has in its cache.
 func (t *Turn) End() {
 	if t == nil {
 		return
@@ -89,5 +94,5 @@ func (t *Turn) free() {
 
 // parse returns the content of the request's body.
 func (t *Turn) parse() (*prompt.Request, error) {
-	return openai.Parse(openai.Chat, t.request.Body, openai.Limits{})
+	return openai.Parse(t.request.Endpoint, t.request.Body, openai.Limits{})
 }

@@ -134,3 +134,16 @@ func TestRanksAsOne(t *testing.T) {
 		t.Errorf("the router has learned from responses: %s", got)
 	}
 }
+
+// TestSpeculationNeedsRank: the next response may be computed on any rank, so that none computes its prefix before. The next message is
+// computed on the rank that is picked.
+func TestSpeculationNeedsRank(t *testing.T) {
+	for endpoint, want := range map[prompt.Endpoint]route.Speculation{prompt.Responses: route.Busy, prompt.Messages: route.Booked} {
+		r, _, _ := ranksOfOne(t)
+		req := batchOf(1, strings.Repeat("x", 64))
+		req.Endpoint = endpoint
+		if _, made := r.Speculate(req, start); made != want {
+			t.Errorf("%v: %v, want %v", endpoint, made, want)
+		}
+	}
+}

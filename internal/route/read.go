@@ -95,7 +95,7 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	q.Splits = q.ChoosesLegs && (q.IsSplittable() || req.Splits && q.Parsed == nil)
 	q.Remote = q.Splits || req.Role == fleet.Decode
 	d.Split = q.Splits
-	d.Speculates = q.Speculates && q.Parsed != nil && q.Endpoint == prompt.Chat && q.Role == fleet.Aggregated
+	d.Speculates = q.Speculates && q.Parsed != nil && q.Endpoint.IsChat() && q.Role == fleet.Aggregated
 	return q.RefusalOf(req)
 }
 

@@ -16,6 +16,7 @@ import (
 //	event                                             effect
 //	a rank holds the whole prompt already             nothing is booked: Cached
 //	no rank is idle                                   nothing is booked: Busy
+//	engines choose the ranks of the next turn's API   nothing is booked on those with several: Busy, if there are no others
 //	ranks are idle                                    it is booked on the one that holds most of the prompt: Booked
 //	a request of a client is booked on that rank      the caller stops it, see IsDisturbed
 //	it ends                                           the caller calls Ended, with Ending.Speculative
@@ -30,7 +31,7 @@ type Speculation uint8
 const (
 	Booked     Speculation = iota
 	Cached                 // a rank holds the whole prompt
-	Busy                   // no rank is idle
+	Busy                   // no rank is idle of which the next turn would find the cache
 	Impossible             // no rank may take the request, or its prompt is not read
 )
 
@@ -45,7 +46,8 @@ func (r *Router) Preparer(model string) (p serving.Preparer, blockSize int) {
 }
 
 // Speculate books a speculative prefill on the idle rank that holds most of its prompt. It never waits, and is not counted as a decision
-// about a client's request; Explain has it.
+// about a client's request; Explain has it. The endpoint of the request is the API by which the next turn comes. Its content is a
+// completion all the same, which has the tokens of that turn's prompt.
 func (r *Router) Speculate(req *request.Request, now time.Time) (*decision.Decision, Speculation) {
 	w := r.workspaces.acquire()
 	defer r.workspaces.release(w)
