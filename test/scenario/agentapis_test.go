@@ -5,16 +5,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 )
 
-// agent is a conversation by one of the two APIs of agents: with instructions, a tool that is used in every third turn, and reasoning.
+// agent is a conversation by one API: with instructions, and by the two APIs of agents also with a tool and reasoning.
 type agent struct {
-	path string
-	body func(history []any) map[string]any
+	path  string
+	bound string // the member that bounds the answer
+	body  func(history []any) map[string]any
 	// user, answer and used are the items of the history for a question, an answer, and a tool that was used with its result.
 	user   func(text string) []any
 	answer func(text string) []any
@@ -38,7 +40,7 @@ func messagesAgent(topic string) agent {
 	type block struct{ Type, Text string }
 	schema := object{"type": "object", "properties": object{"year": object{"type": "integer"}}}
 	return agent{
-		path: "/v1/messages",
+		path: "/v1/messages", bound: "max_tokens",
 		body: func(history []any) map[string]any {
 			return object{
 				"model": "sim", "max_tokens": 12, "messages": history, "thinking": object{"type": "adaptive"},
@@ -88,7 +90,7 @@ func messagesAgent(topic string) agent {
 // responsesAgent speaks OpenAI's newer API, and keeps the conversation itself.
 func responsesAgent(topic string) agent {
 	return agent{
-		path: "/v1/responses",
+		path: "/v1/responses", bound: "max_output_tokens",
 		body: func(history []any) map[string]any {
 			return object{
 				"model": "sim", "max_output_tokens": 12, "input": history, "instructions": instructions(topic), "store": false,
@@ -134,25 +136,70 @@ func responsesAgent(topic string) agent {
 			if err != nil || r.Usage == nil || len(r.Output) == 0 {
 				return "", 0, fmt.Errorf("%w: no usage in %s", err, data)
 			}
-			return r.Output[0].Content[0].Text, r.Usage.Details.Cached, nil
+			return r.Output[len(r.Output)-1].Content[0].Text, r.Usage.Details.Cached, nil
 		},
 		delta: func(data []byte) string {
-			var e struct{ Delta string }
-			_ = json.Unmarshal(data, &e)
+			var e struct{ Type, Delta string }
+			if json.Unmarshal(data, &e) != nil || e.Type != "response.output_text.delta" {
+				return ""
+			}
 			return e.Delta
 		},
 	}
 }
 
-// ask sends one turn, as a stream or not, and returns its answer.
-func (a *agent) ask(g *gateway, history []any, stream bool) (decision, text string, cached int, err error) {
+// chatAgent speaks OpenAI's older API.
+func chatAgent(topic string) agent {
+	type content struct{ Content string }
+	return agent{
+		path: chatPath, bound: "max_tokens",
+		body: func(history []any) map[string]any {
+			system := []any{object{"role": "system", "content": instructions(topic)}}
+			return object{"model": "sim", "max_tokens": 12, "messages": append(system, history...)}
+		},
+		user:   func(text string) []any { return []any{object{"role": "user", "content": text}} },
+		answer: func(text string) []any { return []any{object{"role": "assistant", "content": text}} },
+		read: func(data []byte) (string, int, error) {
+			var a struct {
+				Choices []struct{ Message content }
+				Usage   *struct {
+					Details struct {
+						Cached int `json:"cached_tokens"`
+					} `json:"prompt_tokens_details"`
+				}
+			}
+			if err := json.Unmarshal(data, &a); err != nil || a.Usage == nil {
+				return "", 0, fmt.Errorf("%w: no usage in %s", err, data)
+			}
+			text := ""
+			for _, c := range a.Choices {
+				text += c.Message.Content
+			}
+			return text, a.Usage.Details.Cached, nil
+		},
+		delta: func(data []byte) string {
+			var e struct{ Choices []struct{ Delta content } }
+			if json.Unmarshal(data, &e) != nil || len(e.Choices) == 0 {
+				return ""
+			}
+			return e.Choices[0].Delta.Content
+		},
+	}
+}
+
+// ask sends one turn, as a stream or not, and returns its answer. more has further members of the request; headers come in pairs.
+func (a *agent) ask(g *gateway, history []any, stream bool, more object, headers ...string) (decision, text string, cached int, err error) {
 	request := a.body(history)
 	request["stream"] = stream
+	if stream && a.path == chatPath {
+		request["stream_options"] = object{"include_usage": true}
+	}
+	maps.Copy(request, more)
 	body, err := json.Marshal(request)
 	if err != nil {
 		return "", "", 0, err
 	}
-	r, err := g.send(g.t.Context(), http.MethodPost, a.path, body)
+	r, err := g.send(g.t.Context(), http.MethodPost, a.path, body, headers...)
 	if err != nil || r.status != http.StatusOK {
 		return "", "", 0, fmt.Errorf("status %d, %w: %s", r.status, err, r.body)
 	}
@@ -195,7 +242,7 @@ func TestAgentsFindTheirCaches(t *testing.T) {
 			workers := map[string]bool{}
 			for turn := range turns {
 				history = append(history, a.user(fmt.Sprintf("Question %d: what do the records say of year %d?", turn, 1900+turn))...)
-				id, text, cached, err := a.ask(g, history, turn%2 == 1)
+				id, text, cached, err := a.ask(g, history, turn%2 == 1, nil)
 				if err != nil || text == "" {
 					t.Errorf("%s, turn %d: %q, %v", a.path, turn, text, err)
 					return

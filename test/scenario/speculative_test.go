@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 )
 
@@ -38,8 +37,9 @@ func (g *gateway) awaitSpeculated(result string, n float64) {
 
 const speculates = `,"nvext":{"agent_hints":{"speculative_prefill":true}}`
 
-// TestSpeculativePrefill has conversations whose answers begin with thinking, which clients do not send back. With the hint a later turn
-// finds the answer before it in the cache, whether that was a stream or not. Without the hint the answer is computed once more.
+// TestSpeculativePrefill has conversations by three APIs whose answers begin with thinking, which the next prompt does not have. With the
+// hint a later turn finds the answer before it in the cache, whether that was a stream or not. Without the hint the answer is computed once
+// more.
 func TestSpeculativePrefill(t *testing.T) {
 	t.Parallel()
 	g := up(t, "--config", configFile(t, `
@@ -50,56 +50,45 @@ models:
   launch: [{engine: sim, count: 2, args: {engineSpeedup: 10, thinkTokens: 32}}]
 `))
 	const answer, thinking, slack = 112, 32, 48 // tokens; the slack is the last message, and incomplete blocks
-	sent := 0.0
+	const turns = 4
+	sent, asked := 0.0, 0
 	for _, hinted := range []bool{true, false} {
-		talk := []message{{"system", fmt.Sprintf("The conversation with the hint %v. ", hinted) + strings.Repeat("It has instructions. ", 20)}}
-		more, headers := fmt.Sprintf(`,"max_tokens":%d`, answer), []string(nil)
-		if hinted {
-			more += speculates
-		}
-		before := 0 // tokens of the last prompt
-		for turn := range 4 {
-			talk = append(talk, message{"user", fmt.Sprintf("Question %d?", turn)})
-			if turn%2 == 1 { // the answer before was no stream
-				if hinted {
+		topic := fmt.Sprintf("the conversation with the hint %v", hinted)
+		for _, a := range []agent{chatAgent(topic), messagesAgent(topic), responsesAgent(topic)} {
+			var history []any
+			before := 0 // tokens of the last prompt
+			for turn := range turns {
+				more, headers := object{a.bound: answer}, []string(nil)
+				switch {
+				case hinted && turn%2 == 0:
+					more["nvext"] = object{"agent_hints": object{"speculative_prefill": true}}
+				case hinted:
 					headers = []string{"x-stator-speculative-prefill", "true"}
 				}
-				r, err := g.send(t.Context(), http.MethodPost, chatPath, []byte(chatWith(t, talk, more)), headers...)
-				if err != nil || r.status != http.StatusOK {
-					t.Fatalf("%v %d %s", err, r.status, r.body)
+				// The answers to the first two turns are streams, so that both hints come with both forms.
+				history = append(history, a.user(fmt.Sprintf("Question %d?", turn))...)
+				id, text, cached, err := a.ask(g, history, turn < 2, more, headers...)
+				if err != nil || text == "" {
+					t.Fatalf("%s, turn %d: %q, %v", a.path, turn, text, err)
 				}
-				g.assertReused(&r, before, answer-thinking, slack, hinted)
-				before = r.usage.PromptTokens
-				talk = append(talk, message{"assistant", r.text})
-			} else {
-				s := g.readStream(t.Context(), chatPath, chatWith(t, talk, more+`,"stream":true,"stream_options":{"include_usage":true}`), nil)
-				if s.err != nil || !s.done || s.text == "" {
-					t.Fatalf("%+v", s)
+				if least := before + answer - thinking - slack; turn > 0 && (hinted && cached < least || !hinted && cached > before) {
+					t.Errorf("%s, hint %v: %d tokens were cached; the prompt before had %d", a.path, hinted, cached, before)
 				}
-				before = s.total - s.answer
-				talk = append(talk, message{"assistant", s.text})
+				before = g.decision(id).PromptTokens
+				history = append(history, a.answer(text)...)
+				asked++
+				if hinted {
+					sent++
+					g.awaitSpeculated("done", sent)
+				}
+				g.awaitIdle()
 			}
-			if hinted {
-				sent++
-				g.awaitSpeculated("done", sent)
-			}
-			g.awaitIdle()
 		}
 	}
-	if n := g.speculated("done"); n != sent {
-		t.Errorf("%g next turns are computed, want %g", n, sent)
+	if n := g.metric("stator_speculative_prefills_total"); n != sent {
+		t.Errorf("%g next turns have a result, want %g", n, sent)
 	}
-	g.assertServed(8)
-}
-
-// assertReused checks how much of its prompt a turn has found: the prompt before and the answer after its thinking, or no answer.
-func (g *gateway) assertReused(r *reply, before, content, slack int, hinted bool) {
-	g.t.Helper()
-	found := r.usage.Details.CachedTokens
-	if hinted && found < before+content-slack || !hinted && found > before {
-		g.t.Errorf("hint %v: %d tokens of %d were cached; the prompt before had %d, and its answer %d", hinted, found, r.usage.PromptTokens,
-			before, content)
-	}
+	g.assertServed(asked)
 }
 
 // TestNoSpeculativePrefill: nothing is sent while the only engine is busy, after an answer whose client has left, after an error, and for
