@@ -546,7 +546,7 @@ bench-migration: build ## streams that survive their workers: CPU for a token th
 	go run ./test/benchmigration $(ARGS)
 
 .PHONY: bench-speculative
-bench-speculative: build ## conversations with thinking, with and without the hint of speculative prefill: first tokens of later turns, and of other clients (12 min; ARGS="--rounds 1 --loads idle")
+bench-speculative: build ## conversations with thinking, with and without the hint of speculative prefill: first tokens of later turns, and of other clients (12 min; ARGS="--rounds 1 --loads idle --api messages")
 	@cat /proc/loadavg 2>/dev/null || uptime
 	go run ./test/benchspeculative $(ARGS)
 

@@ -1,5 +1,5 @@
-// Command benchspeculative plays conversations with and without the hint of speculative prefill through a whole gateway: `stator up` with
-// Envoy, and simulated engines whose answers begin with thinking that clients do not send back.
+// Command benchspeculative plays conversations by one of three APIs, with and without the hint of speculative prefill, through a whole
+// gateway: `stator up` with Envoy, and simulated engines whose answers begin with thinking, which the next prompt does not have.
 //
 //	load     beside the conversations
 //	idle     nothing
@@ -20,6 +20,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,12 +28,13 @@ import (
 	"github.com/stator-project/stator/test/process"
 	"github.com/stator-project/stator/test/stats"
 	"github.com/stator-project/stator/test/streams"
+	"github.com/stator-project/stator/test/talks"
 )
 
 func main() { process.Main("benchspeculative", run) }
 
 type options struct {
-	stator, envoy, loads                                                 string
+	stator, envoy, loads, api                                            string
 	rounds, engines, conversations, turns, thinking, answer, first, user int
 	pause                                                                time.Duration
 	speed                                                                float64
@@ -52,6 +54,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f := flag.NewFlagSet("benchspeculative", flag.ContinueOnError)
 	f.SetOutput(progress)
 	f.StringVar(&o.loads, "loads", "idle,shared", "`loads` to play")
+	f.StringVar(&o.api, "api", "chat", "`API` of the conversations: chat, messages or responses")
 	f.IntVar(&o.rounds, "rounds", 3, "rounds, each with all loads and both ways")
 	f.IntVar(&o.engines, "engines", 4, "simulated engines")
 	f.IntVar(&o.conversations, "conversations", 3, "conversations at a time")
@@ -67,6 +70,10 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.envoy, "envoy", "", "`path` of Envoy (default: the one in .venv)")
 	if err := f.Parse(args); err != nil {
 		return err
+	}
+
+	if !slices.ContainsFunc(talks.All(""), func(a talks.API) bool { return a.Name == o.api }) {
+		return fmt.Errorf("there is no API %q: use chat, messages or responses", o.api)
 	}
 
 	ways := []bool{false, true}
@@ -90,15 +97,16 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 				sum.other, sum.whole = append(sum.other, r.other...), append(sum.whole, r.whole...)
 			}
 		}
-		printLoad(out, load, all)
+		_, _ = fmt.Fprintf(out, "API %s, load %s, ms:\n\n", o.api, load)
+		printLoad(out, all)
 	}
 	_, err := fmt.Fprintf(out, "Load average at the end: %s.\n", process.LoadAverage())
 	return err
 }
 
 // printLoad prints a table of Markdown.
-func printLoad(out io.Writer, load string, all map[bool]*result) {
-	_, _ = fmt.Fprintf(out, "Load %s, ms:\n\n| | Number | Mean | p50 | p99 |\n|---|---|---|---|---|\n", load)
+func printLoad(out io.Writer, all map[bool]*result) {
+	_, _ = fmt.Fprint(out, "| | Number | Mean | p50 | p99 |\n|---|---|---|---|---|\n")
 	row := func(name string, values []float64) {
 		if len(values) > 0 {
 			_, _ = fmt.Fprintf(out, "| %s | %d | %.1f | %.1f | %.1f |\n", name, len(values), stats.Mean(values),
@@ -191,24 +199,21 @@ func words(rng *rand.Rand, n int) string {
 	return strings.Join(list, " ")
 }
 
-type message struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-}
-
-// converse plays one conversation.
+// converse plays one conversation. The client sends back the answers without the thinking, or with another one, which the template drops.
 func converse(ctx context.Context, o *options, g *process.Gateway, hinted bool, rng *rand.Rand, later func(streams.Answer)) error {
-	talk := []message{{"system", words(rng, o.first)}}
+	apis := talks.All(words(rng, o.first))
+	api := &apis[slices.IndexFunc(apis, func(a talks.API) bool { return a.Name == o.api })]
+	var history []any
 	for turn := range o.turns {
-		talk = append(talk, message{"user", words(rng, o.user)})
-		a, text, err := send(ctx, g, talk, o.thinking+o.answer, hinted)
+		history = append(history, api.User(words(rng, o.user))...)
+		a, text, err := send(ctx, g, api, history, o.thinking+o.answer, hinted)
 		if err != nil {
 			return err
 		}
 		if turn > 0 {
 			later(a)
 		}
-		talk = append(talk, message{"assistant", text})
+		history = append(history, api.Answer(text)...)
 		select {
 		case <-time.After(o.pause):
 		case <-ctx.Done():
@@ -220,8 +225,9 @@ func converse(ctx context.Context, o *options, g *process.Gateway, hinted bool, 
 
 // other sends requests of another client until ctx ends: it waits for a quarter of the time that each took.
 func other(ctx context.Context, o *options, g *process.Gateway, rng *rand.Rand, took func(streams.Answer)) error {
+	api := talks.Chat("")
 	for ctx.Err() == nil {
-		a, _, err := send(ctx, g, []message{{"user", words(rng, 400)}}, o.thinking+50, false)
+		a, _, err := send(ctx, g, &api, api.User(words(rng, 400)), o.thinking+50, false)
 		if err != nil {
 			return err
 		}
@@ -234,10 +240,15 @@ func other(ctx context.Context, o *options, g *process.Gateway, rng *rand.Rand, 
 	return nil
 }
 
-// send sends a chat and reads the stream of its answer, with the text without the thinking.
-func send(ctx context.Context, g *process.Gateway, talk []message, tokens int, hinted bool) (a streams.Answer, text string, err error) {
-	body := map[string]any{"model": "sim", "messages": talk, "max_tokens": tokens, "stream": true,
-		"stream_options": map[string]bool{"include_usage": true}}
+// send sends a turn and reads the stream of its answer, with the text without the thinking.
+func send(ctx context.Context, g *process.Gateway, api *talks.API, history []any, tokens int, hinted bool) (
+	a streams.Answer, text string, err error,
+) {
+	body := api.Body(history)
+	body[api.Bound], body["stream"] = tokens, true
+	if api.Name == "chat" {
+		body["stream_options"] = map[string]bool{"include_usage": true}
+	}
 	if hinted {
 		body["nvext"] = map[string]any{"agent_hints": map[string]bool{"speculative_prefill": true}}
 	}
@@ -245,7 +256,7 @@ func send(ctx context.Context, g *process.Gateway, talk []message, tokens int, h
 	if err != nil {
 		return a, "", err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, g.URL+"/v1/chat/completions", bytes.NewReader(raw))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, g.URL+api.Path, bytes.NewReader(raw))
 	if err != nil {
 		return a, "", err
 	}
@@ -267,31 +278,26 @@ func send(ctx context.Context, g *process.Gateway, talk []message, tokens int, h
 		if !ok {
 			continue
 		}
-		if string(data) == "[DONE]" {
+		piece, thinking := api.Delta(data)
+		text += piece
+		if a.First == 0 && piece+thinking != "" {
+			a.First = time.Since(begun)
+		}
+		if bytes.Contains(data, []byte(`"usage":{`)) {
+			if _, u, err := api.Read(data); err == nil {
+				a.Prompt, a.Cached = max(a.Prompt, u.Prompt), max(a.Cached, u.Cached)
+			}
+		}
+		if isLast(data) {
 			a.Whole = time.Since(begun)
 			return a, text, nil
 		}
-		var e struct {
-			Choices []struct {
-				Delta struct{ Content, Reasoning string }
-			}
-			Usage struct {
-				Prompt  int `json:"prompt_tokens"`
-				Details struct {
-					Cached int `json:"cached_tokens"`
-				} `json:"prompt_tokens_details"`
-			}
-		}
-		if err := json.Unmarshal(data, &e); err != nil {
-			return a, "", err
-		}
-		a.Prompt, a.Cached = max(a.Prompt, e.Usage.Prompt), max(a.Cached, e.Usage.Details.Cached)
-		for _, c := range e.Choices {
-			if a.First == 0 && c.Delta.Content+c.Delta.Reasoning != "" {
-				a.First = time.Since(begun)
-			}
-			text += c.Delta.Content
-		}
 	}
 	return a, "", errors.Join(errors.New("the stream has ended early"), lines.Err())
+}
+
+// isLast reports whether an event is the last one of a stream of any of the APIs.
+func isLast(data []byte) bool {
+	return string(data) == "[DONE]" || bytes.HasPrefix(data, []byte(`{"type":"message_stop"`)) ||
+		bytes.HasPrefix(data, []byte(`{"type":"response.completed"`))
 }

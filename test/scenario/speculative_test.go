@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+
+	"github.com/stator-project/stator/test/talks"
 )
 
 // chatWith returns a body with a conversation, and further members after a comma.
@@ -53,12 +55,11 @@ models:
 	const turns = 4
 	sent, asked := 0.0, 0
 	for _, hinted := range []bool{true, false} {
-		topic := fmt.Sprintf("the conversation with the hint %v", hinted)
-		for _, a := range []agent{chatAgent(topic), messagesAgent(topic), responsesAgent(topic)} {
+		for _, a := range talks.All(instructions(fmt.Sprintf("the conversation with the hint %v", hinted))) {
 			var history []any
 			before := 0 // tokens of the last prompt
 			for turn := range turns {
-				more, headers := object{a.bound: answer}, []string(nil)
+				more, headers := object{a.Bound: answer}, []string(nil)
 				switch {
 				case hinted && turn%2 == 0:
 					more["nvext"] = object{"agent_hints": object{"speculative_prefill": true}}
@@ -66,16 +67,16 @@ models:
 					headers = []string{"x-stator-speculative-prefill", "true"}
 				}
 				// The answers to the first two turns are streams, so that both hints come with both forms.
-				history = append(history, a.user(fmt.Sprintf("Question %d?", turn))...)
-				id, text, cached, err := a.ask(g, history, turn < 2, more, headers...)
+				history = append(history, a.User(fmt.Sprintf("Question %d?", turn))...)
+				id, text, cached, err := g.askTurn(&a, history, turn < 2, more, headers...)
 				if err != nil || text == "" {
-					t.Fatalf("%s, turn %d: %q, %v", a.path, turn, text, err)
+					t.Fatalf("%s, turn %d: %q, %v", a.Path, turn, text, err)
 				}
 				if least := before + answer - thinking - slack; turn > 0 && (hinted && cached < least || !hinted && cached > before) {
-					t.Errorf("%s, hint %v: %d tokens were cached; the prompt before had %d", a.path, hinted, cached, before)
+					t.Errorf("%s, hint %v: %d tokens were cached; the prompt before had %d", a.Path, hinted, cached, before)
 				}
 				before = g.decision(id).PromptTokens
-				history = append(history, a.answer(text)...)
+				history = append(history, a.Answer(text)...)
 				asked++
 				if hinted {
 					sent++
