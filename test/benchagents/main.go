@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -75,6 +76,7 @@ const (
 	duration
 	cached
 	repeated // the share of the trace's blocks that the trace has had before
+	load     // the load average of the machine after the run, which is no figure of AIPerf
 	columns
 )
 
@@ -85,7 +87,7 @@ var figures = [columns]struct{ name, statistic, title string }{
 	{"request_count", "avg", "REQUESTS"}, {"time_to_first_token", "avg", "TTFT MEAN"}, {"time_to_first_token", "p99", "TTFT P99"},
 	{"request_latency", "avg", "E2E MEAN"}, {"request_latency", "p99", "E2E P99"}, {"benchmark_duration", "avg", "RUN S"},
 	{"overall_usage_prompt_cache_read_pct", "avg", "CACHED %"},
-	{"theoretical_prefix_cache_hit", "avg", "IN TRACE %"},
+	{"theoretical_prefix_cache_hit", "avg", "IN TRACE %"}, {title: "LOAD AVERAGE"},
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
@@ -146,7 +148,12 @@ func (o *options) play(ctx context.Context, policy string, seed uint64) (r resul
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return r, fmt.Errorf("AIPerf: %w: %s", err, text[max(0, len(text)-3000):])
 	}
-	return readResult(filepath.Join(folder, "profile_export_aiperf.json"))
+	r, err = readResult(filepath.Join(folder, "profile_export_aiperf.json"))
+	if err != nil {
+		return r, err
+	}
+	_, _ = fmt.Sscan(process.LoadAverage(), &r[load]) // 0 where it is unknown
+	return r, nil
 }
 
 // configuration returns the configuration of a gateway with a policy: see process.Router.
@@ -171,7 +178,7 @@ func readResult(file string) (r result, err error) {
 	if err := json.Unmarshal(text, &report); err != nil {
 		return r, fmt.Errorf("%s: %w", file, err)
 	}
-	for i, f := range figures {
+	for i, f := range figures[:load] {
 		values := map[string]any{}
 		if err := json.Unmarshal(report[f.name], &values); err != nil {
 			return r, fmt.Errorf("%s has no %s: %w", file, f.name, err)
@@ -188,7 +195,8 @@ func readResult(file string) (r result, err error) {
 	return r, nil
 }
 
-// printResults prints the mean of each figure, and the paired differences of the first policy from the others.
+// printResults prints the mean of each figure with the least and the most of all rounds, and the paired differences of the first policy
+// from the others.
 func printResults(out io.Writer, policies []string, results [][]result) error {
 	values := func(list []result, c int) (v []float64) {
 		for i := range list {
@@ -207,7 +215,10 @@ func printResults(out io.Writer, policies []string, results [][]result) error {
 
 	line("POLICY", func(c int) string { return figures[c].title })
 	for i, list := range results {
-		line(policies[i], func(c int) string { return fmt.Sprintf("%.0f", stats.Mean(values(list, c))) })
+		line(policies[i], func(c int) string {
+			v := values(list, c)
+			return fmt.Sprintf("%.0f [%.0f, %.0f]", stats.Mean(v), slices.Min(v), slices.Max(v))
+		})
 	}
 	_, _ = fmt.Fprintln(w)
 	line(policies[0]+" AGAINST", func(c int) string { return figures[c].title })
