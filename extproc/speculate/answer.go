@@ -118,8 +118,8 @@ func isWhole(finish string) bool {
 	return false
 }
 
-// read reads an event of a stream, or a whole answer. After an error the rest is not read: a turn with a part of an answer would be computed
-// in vain.
+// read reads an event of a stream, or a whole answer. After an error the rest is not read: a turn with a part of an answer would be
+// computed in vain.
 func (a *answer) read(data []byte) {
 	s := scanner{Scanner: jsonscan.Scanner{Src: data, Depth: maxDepth}, answer: a}
 	s.object("an answer", s.member)
