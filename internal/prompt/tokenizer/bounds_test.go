@@ -135,11 +135,11 @@ func TestFewestTokens(t *testing.T) {
 func TestNFCShrinksAtMostFourfold(t *testing.T) {
 	var n normalizer
 	longestFor := map[string]int{} // the longest character that decomposes to the key alone
-	for from, to := range nfc.decompose {
+	for from, to := range nfc().decompose {
 		longestFor[to] = max(longestFor[to], utf8.RuneLen(from))
 	}
 
-	for r, decomposed := range nfc.decompose {
+	for r, decomposed := range nfc().decompose {
 		normal := len(n.normalize(string(r)))
 		if utf8.RuneLen(r) > nfcShrink*normal || len(decomposed) > nfcShrink*len(n.normalize(decomposed)) {
 			t.Errorf("%U of %d bytes, decomposed to %d, has a normal form of %d", r, utf8.RuneLen(r), len(decomposed), normal)

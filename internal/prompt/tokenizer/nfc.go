@@ -2,7 +2,10 @@ package tokenizer
 
 import (
 	"slices"
+	"sync"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // These constants compose and decompose Hangul syllables by arithmetic (Unicode, section 3.12): the first
@@ -13,10 +16,13 @@ const (
 	countS                             = countL * countV * countT
 )
 
-// nfcTables are the tables of Unicode 9.0 for the normal form NFC. The reference uses that version; a newer
+// The characters with a combining class or a decomposition lie between these two.
+const firstUnsafe, lastDecomposed = 0xc0, 0x2fa1d
+
+// nfcTables are the tables of Unicode 9.0 for the normal form NFC. The reference, Hugging Face tokenizers, uses that version; a newer
 // one would give other ids for text with newer marks.
 type nfcTables struct {
-	combining map[rune]uint8  // combining class, if it is not 0
+	combining map[rune]uint8  // combining class, if it is not 0, of characters without a decomposition
 	decompose map[rune]string // full canonical decompositions, without Hangul
 	compose   map[[2]rune]rune
 	// unsafe has a bit for each character that needs normalization: a character that is not its own NFC,
@@ -24,50 +30,53 @@ type nfcTables struct {
 	unsafe [(utf8.MaxRune + 64) / 64]uint64
 }
 
-var nfc = buildNFC()
+// newer lists the characters with a combining class or a decomposition that Unicode has got since version 9.0. Unicode never changes the
+// entry of a character, so without these the tables of every later version are those of 9.0.
+var newer = [...][2]rune{
+	{0x7fd, 0x7fd}, {0x898, 0x89f}, {0x8ca, 0x8d3}, {0x9fe, 0x9fe}, {0xc3c, 0xc3c}, {0xd3b, 0xd3c}, {0xeba, 0xeba},
+	{0x1715, 0x1715}, {0x1abf, 0x1ace}, {0x1df6, 0x1dfa}, {0xa82c, 0xa82c}, {0x10d24, 0x10d27}, {0x10eab, 0x10eac},
+	{0x10efd, 0x10eff}, {0x10f46, 0x10f50}, {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b}, {0x1145e, 0x1145e},
+	{0x11839, 0x1183a}, {0x11938, 0x11938}, {0x1193d, 0x1193e}, {0x11943, 0x11943}, {0x119e0, 0x119e0}, {0x11a34, 0x11a34},
+	{0x11a47, 0x11a47}, {0x11a99, 0x11a99}, {0x11d42, 0x11d42}, {0x11d44, 0x11d45}, {0x11d97, 0x11d97}, {0x11f41, 0x11f42},
+	{0x16ff0, 0x16ff1}, {0x1e08f, 0x1e08f}, {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1e4ec, 0x1e4ef},
+}
 
-// buildNFC expands the compact tables. Decompositions in Unicode are given in single steps, so it computes the
-// full decomposition of each character.
+// nfc returns the tables, which are built when a tokenizer first needs them.
+var nfc = sync.OnceValue(buildNFC)
+
+// buildNFC reads the tables out of package norm. That package itself does not serve: it has a newer version of Unicode, and it puts
+// U+034F into long runs of marks, which the reference does not.
 func buildNFC() *nfcTables {
 	t := &nfcTables{combining: map[rune]uint8{}, decompose: map[rune]string{}, compose: map[[2]rune]rune{}}
-	for _, run := range combiningRuns {
-		for r := run.lo; r <= run.hi; r++ {
-			t.combining[r] = run.class
+	for r := rune(firstUnsafe); r <= lastDecomposed; r++ {
+		p := norm.NFC.PropertiesString(string(r))
+		isHangul := r >= hangulS && r < hangulS+countS
+		isNewer := func(run [2]rune) bool { return r >= run[0] && r <= run[1] }
+		if p.CCC() == 0 && p.Decomposition() == nil || isHangul || slices.ContainsFunc(newer[:], isNewer) {
+			continue
+		}
+		if p.Decomposition() == nil {
+			t.combining[r] = p.CCC()
 			t.markUnsafe(r)
+			continue
 		}
-	}
 
-	for _, s := range onlyDecompositions {
-		r, n := utf8.DecodeRuneInString(s)
-		t.decompose[r] = s[n:]
-		t.markUnsafe(r)
-	}
-
-	first := make(map[rune][2]rune, len(compositions))
-	for _, c := range compositions {
-		t.compose[[2]rune{c[0], c[1]}] = c[2]
-		first[c[2]] = [2]rune{c[0], c[1]}
-		t.markUnsafe(c[1])
-	}
-
-	var full func(r rune) string
-	full = func(r rune) string {
-		if pair, ok := first[r]; ok {
-			return full(pair[0]) + full(pair[1])
+		// A character that is its own NFC is composed from the NFC of the other characters of its decomposition, and the last one.
+		decomposed := string(p.Decomposition())
+		t.decompose[r] = decomposed
+		if norm.NFC.String(string(r)) != string(r) {
+			t.markUnsafe(r)
+			continue
 		}
-		if s, ok := t.decompose[r]; ok {
-			return s
-		}
-		return string(r)
+		last, size := utf8.DecodeLastRuneInString(decomposed)
+		first, _ := utf8.DecodeRuneInString(norm.NFC.String(decomposed[:len(decomposed)-size]))
+		t.compose[[2]rune{first, last}] = r
+		t.markUnsafe(last)
 	}
 
-	for r := range first {
-		t.decompose[r] = full(r)
-	}
 	for r := rune(hangulV); r < hangulV+countV; r++ {
 		t.markUnsafe(r)
 	}
-
 	for r := rune(hangulT + 1); r < hangulT+countT; r++ {
 		t.markUnsafe(r)
 	}
@@ -96,6 +105,7 @@ func (t *nfcTables) isNormal(s string) bool {
 
 // normalizer holds the scratch space of one normalization at a time.
 type normalizer struct {
+	tables *nfcTables
 	// pending holds the decomposed characters since the last place where text may be cut. Each is
 	// class<<runeBits | character.
 	pending []uint32
@@ -110,13 +120,14 @@ const runeBits = 24
 // normalize returns s in NFC. The result is valid until the next call. Bytes that are not UTF-8 become
 // U+FFFD.
 func (n *normalizer) normalize(s string) []byte {
+	n.tables = nfc()
 	n.pending = n.pending[:0]
 	n.sorted = 0
 	n.out = n.out[:0]
 
 	for _, r := range s {
 		// A character that is not unsafe never changes with the characters before it.
-		if nfc.unsafe[r>>6]&(1<<(r&63)) == 0 {
+		if n.tables.unsafe[r>>6]&(1<<(r&63)) == 0 {
 			n.flush()
 		}
 		n.decompose(r)
@@ -139,7 +150,7 @@ func (n *normalizer) decompose(r rune) {
 			n.addRune(hangulT + t)
 		}
 	default:
-		s, ok := nfc.decompose[r]
+		s, ok := n.tables.decompose[r]
 		if !ok {
 			n.addRune(r)
 			return
@@ -152,7 +163,7 @@ func (n *normalizer) decompose(r rune) {
 
 // addRune adds one decomposed character to pending. A starter (class 0) ends the run of marks before it.
 func (n *normalizer) addRune(r rune) {
-	c := uint32(nfc.combining[r])
+	c := uint32(n.tables.combining[r])
 	if c == 0 {
 		n.sortMarks()
 		n.sorted++
@@ -177,7 +188,7 @@ func (n *normalizer) flush() {
 	for _, p := range n.pending {
 		r, class := rune(p&(1<<runeBits-1)), p>>runeBits
 		if starter >= 0 && (kept == starter+1 || marks < class) {
-			if both, ok := composePair(rune(n.pending[starter]), r); ok {
+			if both, ok := n.composePair(rune(n.pending[starter]), r); ok {
 				n.pending[starter] = uint32(both)
 				continue
 			}
@@ -197,7 +208,7 @@ func (n *normalizer) flush() {
 }
 
 // composePair returns the character that a and b compose to, if there is one.
-func composePair(a, b rune) (rune, bool) {
+func (n *normalizer) composePair(a, b rune) (rune, bool) {
 	if a >= hangulL && a < hangulL+countL && b >= hangulV && b < hangulV+countV {
 		return hangulS + ((a-hangulL)*countV+(b-hangulV))*countT, true
 	}
@@ -205,6 +216,6 @@ func composePair(a, b rune) (rune, bool) {
 		return a + (b - hangulT), true
 	}
 
-	r, ok := nfc.compose[[2]rune{a, b}]
+	r, ok := n.tables.compose[[2]rune{a, b}]
 	return r, ok
 }

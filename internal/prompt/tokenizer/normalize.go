@@ -125,7 +125,7 @@ func (e *encoder) normalize(s string, steps []normalStep) string {
 		}
 		switch st := &steps[i]; st.kind {
 		case normalNFC:
-			if !nfc.isNormal(s) {
+			if !nfc().isNormal(s) {
 				b := e.nfc.normalize(s)
 				s = unsafe.String(unsafe.SliceData(b), len(b))
 			}
