@@ -135,13 +135,12 @@ var allowed = map[string][]string{
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},
 	// It counts bookings that have ended, with the facts of both.
-	"extproc/answers": {"extproc/messages", "internal/fleet", "internal/metric", "internal/route/decision", "internal/route/pick"},
+	"extproc/answers":     {"extproc/messages", "internal/fleet", "internal/metric", "internal/route/decision", "internal/route/pick"},
+	"extproc/poolmetrics": {"internal/fleet", "internal/metric", "internal/route"},
 	// Trace contexts are read from headers without a copy.
-	// Names of others, so they are not made by internal/metric.
-	"extproc/poolmetrics": {"internal/fleet", "internal/route"},
-	"extproc/messages":    {"extproc/spans", "internal/envoynames"},
-	"extproc/spans":       {"internal/metric"},
-	"extproc/cachesync":   {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/metric"},
+	"extproc/messages":  {"extproc/spans", "internal/envoynames"},
+	"extproc/spans":     {"internal/metric"},
+	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/metric"},
 	// Decisions take the blocks of caches outside engines by the places from which ranks can load them.
 	"extproc/emitters": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent", "internal/kv/kvindex", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/route/score"},
 	"extproc/sockets":  {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/engines", "internal/metric", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},

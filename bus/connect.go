@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/backoff"
+	"github.com/stator-project/stator/internal/metric"
 )
 
 // Config is read by Connect and not changed later.
@@ -74,7 +75,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	}
 
 	if cfg.Metrics != nil {
-		cfg.Metrics.MustRegister(linkCollector{b.links()})
+		cfg.Metrics.MustRegister(metric.Collector(b.collectLinks))
 	}
 	return b, nil
 }

@@ -16,25 +16,14 @@ var (
 	linkPending = metric.Desc("bus", "pending_messages", "Messages that were received and wait to be handled.", "connection")
 )
 
-// linkCollector reads the figures of connections when they are scraped.
-type linkCollector struct{ links []*link }
-
-// Describe sends nothing: the collector is not checked.
-func (linkCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads all figures.
-func (c linkCollector) Collect(metrics chan<- prometheus.Metric) {
-	for _, l := range c.links {
-		connected := 0.0
-		if l.nc.IsConnected() {
-			connected = 1
-		}
+// collectLinks reads the figures of connections.
+func (b *Bus) collectLinks(out metric.Scrape) {
+	for _, l := range b.links() {
 		s := l.stats()
-
-		metrics <- prometheus.MustNewConstMetric(linkConnected, prometheus.GaugeValue, connected, l.name)
-		metrics <- prometheus.MustNewConstMetric(linkReconnects, prometheus.CounterValue, float64(s.reconnects), l.name)
-		metrics <- prometheus.MustNewConstMetric(linkDropped, prometheus.CounterValue, float64(s.dropped), l.name)
-		metrics <- prometheus.MustNewConstMetric(linkPending, prometheus.GaugeValue, float64(s.pending), l.name)
+		out.State(linkConnected, l.nc.IsConnected(), l.name)
+		out.Counter(linkReconnects, s.reconnects, l.name)
+		out.Counter(linkDropped, s.dropped, l.name)
+		out.Gauge(linkPending, float64(s.pending), l.name)
 	}
 }
 

@@ -345,27 +345,21 @@ func (p *prober) register() {
 	for _, a := range []engineprobe.Answer{engineprobe.Refusing, engineprobe.Silent} {
 		p.downs.WithLabelValues(a.String())
 	}
-	p.Metrics.MustRegister(healthCollector{p.Fleet})
+	p.Metrics.MustRegister(metric.Collector(func(out metric.Scrape) { collectHealth(out, p.Fleet) }, healthWorkers))
 }
 
-// healthWorkers is the metric of a healthCollector.
+// healthWorkers is the metric of collectHealth.
 var healthWorkers = metric.Desc("health", "workers", "Workers of the fleet by their health: see docs/routing.md.", "health")
 
-// healthCollector counts the workers of a fleet by their health when it is scraped.
-type healthCollector struct{ fleet *fleet.Fleet }
-
-// Describe describes the metric.
-func (c healthCollector) Describe(out chan<- *prometheus.Desc) { out <- healthWorkers }
-
-// Collect counts.
-func (c healthCollector) Collect(out chan<- prometheus.Metric) {
+// collectHealth counts the workers of a fleet by their health.
+func collectHealth(out metric.Scrape, f *fleet.Fleet) {
 	var counts [fleet.HealthStates]int
-	for _, r := range c.fleet.Snapshot().Ranks {
+	for _, r := range f.Snapshot().Ranks {
 		if r.Number == 0 {
 			counts[r.Load.Health().View().State]++
 		}
 	}
 	for state, n := range counts {
-		out <- prometheus.MustNewConstMetric(healthWorkers, prometheus.GaugeValue, float64(n), fleet.HealthState(state).String())
+		out.Gauge(healthWorkers, float64(n), fleet.HealthState(state).String())
 	}
 }

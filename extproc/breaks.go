@@ -23,27 +23,16 @@ var (
 		"Those tokens as a share of all prompt tokens since the first such request.", placeLabels...)
 )
 
-// breaksCollector publishes the places that a router has found. Their number is bounded, and so is the number of its samples. Labels have
-// where a text is and of what kind, and never the text.
-type breaksCollector struct {
-	found func(now time.Time) []breaks.Place
-}
-
-// NewBreaksCollector returns a collector of the places that found returns.
+// NewBreaksCollector returns a collector of the places that found returns. Their number is bounded, and so is the number of its
+// samples. Labels have where a text is and of what kind, and never the text.
 func NewBreaksCollector(found func(now time.Time) []breaks.Place) prometheus.Collector {
-	return breaksCollector{found}
-}
-
-// Describe sends nothing: the places are not known yet.
-func (c breaksCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads all places.
-func (c breaksCollector) Collect(metrics chan<- prometheus.Metric) {
-	out, now := samples{metrics}, time.Now()
-	for _, p := range c.found(now) {
-		labels := []string{p.Model, strconv.Itoa(p.Message), p.Role, strconv.Itoa(p.Character), strconv.Itoa(p.Token), p.Kind.String()}
-		out.counter(breakerTokens, p.Tokens, labels...)
-		out.gauge(breakerRate, p.TokensPerSecond(now), labels...)
-		out.gauge(breakerRatio, p.Share, labels...)
-	}
+	return metric.Collector(func(out metric.Scrape) {
+		now := time.Now()
+		for _, p := range found(now) {
+			labels := []string{p.Model, strconv.Itoa(p.Message), p.Role, strconv.Itoa(p.Character), strconv.Itoa(p.Token), p.Kind.String()}
+			out.Counter(breakerTokens, p.Tokens, labels...)
+			out.Gauge(breakerRate, p.TokensPerSecond(now), labels...)
+			out.Gauge(breakerRatio, p.Share, labels...)
+		}
+	})
 }

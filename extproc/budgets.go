@@ -71,31 +71,22 @@ var (
 		"Tokens that count for no budget, because this router has no room for the sums of more tenants.")
 )
 
-// budgetCollector publishes the budgets of tenants.
-type budgetCollector struct{ usage func() ([]quota.Usage, int64) }
-
 // NewBudgetCollector returns a collector of the budgets of tenants: see [quota.Table.Usage].
 func NewBudgetCollector(usage func() (list []quota.Usage, uncounted int64)) prometheus.Collector {
-	return budgetCollector{usage}
+	// Tenants come and go, so the collector is unchecked.
+	return metric.Collector(func(out metric.Scrape) {
+		list, uncounted := usage()
+		for _, u := range list {
+			out.Gauge(budgetTokens, float64(u.Budget), u.Tenant, string(u.Period))
+			out.Gauge(budgetUsed, float64(u.Used), u.Tenant, string(u.Period))
+		}
+		if len(list) > 0 {
+			out.Counter(budgetUncounted, uint64(uncounted))
+		}
+	})
 }
 
 // budgets returns the used tokens of tenants, for metrics.
 func (r *Router) budgets() ([]quota.Usage, int64) {
 	return r.quotas.Usage(r.limits(), r.routers(), time.Now())
-}
-
-// Describe sends nothing: the tenants are not known.
-func (c budgetCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads the sums.
-func (c budgetCollector) Collect(metrics chan<- prometheus.Metric) {
-	out := samples{metrics}
-	list, uncounted := c.usage()
-	for _, u := range list {
-		out.gauge(budgetTokens, float64(u.Budget), u.Tenant, string(u.Period))
-		out.gauge(budgetUsed, float64(u.Used), u.Tenant, string(u.Period))
-	}
-	if len(list) > 0 {
-		out.counter(budgetUncounted, uint64(uncounted))
-	}
 }

@@ -5,24 +5,10 @@ import (
 
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
-	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/route"
-	"github.com/stator-project/stator/internal/route/peers"
 	"github.com/stator-project/stator/internal/route/pick"
 )
-
-// collector publishes the statistics of packages that import no metrics library: the pure packages count, and
-// this process exports their counters.
-type collector struct {
-	routes *route.Router
-	feed   *feed.Feed
-	index  *kvindex.Index
-	memory *prompt.Memory
-	// coverage returns the part of the fleet's caches for which the index has room.
-	coverage func() kvindex.Coverage
-}
 
 // Decisions, bookings and the queue. Tokens and blocks are counted when a request is picked, so they include
 // requests that end without an answer.
@@ -98,112 +84,102 @@ var (
 	feedIgnored    = metric.Desc("feed", "ignored_total", "Events or batches that were not applied, by reason.", "reason")
 )
 
-// Describe sends nothing: the collector is unchecked, because its labels depend on the configuration.
-func (c *collector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads all statistics.
-func (c *collector) Collect(out chan<- prometheus.Metric) {
-	samples := samples{out}
-	c.collectRoutes(samples)
-	c.collectIndex(samples)
-	c.collectMemory(samples)
-	c.collectFeed(samples)
-}
-
-// samples sends the values of one collection.
-type samples struct{ out chan<- prometheus.Metric }
-
-// counter sends the value of a counter with these label values.
-func (s samples) counter(d *prometheus.Desc, v uint64, labels ...string) {
-	s.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-}
-
-// gauge sends the value of a gauge with these label values.
-func (s samples) gauge(d *prometheus.Desc, v float64, labels ...string) {
-	s.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+// collect sends the counters of packages that import no metrics library: the pure packages count, and this process exports their
+// counters. The collector is unchecked, because its labels depend on the configuration.
+func (r *Router) collect(out metric.Scrape) {
+	r.collectRoutes(out)
+	r.collectIndex(out)
+	r.collectMemory(out)
+	r.collectFeed(out)
+	r.collectPeers(out)
 }
 
 // collectRoutes reads decisions, bookings and queues.
-func (c *collector) collectRoutes(out samples) {
-	s := c.routes.Stats()
-	out.counter(promptTokens, s.PromptTokens)
-	out.counter(cachedTokens, s.CachedTokens)
-	out.counter(promptBlocks, s.Blocks)
-	out.counter(overlapBlocks, s.OverlapBlocks)
+func (r *Router) collectRoutes(out metric.Scrape) {
+	s := r.routes.Stats()
+	out.Counter(promptTokens, s.PromptTokens)
+	out.Counter(cachedTokens, s.CachedTokens)
+	out.Counter(promptBlocks, s.Blocks)
+	out.Counter(overlapBlocks, s.OverlapBlocks)
 
-	out.gauge(bookingsOpen, float64(s.Bookings.Open))
+	out.Gauge(bookingsOpen, float64(s.Bookings.Open))
+	// Reasons without an end have a 0, so that rates can be computed from the first scrape on.
 	for reason, n := range s.Bookings.Ended {
-		out.counter(bookingsEnded, n, pick.Reason(reason).String())
+		out.Counter(bookingsEnded, n, pick.Reason(reason).String())
 	}
-	out.counter(unbooked, s.Bookings.Unbooked)
-	out.counter(lostRaces, s.Bookings.LostRaces)
-	out.counter(unpromised, s.Unpromised)
-	out.counter(heldBack, s.HeldBack)
+	out.Counter(unbooked, s.Bookings.Unbooked)
+	out.Counter(lostRaces, s.Bookings.LostRaces)
+	out.Counter(unpromised, s.Unpromised)
+	out.Counter(heldBack, s.HeldBack)
 	for why, n := range s.Unread {
 		if label := prompt.Why(why).String(); label != "" {
-			out.counter(unread, n, label)
+			out.Counter(unread, n, label)
 		}
 	}
 
-	out.counter(queuedTotal, s.Queued)
-	out.counter(cancelled, s.Cancelled)
-	for _, q := range c.routes.Queues() {
-		out.gauge(queueRequests, float64(q.Requests), q.Pool, q.Class)
-		out.gauge(queueTokens, float64(q.Tokens), q.Pool, q.Class)
+	out.Counter(queuedTotal, s.Queued)
+	out.Counter(cancelled, s.Cancelled)
+	// Classes are apart, because an operator sets the bounds of each.
+	for _, q := range r.routes.Queues() {
+		out.Gauge(queueRequests, float64(q.Requests), q.Pool, q.Class)
+		out.Gauge(queueTokens, float64(q.Tokens), q.Pool, q.Class)
 	}
 }
 
 // collectIndex reads the index.
-func (c *collector) collectIndex(out samples) {
-	s := c.index.Stats()
-	out.gauge(indexBytes, float64(s.Bytes))
-	out.gauge(indexMaxBytes, float64(s.MaxBytes))
-	out.gauge(indexBlocks, float64(s.Nodes))
-	out.gauge(indexPairs, float64(s.Pairs))
-	out.gauge(indexPredicted, float64(s.Predicted))
-	out.gauge(indexOrphans, float64(s.Orphans))
-	coverage := c.coverage()
-	out.gauge(indexFleetPairs, float64(coverage.Pairs))
-	out.gauge(indexCapacityPairs, float64(coverage.Room))
-	out.counter(indexEvictions, s.Evicted)
+func (r *Router) collectIndex(out metric.Scrape) {
+	s := r.index.Stats()
+	out.Gauge(indexBytes, float64(s.Bytes))
+	out.Gauge(indexMaxBytes, float64(s.MaxBytes))
+	out.Gauge(indexBlocks, float64(s.Nodes))
+	out.Gauge(indexPairs, float64(s.Pairs))
+	out.Gauge(indexPredicted, float64(s.Predicted))
+	out.Gauge(indexOrphans, float64(s.Orphans))
+	// An alert compares these two: an index with less room than the fleet has cached blocks forgets some that are there.
+	coverage := r.Coverage()
+	out.Gauge(indexFleetPairs, float64(coverage.Pairs))
+	out.Gauge(indexCapacityPairs, float64(coverage.Room))
+	out.Counter(indexEvictions, s.Evicted)
 }
 
 // collectMemory reads the memory of tokenized prompts.
-func (c *collector) collectMemory(out samples) {
-	s := c.memory.Stats()
-	out.gauge(memoryBytes, float64(s.Bytes))
-	out.gauge(memoryMaxBytes, float64(s.MaxBytes))
-	out.gauge(memoryEntries, float64(s.Entries))
-	out.counter(memoryEvictions, s.Evicted)
-	out.counter(memoryLookups, s.Hits, "hit")
-	out.counter(memoryLookups, s.Misses, "miss")
-	out.counter(memoryText, s.HitText, "hit")
-	out.counter(memoryText, s.MissText, "miss")
+func (r *Router) collectMemory(out metric.Scrape) {
+	s := r.memory.Stats()
+	out.Gauge(memoryBytes, float64(s.Bytes))
+	out.Gauge(memoryMaxBytes, float64(s.MaxBytes))
+	out.Gauge(memoryEntries, float64(s.Entries))
+	out.Counter(memoryEvictions, s.Evicted)
+	// Hits and misses are one metric with a label, so that the rate of hits is one division.
+	out.Counter(memoryLookups, s.Hits, "hit")
+	out.Counter(memoryLookups, s.Misses, "miss")
+	out.Counter(memoryText, s.HitText, "hit")
+	out.Counter(memoryText, s.MissText, "miss")
 }
 
 // collectFeed reads the cache states. Ignored events are one metric with a label, so that an alert covers
 // all reasons.
-func (c *collector) collectFeed(out samples) {
-	s := c.feed.Stats()
+func (r *Router) collectFeed(out metric.Scrape) {
+	s := r.feed.Stats()
+	// States and reasons without a rank have a 0, so that alerts find them.
 	for state, n := range s.Ranks {
-		out.gauge(feedRanks, float64(n), feed.State(state).String())
+		out.Gauge(feedRanks, float64(n), feed.State(state).String())
 	}
 	for reason := feed.Sound + 1; reason < feed.Reasons; reason++ {
-		out.gauge(feedStale, float64(s.Stale[reason]), reason.String())
+		out.Gauge(feedStale, float64(s.Stale[reason]), reason.String())
 	}
-	out.counter(feedBatches, s.Batches)
-	out.counter(feedBlocks, s.Stored, "stored")
-	out.counter(feedBlocks, s.Removed, "removed")
-	out.counter(feedDuplicates, s.Duplicates)
-	out.counter(feedGaps, s.Gaps)
-	out.counter(feedLost, s.UnrecoveredGaps)
-	out.counter(feedRestarts, s.Restarts)
+	out.Counter(feedBatches, s.Batches)
+	out.Counter(feedBlocks, s.Stored, "stored")
+	out.Counter(feedBlocks, s.Removed, "removed")
+	out.Counter(feedDuplicates, s.Duplicates)
+	out.Counter(feedGaps, s.Gaps)
+	out.Counter(feedLost, s.UnrecoveredGaps)
+	out.Counter(feedRestarts, s.Restarts)
 
-	out.counter(feedIgnored, s.WrongBlockSize, "block_size")
-	out.counter(feedIgnored, s.Unknown, "unknown_kind")
-	out.counter(feedIgnored, s.NoTokens, "no_tokens")
-	out.counter(feedIgnored, s.UnknownWorker, "unknown_worker")
-	out.counter(feedIgnored, s.WrongEpoch, "wrong_epoch")
+	out.Counter(feedIgnored, s.WrongBlockSize, "block_size")
+	out.Counter(feedIgnored, s.Unknown, "unknown_kind")
+	out.Counter(feedIgnored, s.NoTokens, "no_tokens")
+	out.Counter(feedIgnored, s.UnknownWorker, "unknown_worker")
+	out.Counter(feedIgnored, s.WrongEpoch, "wrong_epoch")
 }
 
 // The comparison of promised and reported cached tokens, per worker. A worker appears with its first whole
@@ -220,26 +196,18 @@ var (
 	driftResyncs = metric.Desc("feed", "drift_resyncs_total", "Rebuilds of a worker's cache state because of drift.", "worker")
 )
 
-// driftCollector publishes the comparison of predicted and reported cached tokens. Its label is the name
-// of a worker of the fleet.
-type driftCollector struct{ drift *drift.Detector }
-
-// NewDriftCollector returns a collector of d's statistics.
-func NewDriftCollector(d *drift.Detector) prometheus.Collector { return driftCollector{d} }
-
-// Describe sends nothing: the workers are not known yet.
-func (c driftCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads all statistics.
-func (c driftCollector) Collect(metrics chan<- prometheus.Metric) {
-	out := samples{metrics}
-	for _, w := range c.drift.Stats() {
-		out.counter(driftPromised, w.Promised, w.Worker)
-		out.counter(driftFound, w.Found, w.Worker)
-		out.gauge(driftRatio, w.Ratio, w.Worker)
-		out.counter(driftWindows, w.Windows, w.Worker)
-		out.counter(driftResyncs, w.Resyncs, w.Worker)
-	}
+// NewDriftCollector returns a collector of the comparison of predicted and reported cached tokens. Its label is the name of a worker of
+// the fleet, so it is unchecked: the workers are not known before.
+func NewDriftCollector(d *drift.Detector) prometheus.Collector {
+	return metric.Collector(func(out metric.Scrape) {
+		for _, w := range d.Stats() {
+			out.Counter(driftPromised, w.Promised, w.Worker)
+			out.Counter(driftFound, w.Found, w.Worker)
+			out.Gauge(driftRatio, w.Ratio, w.Worker)
+			out.Counter(driftWindows, w.Windows, w.Worker)
+			out.Counter(driftResyncs, w.Resyncs, w.Worker)
+		}
+	})
 }
 
 // The exchange of bookings between the replicas of the router.
@@ -254,22 +222,16 @@ var (
 	peersExpired = metric.Desc("peers", "expired_total", "Replicas that stopped publishing; their bookings were dropped.")
 )
 
-// peersCollector publishes the exchange of bookings with other replicas.
-type peersCollector struct{ peers *peers.Receiver }
-
-// Describe sends nothing, like the other collectors.
-func (c peersCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads all statistics.
-func (c peersCollector) Collect(metrics chan<- prometheus.Metric) {
-	out := samples{metrics}
-	s := c.peers.Stats()
-	out.gauge(peersLive, float64(s.Live))
-	out.gauge(peersBooked, float64(s.Booked))
-	out.counter(peersMessages, s.Messages, "applied")
-	out.counter(peersMessages, s.Old, "old")
-	out.counter(peersMessages, s.Lost, "lost")
-	out.counter(peersMessages, s.Refused, "refused")
-	out.counter(peersMismatches, s.DigestMismatches)
-	out.counter(peersExpired, s.Expired)
+// collectPeers reads the exchange of bookings.
+func (r *Router) collectPeers(out metric.Scrape) {
+	s := r.peers.Stats()
+	out.Gauge(peersLive, float64(s.Live))
+	out.Gauge(peersBooked, float64(s.Booked))
+	// Old messages are harmless. Lost and refused ones leave bookings of the replica wrong until its next full update.
+	out.Counter(peersMessages, s.Messages, "applied")
+	out.Counter(peersMessages, s.Old, "old")
+	out.Counter(peersMessages, s.Lost, "lost")
+	out.Counter(peersMessages, s.Refused, "refused")
+	out.Counter(peersMismatches, s.DigestMismatches)
+	out.Counter(peersExpired, s.Expired)
 }

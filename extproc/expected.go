@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
@@ -142,19 +140,12 @@ var (
 		"model", "role", "node")
 )
 
-// expectedCollector publishes what Expected returns. The series of a node or a model that the configuration has no more are gone with
-// the next collection.
-type expectedCollector struct{ router *Router }
-
-// Describe sends nothing: the labels depend on the configuration.
-func (c expectedCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect compares the fleet with the configuration and the plan.
-func (c expectedCollector) Collect(out chan<- prometheus.Metric) {
-	// Both have the same labels, so that a difference is one expression of Prometheus.
-	s := samples{out}
-	for _, e := range c.router.Expected() {
-		s.gauge(workersExpected, float64(e.Want), e.Model, e.Role.String(), e.Node)
-		s.gauge(workersThere, float64(e.There), e.Model, e.Role.String(), e.Node)
+// collectExpected compares the fleet with the configuration and the plan. The series of a node or a model that the configuration has no
+// more are gone with the next collection.
+func (r *Router) collectExpected(out metric.Scrape) {
+	// Both metrics have the same labels, so that a difference is one expression of Prometheus.
+	for _, e := range r.Expected() {
+		out.Gauge(workersExpected, float64(e.Want), e.Model, e.Role.String(), e.Node)
+		out.Gauge(workersThere, float64(e.There), e.Model, e.Role.String(), e.Node)
 	}
 }

@@ -53,34 +53,22 @@ var (
 	partsThere = metric.Desc("cluster", "present_parts", "Parts of the cluster that publish on the bus.", "part")
 )
 
-// partsCollector publishes the numbers of parts. It is a collector and no gauge that others set, because parts expire without an event.
-type partsCollector struct {
-	there func(bus.PartKind, time.Time) (names []string, settled bool)
-	want  func() map[bus.PartKind]int
-}
-
-// NewPartsCollector returns a collector of the numbers of parts: see [bus.Parts.Names]. want has the expected ones.
-func NewPartsCollector(there func(bus.PartKind, time.Time) (names []string, settled bool), want func() map[bus.PartKind]int,
+// NewPartsCollector returns a collector of the numbers of parts: see [bus.Parts.Names]. want has the expected ones. It is a collector
+// and no gauge that others set, because parts expire without an event.
+func NewPartsCollector(names func(bus.PartKind, time.Time) (names []string, settled bool), want func() map[bus.PartKind]int,
 ) prometheus.Collector {
-	return partsCollector{there, want}
-}
-
-// Describe sends nothing: the labels depend on the configuration.
-func (c partsCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect counts the parts. A router that cannot know them yet has no series, so that an alert for too few parts does not fire while a
-// router starts.
-func (c partsCollector) Collect(out chan<- prometheus.Metric) {
-	s := samples{out}
-	want := c.want()
-	for _, kind := range bus.PartKinds {
-		there, settled := c.there(kind, time.Now())
-		if !settled {
-			continue
+	return metric.Collector(func(out metric.Scrape) {
+		expected := want()
+		for _, kind := range bus.PartKinds {
+			there, settled := names(kind, time.Now())
+			// A router that cannot know the parts yet has no series, so that an alert for too few parts does not fire while it starts.
+			if !settled {
+				continue
+			}
+			out.Gauge(partsThere, float64(len(there)), string(kind))
+			if expected[kind] > 0 {
+				out.Gauge(partsExpected, float64(expected[kind]), string(kind))
+			}
 		}
-		s.gauge(partsThere, float64(len(there)), string(kind))
-		if want[kind] > 0 {
-			s.gauge(partsExpected, float64(want[kind]), string(kind))
-		}
-	}
+	})
 }

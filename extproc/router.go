@@ -31,6 +31,7 @@ import (
 	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/peers"
@@ -147,8 +148,8 @@ func New(cfg Config) (*Router, error) {
 	r.newDoors(cfg)
 	// These collectors read the parts when they are scraped, so they are registered last.
 	cfg.Metrics.MustRegister(
-		&collector{r.routes, r.feed, r.index, r.memory, r.Coverage}, NewDriftCollector(r.drift), peersCollector{r.peers},
-		NewBreaksCollector(r.routes.Breaks), expectedCollector{r}, NewBudgetCollector(r.budgets),
+		metric.Collector(r.collect), NewDriftCollector(r.drift), NewBreaksCollector(r.routes.Breaks), metric.Collector(r.collectExpected),
+		NewBudgetCollector(r.budgets),
 		NewPartsCollector(r.parts.Names, func() map[bus.PartKind]int { return r.expected.Load().parts }),
 	)
 	return r, nil
@@ -254,7 +255,8 @@ func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 // Feed returns the cache states.
 func (r *Router) Feed() *feed.Feed { return r.feed }
 
-// Promises returns the tokens that decisions have promised of each worker's cache, and the tokens that its engine has found.
+// Promises returns the tokens that decisions have promised of each worker's cache, and the tokens that its engine has found. An engine
+// that finds fewer has lost blocks that the index still lists.
 func (r *Router) Promises() []drift.WorkerStats { return r.drift.Stats() }
 
 // DryRun returns the decision that a request would get now, without its effects: see [exchange.Service.DryRun]. Operators ask for it by
@@ -266,10 +268,12 @@ func (r *Router) DryRun(path, tenant string, body []byte) (*decision.Decision, e
 // Emitters returns the caches outside engines.
 func (r *Router) Emitters() []emitters.State { return r.emitters.States() }
 
-// Drains returns the orders of operators.
+// Drains returns the orders of operators. All routers and control planes of a cluster keep the same ones, because an operator may send
+// an order to any of them.
 func (r *Router) Drains() *discovery.Drains { return r.members.Drains() }
 
-// Peers returns the bookings of the other replicas.
+// Peers returns the bookings of the other replicas. Without them two replicas would send their requests to the same free worker at
+// once.
 func (r *Router) Peers() *peers.Receiver { return r.peers }
 
 // Envoys returns the connected Envoys, with the sources of the ends of their requests.
@@ -294,7 +298,7 @@ func (r *Router) Listening() error {
 var errStarts = errors.New("the router waits for the workers on the bus, or takes the cache states of other replicas")
 
 // ReadyModels returns an error unless every model has a ready worker, or one starts as soon as requests wait. The error names the workers
-// that are not ready, and why.
+// that are not ready, and why. One model without a worker is enough: a load balancer cannot send the requests of the others here alone.
 func (r *Router) ReadyModels() error {
 	for _, m := range r.routes.Models() {
 		if m.Ready > 0 || m.Adapter != "" {

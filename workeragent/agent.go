@@ -110,7 +110,7 @@ func New(cfg Config) (*Agent, error) {
 			a.roster.engines = append(a.roster.engines, newSupervisor(l, a))
 		}
 	}
-	cfg.Metrics.MustRegister(engineCollector{a})
+	cfg.Metrics.MustRegister(metric.Collector(a.collectEngines, engineDown))
 	part := metric.For(cfg.Metrics, "agent")
 	part.GaugeFunc("engines_wanted", "Engines that should run: those that the plan assigns to this agent, or all that are configured.",
 		func() float64 { return float64(a.Wanted()) })

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kvsource"
@@ -147,22 +145,15 @@ func (r *relay) status() RankStatus {
 	return status
 }
 
-// engineCollector publishes metrics that are computed from the status of the engines. Their label is the name of
-// a configured worker.
-type engineCollector struct{ agent *Agent }
-
 var engineDown = metric.Desc("agent", "engine_down_seconds",
 	"Time since the engine was ready, or since the agent began to start it; 0 while it is ready, drains, or is stopped by the plan.",
 	"worker")
 
-// Describe sends the descriptions of the metrics.
-func (c engineCollector) Describe(out chan<- *prometheus.Desc) { out <- engineDown }
-
-// Collect reads the status of the engines.
-func (c engineCollector) Collect(out chan<- prometheus.Metric) {
+// collectEngines reads the status of the engines. The label is the name of a configured worker.
+func (a *Agent) collectEngines(out metric.Scrape) {
 	now := time.Now()
-	for _, s := range c.agent.roster.all() {
+	for _, s := range a.roster.all() {
 		status, _ := s.status(now)
-		out <- prometheus.MustNewConstMetric(engineDown, prometheus.GaugeValue, status.Unready.Seconds(), status.Worker)
+		out.Gauge(engineDown, status.Unready.Seconds(), status.Worker)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/test/testkit"
 )
 
@@ -42,7 +43,7 @@ func TestStatusOfEngines(t *testing.T) {
 func TestTimeDownIsMeasured(t *testing.T) {
 	s := run(t, Config{}, exec("a", "obey", "{port}"))
 	down := func() float64 {
-		return testutil.ToFloat64(engineCollector{s.agent})
+		return testutil.ToFloat64(metric.Collector(s.agent.collectEngines))
 	}
 
 	w := s.await("a", fleet.Ready, 0)

@@ -47,21 +47,15 @@ var (
 )
 
 // NewEnvoyCollector exports what envoys returns.
-func NewEnvoyCollector(envoys func() []Envoy) prometheus.Collector { return envoyCollector{envoys} }
-
-type envoyCollector struct{ envoys func() []Envoy }
-
-// Describe sends nothing: the Envoys are not known yet.
-func (c envoyCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads all Envoys.
-func (c envoyCollector) Collect(out chan<- prometheus.Metric) {
-	for _, e := range c.envoys() {
-		out <- prometheus.MustNewConstMetric(followedDesc, prometheus.GaugeValue, float64(e.Followed), e.Name)
-		for by, n := range map[endSource]uint64{
-			byAccessLog: e.ByAccessLog, byResponse: e.ByResponse, byStreamEnd: e.ByStreamEnd, byEngines: e.ByEngines,
-		} {
-			out <- prometheus.MustNewConstMetric(endsDesc, prometheus.CounterValue, float64(n), e.Name, by.String())
+func NewEnvoyCollector(envoys func() []Envoy) prometheus.Collector {
+	return metric.Collector(func(out metric.Scrape) {
+		for _, e := range envoys() {
+			out.Gauge(followedDesc, float64(e.Followed), e.Name)
+			for by, n := range map[endSource]uint64{
+				byAccessLog: e.ByAccessLog, byResponse: e.ByResponse, byStreamEnd: e.ByStreamEnd, byEngines: e.ByEngines,
+			} {
+				out.Counter(endsDesc, n, e.Name, by.String())
+			}
 		}
-	}
+	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/kvsource/sources"
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route/score"
 )
 
@@ -121,7 +122,7 @@ func New(cfg Config) (*Set, error) {
 		places = append(places, score.Place{Rank: rank.ID, Model: e.Model, Node: e.Node, Workers: e.Workers, Usable: f.connected.Load})
 	}
 	s.outside = score.NewOutside(s.index, places)
-	cfg.Metrics.MustRegister(collector{s})
+	cfg.Metrics.MustRegister(metric.Collector(s.collect, blocks, states, otherTopics))
 	return s, nil
 }
 

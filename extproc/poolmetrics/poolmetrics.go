@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
 )
 
@@ -35,8 +36,8 @@ type Pool struct {
 	Workers []string
 }
 
-// Collector exports the figures of pools. Create it with [New].
-type Collector struct {
+// collector reads the figures of pools.
+type collector struct {
 	pools  func() []Pool
 	fleet  func() *fleet.Snapshot
 	queues func() []route.QueueStats
@@ -51,8 +52,9 @@ type Collector struct {
 const maxServed = 1024
 
 // New returns a collector of the pools that the process follows. Pools, members and queues are called for each scrape.
-func New(pools func() []Pool, members func() *fleet.Snapshot, queues func() []route.QueueStats) *Collector {
-	return &Collector{pools: pools, fleet: members, queues: queues, served: map[string]string{}}
+func New(pools func() []Pool, members func() *fleet.Snapshot, queues func() []route.QueueStats) prometheus.Collector {
+	c := &collector{pools: pools, fleet: members, queues: queues, served: map[string]string{}}
+	return metric.Collector(c.collect)
 }
 
 // The figures of pools. Each has two names: an older one, by which most manifests know it, and the newer one of llm-d.
@@ -87,29 +89,17 @@ func twins(older, newer, help string, labels ...string) [2]*prometheus.Desc {
 	return [2]*prometheus.Desc{prometheus.NewDesc(older, help, labels, nil), prometheus.NewDesc(newer, help, labels, nil)}
 }
 
-// Describe sends nothing: the collector is unchecked, because pools and models come and go.
-func (c *Collector) Describe(chan<- *prometheus.Desc) {}
-
-// samples sends the values of one scrape.
-type samples struct{ out chan<- prometheus.Metric }
-
-// gauge sends the value of a gauge with these label values.
-func (s samples) gauge(d *prometheus.Desc, v float64, labels ...string) {
-	s.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-}
-
 // both sends a figure under two names.
-func (s samples) both(d [2]*prometheus.Desc, v float64, labels ...string) {
-	s.gauge(d[0], v, labels...)
-	s.gauge(d[1], v, labels...)
+func both(out metric.Scrape, d [2]*prometheus.Desc, v float64, labels ...string) {
+	out.Gauge(d[0], v, labels...)
+	out.Gauge(d[1], v, labels...)
 }
 
-// Collect reads the figures.
-func (c *Collector) Collect(out chan<- prometheus.Metric) {
-	to := samples{out}
+// collect reads the figures.
+func (c *collector) collect(out metric.Scrape) {
 	members, pools := c.fleet(), c.pools()
 	for i := range pools {
-		c.collectPool(to, &pools[i], members, time.Now())
+		c.collectPool(out, &pools[i], members, time.Now())
 	}
 
 	waiting, running := map[string]int{}, map[string]int64{}
@@ -122,16 +112,16 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		waiting[rank.Worker.Model] += 0 // a model without a queue has a figure, too
 	}
 	for _, model := range slices.Sorted(maps.Keys(waiting)) {
-		to.both(modelQueue, float64(waiting[model]), noFlow, noPriority, c.poolOf(model, pools), model, model)
-		to.gauge(modelRunning[0], float64(running[model]), model)
-		to.gauge(modelRunning[1], float64(running[model]), model, model, noFlow, noPriority)
+		both(out, modelQueue, float64(waiting[model]), noFlow, noPriority, c.poolOf(model, pools), model, model)
+		out.Gauge(modelRunning[0], float64(running[model]), model)
+		out.Gauge(modelRunning[1], float64(running[model]), model, model, noFlow, noPriority)
 	}
 }
 
 // collectPool sends the figures of a pool. One without a ready endpoint has means of 0.
 //
 // An engine whose load is not reported has the bookings of routers in its place.
-func (c *Collector) collectPool(to samples, p *Pool, members *fleet.Snapshot, now time.Time) {
+func (c *collector) collectPool(out metric.Scrape, p *Pool, members *fleet.Snapshot, now time.Time) {
 	ready, ranks := 0, 0.0
 	var usage, queue, running float64
 	for _, name := range p.Workers {
@@ -165,14 +155,14 @@ func (c *Collector) collectPool(to samples, p *Pool, members *fleet.Snapshot, no
 	}
 
 	ranks = max(1, ranks)
-	to.both(poolReady, float64(ready), p.Name)
-	to.both(poolUsage, usage/ranks, p.Name)
-	to.both(poolQueue, queue/ranks, p.Name)
-	to.both(poolRunning, running/ranks, p.Name)
+	both(out, poolReady, float64(ready), p.Name)
+	both(out, poolUsage, usage/ranks, p.Name)
+	both(out, poolQueue, queue/ranks, p.Name)
+	both(out, poolRunning, running/ranks, p.Name)
 }
 
 // serves remembers that a model has a worker in a pool. The first pool counts while the model has several.
-func (c *Collector) serves(model, pool string) {
+func (c *collector) serves(model, pool string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.served[model] == "" && len(c.served) < maxServed {
@@ -181,7 +171,7 @@ func (c *Collector) serves(model, pool string) {
 }
 
 // poolOf returns the pool of a model: the one in which it had a worker, or the only pool; empty if it is not known.
-func (c *Collector) poolOf(model string, pools []Pool) string {
+func (c *collector) poolOf(model string, pools []Pool) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if pool := c.served[model]; pool != "" || len(pools) != 1 {

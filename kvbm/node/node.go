@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/block"
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/kvbm"
 	"github.com/stator-project/stator/kvbm/direct"
 	"github.com/stator-project/stator/kvbm/disk"
@@ -114,7 +115,7 @@ func New(cfg Config) (*Node, error) {
 	if n.cfg.Served == nil {
 		n.cfg.Served = func(string) {}
 	}
-	cfg.Metrics.MustRegister(newCollector(n))
+	cfg.Metrics.MustRegister(metric.Collector(n.collect, described...))
 	return n, nil
 }
 
