@@ -240,7 +240,7 @@ func (s Sources) addRouter(p *pages) {
 	if s.Envoys != nil {
 		p.addPage(pathEnvoys, func(w http.ResponseWriter, r *http.Request) {
 			list := s.Envoys()
-			show(w, r, func() string { return envoyTable(list) }, func() any { return viewEnvoys(list) })
+			show(w, r, func() string { return envoyTable(list) }, func() any { return list })
 		})
 	}
 	if s.Feed != nil {

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/workeragent"
 )
 
@@ -45,24 +46,7 @@ type engineRankView struct {
 	PastBytes   int    `json:"past_bytes"`
 
 	// Null until the engine is ready.
-	Source *sourceView `json:"source"`
-}
-
-// sourceView has the counts of one event socket's reader.
-type sourceView struct {
-	Connected    bool   `json:"connected"`
-	Waiting      int    `json:"waiting"`
-	WaitingBytes int64  `json:"waiting_bytes"`
-	BufferFull   uint64 `json:"buffer_full"`
-	Received     uint64 `json:"received"`
-	Replayed     uint64 `json:"replayed"`
-	Malformed    uint64 `json:"malformed"`
-	Gaps         uint64 `json:"gaps"`
-	Unrecovered  uint64 `json:"unrecovered"`
-	ReplayErrors uint64 `json:"replay_errors"`
-	Connects     uint64 `json:"connects"`
-	Restarts     uint64 `json:"restarts"`
-	LastError    string `json:"last_error"`
+	Source *kvsource.Stats `json:"source"`
 }
 
 func viewEngines(engines []workeragent.EngineStatus) []engineView {
@@ -96,18 +80,10 @@ func engineState(e *workeragent.EngineStatus) string {
 }
 
 func viewEngineRank(r *workeragent.RankStatus) engineRankView {
-	v := engineRankView{
+	return engineRankView{
 		Rank: r.Rank, CacheState: r.State.String(), Reason: r.Reason.String(), Next: r.Next, Blocks: r.Blocks,
-		PastBatches: r.PastBatches, PastBytes: r.PastBytes,
+		PastBatches: r.PastBatches, PastBytes: r.PastBytes, Source: r.Source,
 	}
-	if s := r.Source; s != nil {
-		v.Source = &sourceView{
-			Connected: s.Connected, Waiting: s.Waiting, WaitingBytes: s.WaitingBytes, BufferFull: s.BufferFull,
-			Received: s.Received, Replayed: s.Replayed, Malformed: s.Malformed, Gaps: s.Gaps, Unrecovered: s.Unrecovered,
-			ReplayErrors: s.ReplayErrors, Connects: s.Connects, Restarts: s.Restarts, LastError: s.LastError,
-		}
-	}
-	return v
 }
 
 // engineTables returns the engines, the ranks whose events are relayed, and the last errors.

@@ -16,7 +16,7 @@ import (
 type fleetView struct {
 	Ranks []rankView `json:"ranks"`
 	// Null in a process without an index.
-	Index *coverageView `json:"index"`
+	Index *kvindex.Coverage `json:"index"`
 	// Emitters are caches outside engines whose events the router reads.
 	Emitters []emitterView `json:"emitters,omitempty"`
 }
@@ -101,21 +101,12 @@ func viewFigures(w *fleet.Worker) map[string]figureView {
 	return out
 }
 
-// coverageView compares the caches of the fleet with the room of the index, in blocks.
-type coverageView struct {
-	FleetBlocks  int64 `json:"fleet_blocks"`
-	UnknownRanks int   `json:"unknown_ranks"`
-	Room         int64 `json:"room"`
-	MaxBytes     int64 `json:"max_bytes"`
-	NeededBytes  int64 `json:"needed_bytes"`
-}
-
 // fleet shows the workers.
 func (s Sources) fleet(w http.ResponseWriter, r *http.Request) {
 	snapshot := s.Fleet()
-	var index *coverageView
+	var index *kvindex.Coverage
 	if s.Coverage != nil {
-		index = viewCoverage(s.Coverage())
+		index = new(s.Coverage())
 	}
 	show(w, r,
 		func() string {
@@ -225,12 +216,6 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 	return out
 }
 
-func viewCoverage(c kvindex.Coverage) *coverageView {
-	return &coverageView{
-		FleetBlocks: c.Pairs, UnknownRanks: c.UnknownRanks, Room: c.Room, MaxBytes: c.MaxBytes, NeededBytes: c.NeededBytes,
-	}
-}
-
 const fleetHeader = "WORKER\tRANK\tMODEL\tROLE\tSTATE\tHEALTH\tLEASE\tCACHE\tADDRESS\tENGINE\tBLOCK SIZE\tADAPTERS\tEPOCH\tBOOKED\t" +
 	"PREFILL TOKENS\tDECODE BLOCKS\tRUNNING\tWAITING\tKV USED\tPLACE\tHEALTH IS KNOWN BY"
 
@@ -326,12 +311,12 @@ func cacheText(state, reason string) any {
 }
 
 // coverageText returns a line about the room of the index; empty in a process without one.
-func coverageText(c *coverageView) string {
+func coverageText(c *kvindex.Coverage) string {
 	if c == nil {
 		return ""
 	}
 
-	text := fmt.Sprintf("\nindex: room for %d blocks; the caches of the fleet hold %d", c.Room, c.FleetBlocks)
+	text := fmt.Sprintf("\nindex: room for %d blocks; the caches of the fleet hold %d", c.Room, c.Pairs)
 	if c.UnknownRanks > 0 {
 		text += fmt.Sprintf(", and those of %d ranks of unknown size", c.UnknownRanks)
 	}

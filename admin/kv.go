@@ -12,6 +12,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/kvbm/node"
 	"github.com/stator-project/stator/kvbm/peers"
+	"github.com/stator-project/stator/kvbm/pool"
+	"github.com/stator-project/stator/kvbm/session"
 )
 
 // KVStore is the store of KV blocks of one model on this node.
@@ -44,46 +46,29 @@ func (s Sources) addKV(p *pages) {
 type kvView struct {
 	Model string `json:"model"`
 	// State is waiting (for the first engine), failing (memory or a tier could not be opened) or serving.
-	State       string       `json:"state"`
-	Reason      string       `json:"reason"`
-	Engines     []kvEngine   `json:"engines"`
-	Refused     uint64       `json:"refused_sessions"`
-	Quarantined int          `json:"quarantined_slots"`
-	Layout      *kvLayout    `json:"layout"`
-	HostBytes   int64        `json:"host_bytes"`
-	ReadyBytes  int64        `json:"host_ready_bytes"`
-	HugePages   bool         `json:"huge_pages"`
-	Slots       kvSlots      `json:"host_slots"`
-	Committed   uint64       `json:"committed_blocks"`
-	Found       uint64       `json:"found_blocks"`
-	Fetched     uint64       `json:"fetched_blocks"`
-	NoRoom      uint64       `json:"refused_blocks"`
-	Tiers       []kvTierView `json:"tiers"`
+	State       string           `json:"state"`
+	Reason      string           `json:"reason"`
+	Engines     []session.Engine `json:"engines"`
+	Refused     uint64           `json:"refused_sessions"`
+	Quarantined int              `json:"quarantined_slots"`
+	Layout      *kvLayout        `json:"layout"`
+	HostBytes   int64            `json:"host_bytes"`
+	ReadyBytes  int64            `json:"host_ready_bytes"`
+	HugePages   bool             `json:"huge_pages"`
+	Slots       pool.Stats       `json:"host_slots"`
+	Committed   uint64           `json:"committed_blocks"`
+	Found       uint64           `json:"found_blocks"`
+	Fetched     uint64           `json:"fetched_blocks"`
+	NoRoom      uint64           `json:"refused_blocks"`
+	Tiers       []kvTierView     `json:"tiers"`
 	// PeerAddress is the address at which other nodes fetch blocks; empty if they do not.
 	PeerAddress string `json:"peer_address"`
 	// Peers are the nodes from which this one fetches blocks, and UnusedPeers is the number of further nodes that it does not
 	// use.
-	Peers       []kvPeer `json:"peers"`
-	UnusedPeers int      `json:"unused_peers"`
+	Peers       []peers.Status `json:"peers"`
+	UnusedPeers int            `json:"unused_peers"`
 	// NIXL is null without peerTransport: nixl.
 	NIXL *kvNIXLView `json:"nixl"`
-}
-
-type kvEngine struct {
-	Engine string `json:"engine"`
-	PID    int    `json:"pid"`
-	Leases int    `json:"leases"`
-}
-
-// kvPeer is another node whose host memory is a tier.
-type kvPeer struct {
-	Address string `json:"address"`
-	// Node is its name; empty if that is not known.
-	Node string `json:"node"`
-	// State is usable, waiting (for its first answer), failing, or self (an address of this node, which is not used).
-	State  peers.State `json:"state"`
-	Reason string      `json:"reason"`
-	Blocks int         `json:"blocks"`
 }
 
 // kvLayout has the properties that the bytes of a block depend on.
@@ -99,18 +84,6 @@ type kvLayout struct {
 	Model      string `json:"model"`
 	Weights    string `json:"weights"`
 	Hashing    string `json:"hashing"`
-}
-
-// kvSlots are the slots of host memory by state, and how many of them have a pin.
-type kvSlots struct {
-	Reset       int `json:"reset"`
-	Partial     int `json:"partial"`
-	Complete    int `json:"complete"`
-	Active      int `json:"active"`
-	Inactive    int `json:"inactive"`
-	Leaving     int `json:"leaving"`
-	Quarantined int `json:"quarantined"`
-	Pinned      int `json:"pinned"`
 }
 
 // kvTierView is a tier behind host memory.
@@ -137,20 +110,13 @@ func viewKV(all []node.Status) []kvView {
 	out := []kvView{}
 	for i := range all {
 		s := &all[i]
-		slots := &s.Store.Slots
 		v := kvView{
-			Model: s.Model, State: s.State, Reason: s.Reason, Engines: []kvEngine{}, Refused: s.Refused, Quarantined: s.Quarantined,
-			HostBytes: s.HostBytes, ReadyBytes: s.ReadyBytes, HugePages: s.HugePages,
-			Slots: kvSlots{
-				slots.Reset, slots.Partial, slots.Complete, slots.Active, slots.Inactive, slots.Leaving, slots.Quarantined, slots.Pinned,
-			},
+			Model: s.Model, State: s.State, Reason: s.Reason, Engines: append([]session.Engine{}, s.Engines...),
+			Refused: s.Refused, Quarantined: s.Quarantined,
+			HostBytes: s.HostBytes, ReadyBytes: s.ReadyBytes, HugePages: s.HugePages, Slots: s.Store.Slots,
 			Committed: s.Store.Committed, Found: s.Store.Found, Fetched: s.Store.Fetched, NoRoom: s.Store.Refused, Tiers: []kvTierView{},
-			PeerAddress: s.PeerAddress, Peers: []kvPeer{}, UnusedPeers: s.UnusedPeers,
+			PeerAddress: s.PeerAddress, Peers: append([]peers.Status{}, s.Peers...), UnusedPeers: s.UnusedPeers,
 			NIXL: viewKVNIXL(s),
-		}
-
-		for _, e := range s.Engines {
-			v.Engines = append(v.Engines, kvEngine{e.Name, e.PID, e.Leases})
 		}
 		if l := &s.Layout; s.State == node.Serving {
 			v.Layout = &kvLayout{
@@ -159,9 +125,6 @@ func viewKV(all []node.Status) []kvView {
 		}
 		for j := range s.Tiers {
 			v.Tiers = append(v.Tiers, viewKVTier(s, &s.Tiers[j]))
-		}
-		for _, p := range s.Peers {
-			v.Peers = append(v.Peers, kvPeer{p.Address, p.Node, p.State, p.Reason, p.Blocks})
 		}
 		out = append(out, v)
 	}

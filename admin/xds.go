@@ -11,16 +11,10 @@ import (
 // xdsView is /debug/xds: the resources that the control plane has sent to Envoys, and that they accepted.
 type xdsView struct {
 	// Failures are the parts of the configuration that cannot be built. Their last good versions stay in force.
-	Failures []xdsFailure `json:"failures"`
-	Envoys   []xdsEnvoy   `json:"envoys"`
+	Failures []xds.Failure `json:"failures"`
+	Envoys   []xdsEnvoy    `json:"envoys"`
 	// Unlisted counts the streams of Envoys that are not listed, because there are too many.
 	Unlisted int `json:"unlisted_streams"`
-}
-
-type xdsFailure struct {
-	Part  string    `json:"part"` // tables, or the cluster whose endpoints cannot be built
-	Error string    `json:"error"`
-	Since time.Time `json:"since"`
 }
 
 // xdsEnvoy is one connected Envoy.
@@ -38,24 +32,14 @@ type xdsType struct {
 	Pushes uint64 `json:"pushes"`
 	Sent   string `json:"sent"` // the version of the last response
 	// Accepted is the version that the Envoy accepted last, and Refusal its last refusal (NACK). Null for none.
-	SentAt     time.Time   `json:"sent_at"`
-	Accepted   *string     `json:"accepted"`
-	AcceptedAt *time.Time  `json:"accepted_at"`
-	Refusal    *xdsRefusal `json:"refusal"`
-}
-
-// xdsRefusal is a version that an Envoy did not accept; the Envoy keeps its previous resources.
-type xdsRefusal struct {
-	Version string    `json:"version"`
-	Message string    `json:"message"`
-	At      time.Time `json:"at"`
+	SentAt     time.Time    `json:"sent_at"`
+	Accepted   *string      `json:"accepted"`
+	AcceptedAt *time.Time   `json:"accepted_at"`
+	Refusal    *xds.Refusal `json:"refusal"`
 }
 
 func viewXDS(s xds.Status) xdsView {
-	view := xdsView{Failures: []xdsFailure{}, Envoys: []xdsEnvoy{}, Unlisted: s.Unlisted}
-	for _, f := range s.Failures {
-		view.Failures = append(view.Failures, xdsFailure{f.Part, f.Error, f.Since})
-	}
+	view := xdsView{Failures: append([]xds.Failure{}, s.Failures...), Envoys: []xdsEnvoy{}, Unlisted: s.Unlisted}
 	for i := range s.Envoys {
 		e := &s.Envoys[i]
 		out := xdsEnvoy{e.Node, e.Version, e.Since, e.Streams, []xdsType{}}
@@ -68,12 +52,9 @@ func viewXDS(s xds.Status) xdsView {
 }
 
 func viewXDSType(t *xds.TypeStatus) xdsType {
-	out := xdsType{Type: t.Type, Pushes: t.Pushes, Sent: t.Sent, SentAt: t.SentAt}
+	out := xdsType{Type: t.Type, Pushes: t.Pushes, Sent: t.Sent, SentAt: t.SentAt, Refusal: t.Refusal}
 	if t.Accepted != "" {
 		out.Accepted, out.AcceptedAt = &t.Accepted, &t.AcceptedAt
-	}
-	if t.Refusal != nil {
-		out.Refusal = &xdsRefusal{t.Refusal.Version, t.Refusal.Message, t.Refusal.At}
 	}
 	return out
 }

@@ -24,8 +24,9 @@ type Status struct {
 // Failure is a part of the configuration that cannot be built.
 type Failure struct {
 	// Part is "tables" for listeners, routes and clusters, or the name of the cluster whose endpoints cannot be built.
-	Part, Error string
-	Since       time.Time
+	Part  string    `json:"part"`
+	Error string    `json:"error"`
+	Since time.Time `json:"since"`
 }
 
 // EnvoyStatus is one connected Envoy. Two with the same node id are one.
@@ -52,10 +53,10 @@ type TypeStatus struct {
 
 // Refusal is a response that an Envoy did not accept. The Envoy keeps its previous resources.
 type Refusal struct {
-	Version string
+	Version string `json:"version"`
 	// Message is the reason that the Envoy gave, cut to 2,048 bytes.
-	Message string
-	At      time.Time
+	Message string    `json:"message"`
+	At      time.Time `json:"at"`
 }
 
 // Bounds of the memory for the pages.

@@ -9,16 +9,20 @@ import (
 	"github.com/stator-project/stator/internal/metric"
 )
 
-// Envoy is the state of a connected Envoy.
+// Envoy is the state of a connected Envoy. /debug/envoys shows it.
 type Envoy struct {
-	Name string
-	// AccessLog means that entries with ids of decisions arrive from it. Ends is the source of the last end of a booking.
-	AccessLog bool
-	Ends      string
+	Name string `json:"envoy"`
+	// Ends is the source of the last end of a booking: access_log, response, stream_end or engines; unknown before the first one.
+	Ends string `json:"source"`
+	// AccessLog means that entries with ids of decisions arrive from it.
+	AccessLog bool `json:"access_log"`
 	// Followed counts the open streams whose ends count.
-	Followed int
+	Followed int `json:"followed_streams"`
 	// The ended bookings by source.
-	ByAccessLog, ByResponse, ByStreamEnd, ByEngines uint64
+	ByAccessLog uint64 `json:"ends_access_log"`
+	ByResponse  uint64 `json:"ends_response"`
+	ByStreamEnd uint64 `json:"ends_stream_end"`
+	ByEngines   uint64 `json:"ends_engines"`
 }
 
 // Envoys returns the Envoys that are connected, by name.

@@ -5,30 +5,33 @@ import (
 	"time"
 )
 
-// Stats are a source's counters since it started.
+// Stats are a source's counters since it started. An agent's /debug/agent shows them.
 type Stats struct {
-	Connected bool
+	Connected bool `json:"connected"`
 	// LastSeq is the last message that the consumer accepted.
-	LastSeq uint64
+	LastSeq uint64 `json:"-"`
 	// Waiting is the number of live messages that wait now, and WaitingBytes their size. BufferFull
 	// counts how often the source stopped reading the connection because of Config.BufferBytes.
-	Waiting      int
-	WaitingBytes int64
-	BufferFull   uint64
+	Waiting      int    `json:"waiting"`
+	WaitingBytes int64  `json:"waiting_bytes"`
+	BufferFull   uint64 `json:"buffer_full"`
 	// Received counts live messages, and Replayed counts replayed messages.
-	Received, Replayed uint64
+	Received uint64 `json:"received"`
+	Replayed uint64 `json:"replayed"`
 	// Malformed are messages that could not be decoded. They are delivered as empty batches with
 	// one unknown event, so that the numbers stay without a hole.
-	Malformed uint64
+	Malformed uint64 `json:"malformed"`
 	// Gaps are batches that the consumer refused. Unrecovered are live messages after a gap that
 	// was not closed.
-	Gaps, Unrecovered uint64
+	Gaps        uint64 `json:"gaps"`
+	Unrecovered uint64 `json:"unrecovered"`
 	// ReplayErrors counts replays that broke off.
-	ReplayErrors uint64
+	ReplayErrors uint64 `json:"replay_errors"`
 	// Connects counts connections, the first included. Restarts counts new engine processes.
-	Connects, Restarts uint64
+	Connects uint64 `json:"connects"`
+	Restarts uint64 `json:"restarts"`
 	// LastError is the most recent error, for people to read.
-	LastError string
+	LastError string `json:"last_error"`
 }
 
 // Stats returns the counters now. It is safe for concurrent use.

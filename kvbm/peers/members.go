@@ -145,15 +145,16 @@ const (
 	Self State = "self"
 )
 
-// Status is the state of one peer.
+// Status is the state of one peer. /debug/kv shows it.
 type Status struct {
 	// Address is host:port, and Node the name of the node; it is empty if that is not known.
-	Address, Node string
-	State         State
+	Address string `json:"address"`
+	Node    string `json:"node"`
+	State   State  `json:"state"`
 	// Reason is why a peer is Failing.
-	Reason string
+	Reason string `json:"reason"`
 	// Blocks counts the peer's blocks.
-	Blocks int
+	Blocks int `json:"blocks"`
 }
 
 // Status returns the states of all peers: first the peers of [Config.Addresses], and then the others by the names of their nodes.

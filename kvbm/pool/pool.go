@@ -344,13 +344,21 @@ func (p *Pool) AppendKeys(keys []block.Key, from, to int) []block.Key {
 // Stats counts slots and operations.
 type Stats struct {
 	// Slots by state. Their sum is the size of the pool.
-	Reset, Partial, Complete, Active, Inactive, Leaving, Quarantined int
+	Reset       int `json:"reset"`
+	Partial     int `json:"partial"`
+	Complete    int `json:"complete"`
+	Active      int `json:"active"`
+	Inactive    int `json:"inactive"`
+	Leaving     int `json:"leaving"`
+	Quarantined int `json:"quarantined"`
 	// Pinned counts the inactive slots that have a pin. A pin that has ended counts until Take needs a slot.
-	Pinned int
+	Pinned int `json:"pinned"`
 	// Taken and Evicted count slots taken and blocks evicted, and Demoted those evicted by Take in spite of a pin.
-	Taken, Evicted, Demoted uint64
+	Taken   uint64 `json:"-"`
+	Evicted uint64 `json:"-"`
+	Demoted uint64 `json:"-"`
 	// Duplicates counts blocks that were registered and had a slot already.
-	Duplicates uint64
+	Duplicates uint64 `json:"-"`
 }
 
 // Stats returns the counts of now.

@@ -92,13 +92,13 @@ func (s *Server) Stats() Stats {
 	return Stats{len(s.sessions), int(s.quarantined.Load()), s.refused.Load()}
 }
 
-// Engine is a session of an engine.
+// Engine is a session of an engine. /debug/kv shows it.
 type Engine struct {
 	// Name is the name that the engine gives itself, of at most 100 bytes, and PID its process.
-	Name string
-	PID  int
+	Name string `json:"engine"`
+	PID  int    `json:"pid"`
 	// Leases counts the fetches that it has not released.
-	Leases int
+	Leases int `json:"leases"`
 }
 
 // Engines returns the sessions, ordered by name and process.

@@ -2,16 +2,17 @@ package kvindex
 
 import "github.com/stator-project/stator/internal/fleet"
 
-// Coverage compares the caches of a fleet with the room of an index.
+// Coverage compares the caches of a fleet with the room of an index. /debug/fleet shows it.
 type Coverage struct {
 	// Pairs is the number of blocks that the caches of all ranks can hold together.
-	Pairs int64
+	Pairs int64 `json:"fleet_blocks"`
 	// UnknownRanks counts the ranks whose worker does not report the size of its cache. Pairs leaves them out.
-	UnknownRanks int
+	UnknownRanks int `json:"unknown_ranks"`
 	// Room is about how many (block, rank) pairs the index holds within its MaxBytes.
-	Room int64
+	Room int64 `json:"room"`
 	// MaxBytes is the bound on the index, and NeededBytes the one with room for Pairs.
-	MaxBytes, NeededBytes int64
+	MaxBytes    int64 `json:"max_bytes"`
+	NeededBytes int64 `json:"needed_bytes"`
 }
 
 // Coverage returns the part of the fleet's caches for which the index has room.
