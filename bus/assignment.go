@@ -50,23 +50,18 @@ func (b *Bus) PutAssignment(ctx context.Context, a Assignment) error {
 // WatchAssignment calls apply with the assignment of a node now and at every change, until ctx ends. synced is called when the one of the
 // moment has been applied, or there is none. A lost bus changes nothing.
 func (b *Bus) WatchAssignment(ctx context.Context, node string, apply func(Assignment), synced func()) error {
-	b.watch(ctx, assignBucket, nodeKey(node), 0, &assignmentWatch{b, node, apply, synced})
+	b.watch(ctx, assignBucket, nodeKey(node), 0, &assignmentWatch{bus: b, node: node, apply: apply, synced: synced})
 	return nil
 }
 
 // assignmentWatch is the watcher of one node's assignment.
 type assignmentWatch struct {
+	lasting
 	bus    *Bus
 	node   string
 	apply  func(Assignment)
 	synced func()
 }
-
-// started does nothing: an assignment stays in force until another one comes.
-func (w *assignmentWatch) started() {}
-
-// check does nothing: an assignment does not expire.
-func (w *assignmentWatch) check(context.Context, jetstream.KeyValue) {}
 
 // entry applies a new assignment.
 func (w *assignmentWatch) entry(entry jetstream.KeyValueEntry) {
@@ -86,12 +81,9 @@ func (w *assignmentWatch) entry(entry jetstream.KeyValueEntry) {
 	if err == nil {
 		err = checkTerm(a.Term, time.Now())
 	}
-	if err != nil {
-		w.bus.reader.refuse(kindAssignment, entry.Key(), err)
-		return
+	if w.bus.reader.accept(kindAssignment, entry.Key(), &received, err) {
+		w.apply(a)
 	}
-	w.bus.reader.observe(kindAssignment, entry.Key(), &received)
-	w.apply(a)
 }
 
 // assignmentMessage returns the message of an assignment.

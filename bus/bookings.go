@@ -31,12 +31,9 @@ func (b *Bus) SubscribeBookings(ctx context.Context, apply func(*peers.Update)) 
 		if err == nil && (!fleet.ValidName(received.Replica) || m.Subject != b.bookingsSubject(received.Replica)) {
 			err = fmt.Errorf("the bookings are of replica %q", received.Replica)
 		}
-		if err != nil {
-			b.reader.refuse(kindBookings, m.Subject, err)
-			return
+		if b.reader.accept(kindBookings, m.Subject, &received, err) {
+			apply(readBookings(&received))
 		}
-		b.reader.observe(kindBookings, m.Subject, &received)
-		apply(readBookings(&received))
 	})
 }
 

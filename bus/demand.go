@@ -70,12 +70,9 @@ func (b *Bus) SubscribeDemand(ctx context.Context, apply func(*Demand)) error {
 		if err == nil && (!fleet.ValidName(d.Replica) || m.Subject != b.demandSubject(d.Replica)) {
 			err = fmt.Errorf("the demand is of replica %q", d.Replica)
 		}
-		if err != nil {
-			b.reader.refuse(kindDemand, m.Subject, err)
-			return
+		if b.reader.accept(kindDemand, m.Subject, &received, err) {
+			apply(d)
 		}
-		b.reader.observe(kindDemand, m.Subject, &received)
-		apply(d)
 	})
 }
 

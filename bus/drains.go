@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/stator-project/stator/bus/busv1"
-	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -47,33 +46,22 @@ func (b *Bus) ExchangeDrains(ctx context.Context, current func() []Drain, apply 
 	asked := make(chan struct{}, 1) // has one place: a question that finds it full is answered with the one before it
 	all.Go(func() { b.holdDrains(ctx, current, changed, asked) })
 
-	for ctx.Err() == nil {
-		begun := func() { b.publishDrains(current()) }
-		err := b.control.subscribeThen(ctx, b.drainsSubject(), begun, func(m *nats.Msg) {
-			var received busv1.Drains
-			list, err := decodeDrains(&received, m.Data, time.Now())
-			if err != nil {
-				b.reader.refuse(kindDrains, m.Subject, err)
-				return
-			}
-			b.reader.observe(kindDrains, m.Subject, &received)
-			if len(list) > 0 {
-				apply(list)
-				return
-			}
-			select {
-			case asked <- struct{}{}:
-			default:
-			}
-		})
-		if err == nil {
-			continue
+	begun := func() { b.publishDrains(current()) }
+	b.keepSubscribed(ctx, b.drainsSubject(), warnDrains, "drains of operators do not arrive here", begun, func(m *nats.Msg) {
+		var received busv1.Drains
+		list, err := decodeDrains(&received, m.Data, time.Now())
+		if !b.reader.accept(kindDrains, m.Subject, &received, err) {
+			return
 		}
-		if b.reader.warnings.due(logKey{kind: warnDrains}) {
-			b.cfg.Log.Warn("drains of operators do not arrive here; trying again", "err", err)
+		if len(list) > 0 {
+			apply(list)
+			return
 		}
-		_ = backoff.Sleep(ctx, retryLease) // the loop sees that ctx has ended
-	}
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+	})
 	return nil
 }
 

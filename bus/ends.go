@@ -59,11 +59,10 @@ func (b *Bus) SubscribeEnds(ctx context.Context, replica string, apply func(*Req
 	// Ends are figures and names, and no value of theirs can distort a decision: an unknown id has no booking.
 	return b.control.subscribe(ctx, b.endsSubject(replica), func(m *nats.Msg) {
 		var received busv1.Ends
-		if err := decode(&received, m.Data); err != nil {
-			b.reader.refuse(kindEnds, m.Subject, err)
+		err := decode(&received, m.Data)
+		if !b.reader.accept(kindEnds, m.Subject, &received, err) {
 			return
 		}
-		b.reader.observe(kindEnds, m.Subject, &received)
 		for _, e := range received.Ends {
 			end := readEnd(e)
 			apply(&end)
@@ -82,12 +81,9 @@ func (b *Bus) SubscribeGone(ctx context.Context, apply func(Gone)) error {
 	return b.control.subscribe(ctx, b.goneSubject(), func(m *nats.Msg) {
 		var received busv1.Gone
 		g, err := decodeGone(&received, m.Data)
-		if err != nil {
-			b.reader.refuse(kindGone, m.Subject, err)
-			return
+		if b.reader.accept(kindGone, m.Subject, &received, err) {
+			apply(g)
 		}
-		b.reader.observe(kindGone, m.Subject, &received)
-		apply(g)
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/stator-project/stator/bus/busv1"
-	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -52,27 +51,17 @@ func (b *Bus) kvStoresSubject(node string) string { return b.subject("kvstore", 
 //	the agent ends, or current has none    receivers are sent an empty list, if they were sent a store before
 //	the agent dies                         receivers drop the stores after one lifetime
 func (b *Bus) HoldKVStores(ctx context.Context, current func() KVStores, changed <-chan struct{}) error {
-	again := time.NewTicker(b.cfg.LeaseTTL / 3)
-	defer again.Stop()
 	published := false
-	for {
-		reconnected := b.Back()
+	b.republish(ctx, changed, func() {
 		if s := current(); len(s.Stores) > 0 || published {
 			b.publishKVStores(&s)
 			published = len(s.Stores) > 0
 		}
-
-		select {
-		case <-again.C:
-		case <-changed:
-		case <-reconnected:
-		case <-ctx.Done():
-			if published {
-				b.publishKVStores(&KVStores{Node: current().Node})
-			}
-			return nil
-		}
+	})
+	if published {
+		b.publishKVStores(&KVStores{Node: current().Node})
 	}
+	return nil
 }
 
 // publishKVStores publishes stores. Nothing waits for a reconnection, because they are published again then.
@@ -95,16 +84,8 @@ func (b *Bus) WatchKVStores(ctx context.Context, apply func(KVStores)) error {
 	defer all.Wait()
 	all.Go(func() { w.expire(ctx) })
 
-	for ctx.Err() == nil {
-		err := b.control.subscribe(ctx, b.kvStoresSubject("*"), w.message)
-		if err == nil {
-			continue
-		}
-		if b.reader.warnings.due(logKey{kind: warnKVStores}) {
-			b.cfg.Log.Warn("this node does not find the KV blocks of others; trying again", "err", err)
-		}
-		_ = backoff.Sleep(ctx, retryLease) // the loop sees that ctx has ended
-	}
+	const effect = "this node does not find the KV blocks of others"
+	b.keepSubscribed(ctx, b.kvStoresSubject("*"), warnKVStores, effect, func() {}, w.message)
 	return nil
 }
 
@@ -129,12 +110,9 @@ func (w *kvStoresWatch) message(m *nats.Msg) {
 	if _, known := w.due[s.Node]; err == nil && !known && len(w.due) >= maxKVStoreNodes {
 		err = fmt.Errorf("there are %d nodes with stores already", maxKVStoreNodes)
 	}
-	if err != nil {
-		w.bus.reader.refuse(kindKVStores, m.Subject, err)
+	if !w.bus.reader.accept(kindKVStores, m.Subject, &received, err) {
 		return
 	}
-
-	w.bus.reader.observe(kindKVStores, m.Subject, &received)
 	if len(s.Stores) == 0 {
 		delete(w.due, s.Node)
 	} else {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/stator-project/stator/internal/backoff"
 )
 
 // link is one connection to the server, with a record of its losses. All methods are safe for concurrent use.
@@ -252,6 +254,40 @@ func (l *link) subscribeThen(ctx context.Context, subject string, begun func(), 
 		case errors.Is(err, nats.ErrSlowConsumer): // messages were dropped; the next ones follow
 		default:
 			return fmt.Errorf("subscribe to %s: %w", subject, err)
+		}
+	}
+}
+
+// keepSubscribed calls handle for every message of a subject until ctx ends, one at a time, and begun whenever the subscription begins.
+// A subscription that fails is repeated. Its warnings are of one kind, and name the effect.
+func (b *Bus) keepSubscribed(ctx context.Context, subject string, warning kind, effect string, begun func(), handle func(*nats.Msg)) {
+	for ctx.Err() == nil {
+		err := b.control.subscribeThen(ctx, subject, begun, handle)
+		if err == nil {
+			continue
+		}
+		if b.reader.warnings.due(logKey{kind: warning}) {
+			b.cfg.Log.Warn("subscription ended; trying again", "effect", effect, "err", err)
+		}
+		_ = backoff.Sleep(ctx, retryLease) // the loop sees that ctx has ended
+	}
+}
+
+// republish calls publish now, every third of the lifetime of leases, when changed has a value, and after each reconnection, until ctx
+// ends. changed may be nil.
+func (b *Bus) republish(ctx context.Context, changed <-chan struct{}, publish func()) {
+	again := time.NewTicker(b.cfg.LeaseTTL / 3)
+	defer again.Stop()
+	for {
+		// Taken before the message is published: a reconnection in between must not be missed.
+		reconnected := b.Back()
+		publish()
+		select {
+		case <-again.C:
+		case <-changed:
+		case <-reconnected:
+		case <-ctx.Done():
+			return
 		}
 	}
 }

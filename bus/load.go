@@ -58,12 +58,9 @@ func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 		if err == nil && m.Subject != b.loadSubject(l.Worker) {
 			err = fmt.Errorf("the load is of worker %q", l.Worker)
 		}
-		if err != nil {
-			b.reader.refuse(kindLoad, m.Subject, err)
-			return
+		if b.reader.accept(kindLoad, m.Subject, &received, err) {
+			apply(l)
 		}
-		b.reader.observe(kindLoad, m.Subject, &received)
-		apply(l)
 	})
 }
 

@@ -109,13 +109,9 @@ func (m *membership) entry(entry jetstream.KeyValueEntry) {
 	if err == nil {
 		err = m.admit(name)
 	}
-	if err != nil {
-		m.bus.reader.refuse(kindWorker, name, err)
+	if !m.bus.reader.accept(kindWorker, name, &received, err) {
 		return
 	}
-
-	m.bus.reader.observe(kindWorker, name, &received)
-
 	m.renewed(name)
 	m.apply(Lease{Name: name, Worker: &w})
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/stator-project/stator/bus/busv1"
-	"github.com/stator-project/stator/internal/backoff"
 )
 
 // PartKind is a sort of process that publishes that it is there. Workers are leases, and not of these.
@@ -69,20 +68,10 @@ func (b *Bus) HoldPart(ctx context.Context, kind PartKind, node string) error {
 		}
 	}
 
-	again := time.NewTicker(b.cfg.LeaseTTL / 3)
-	defer again.Stop()
-	for {
-		reconnected := b.Back()
-		publish()
-		select {
-		case <-again.C:
-		case <-reconnected:
-		case <-ctx.Done():
-			here.Gone = true
-			publish()
-			return nil
-		}
-	}
+	b.republish(ctx, nil, publish)
+	here.Gone = true
+	publish()
+	return nil
 }
 
 // Parts are the parts of a cluster that are there. The zero value has none, and is not settled.
@@ -183,28 +172,16 @@ func (b *Bus) WatchParts(ctx context.Context, p *Parts) {
 		}
 	})
 
-	for ctx.Err() == nil {
-		begun := func() { p.begin(b.cfg.LeaseTTL, time.Now()) }
-		err := b.control.subscribeThen(ctx, b.subject("here", ">"), begun, func(m *nats.Msg) {
-			var here busv1.Here
-			kind, err := b.decodeHere(&here, m)
-			if err == nil {
-				err = p.apply(kind, &here, time.Now())
-			}
-			if err != nil {
-				b.reader.refuse(kindHere, m.Subject, err)
-				return
-			}
-			b.reader.observe(kindHere, m.Subject, &here)
-		})
+	const effect = "the other parts of the cluster are not seen here"
+	begun := func() { p.begin(b.cfg.LeaseTTL, time.Now()) }
+	b.keepSubscribed(ctx, b.subject("here", ">"), warnParts, effect, begun, func(m *nats.Msg) {
+		var here busv1.Here
+		kind, err := b.decodeHere(&here, m)
 		if err == nil {
-			continue
+			err = p.apply(kind, &here, time.Now())
 		}
-		if b.reader.warnings.due(logKey{kind: warnParts}) {
-			b.cfg.Log.Warn("the other parts of the cluster are not seen here; trying again", "err", err)
-		}
-		_ = backoff.Sleep(ctx, retryLease) // the loop sees that ctx has ended
-	}
+		b.reader.accept(kindHere, m.Subject, &here, err)
+	})
 }
 
 // decodeHere fills the empty message here, and returns the kind in its subject. NATS has checked that the sender may publish there, so the

@@ -45,21 +45,16 @@ func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
 // WatchPlan calls apply with the plan now and at every change, until ctx ends. After the server was away
 // apply gets the plan again, if it is still there.
 func (b *Bus) WatchPlan(ctx context.Context, apply func(plan.Plan)) error {
-	b.watch(ctx, planBucket, allKeys, 0, &planWatch{b, apply})
+	b.watch(ctx, planBucket, allKeys, 0, &planWatch{bus: b, apply: apply})
 	return nil
 }
 
 // planWatch is the watcher of the plan.
 type planWatch struct {
+	lasting
 	bus   *Bus
 	apply func(plan.Plan)
 }
-
-// started does nothing: a plan stays in force until another one comes.
-func (w *planWatch) started() {}
-
-// check does nothing: a plan does not expire.
-func (w *planWatch) check(context.Context, jetstream.KeyValue) {}
 
 // entry applies a new plan.
 func (w *planWatch) entry(entry jetstream.KeyValueEntry) {
@@ -73,13 +68,9 @@ func (w *planWatch) entry(entry jetstream.KeyValueEntry) {
 	if err == nil {
 		err = checkTerm(p.Term, time.Now())
 	}
-	if err != nil {
-		w.bus.reader.refuse(kindPlan, planBucket, err)
-		return
+	if w.bus.reader.accept(kindPlan, planBucket, &received, err) {
+		w.apply(p)
 	}
-
-	w.bus.reader.observe(kindPlan, planBucket, &received)
-	w.apply(p)
 }
 
 // planMessage returns the message of a plan. One of ten thousand workers with weights has about 240 KB, of which a bucket's value may

@@ -42,11 +42,10 @@ func (b *Bus) ServeReplay(
 ) error {
 	return b.control.subscribe(ctx, b.replaySubject(worker, epoch), func(m *nats.Msg) {
 		var request busv1.ReplayRequest
-		if err := b.decodeRequest(&request, worker, m); err != nil {
-			b.reader.refuse(kindReplay, m.Subject, err)
+		err := b.decodeRequest(&request, worker, m)
+		if !b.reader.accept(kindReplay, m.Subject, &request, err) {
 			return
 		}
-		b.reader.observe(kindReplay, m.Subject, &request)
 
 		batches, end := page(int(request.Rank), request.From, pageBytes)
 		_ = b.control.nc.Publish(m.Reply, encodeReplay(batches, end))

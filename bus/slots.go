@@ -153,11 +153,9 @@ func (w *slotsWatch) entry(entry jetstream.KeyValueEntry) {
 	if err == nil && nodeKey(s.Node) != key {
 		err = fmt.Errorf("the slots are of node %q", s.Node)
 	}
-	if err != nil {
-		w.bus.reader.refuse(kindSlots, key, err)
+	if !w.bus.reader.accept(kindSlots, key, &received, err) {
 		return
 	}
-	w.bus.reader.observe(kindSlots, key, &received)
 	w.renewed(key)
 	w.apply(s)
 }

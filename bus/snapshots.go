@@ -42,11 +42,10 @@ func (b *Bus) ServeSnapshots(ctx context.Context, worker string, epoch uint64, g
 // answerSnapshot answers one request for a snapshot of a worker's ranks.
 func (b *Bus) answerSnapshot(m *nats.Msg, worker string, get func(rank int, id uint64) *feed.Snapshot) {
 	var request busv1.SnapshotRequest
-	if err := b.decodeRequest(&request, worker, m); err != nil {
-		b.reader.refuse(kindSnapshot, m.Subject, err)
+	err := b.decodeRequest(&request, worker, m)
+	if !b.reader.accept(kindSnapshot, m.Subject, &request, err) {
 		return
 	}
-	b.reader.observe(kindSnapshot, m.Subject, &request)
 
 	// The answer to an unknown snapshot is an empty reply, so that the router need not wait for a
 	// time-out.
@@ -178,7 +177,9 @@ func (b *Bus) requestSnapshot(ctx context.Context, worker, subject string, rank 
 		return nil, err
 	}
 
-	b.reader.observe(kindSnapshot, subject, reply)
+	if hasUnknown(reply) {
+		b.reader.skipped(kindSnapshot, subject)
+	}
 	if reply.Snapshot == nil {
 		return nil, feed.ErrNoSnapshot
 	}

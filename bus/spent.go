@@ -108,11 +108,9 @@ func (b *Bus) updateSpentOnce(ctx context.Context, merge func(there Spent) (next
 func (b *Bus) readSpent(value []byte) Spent {
 	var received busv1.Spent
 	s, err := decodeSpent(&received, value)
-	if err != nil {
-		b.reader.refuse(kindSpent, spentKey, err)
+	if !b.reader.accept(kindSpent, spentKey, &received, err) {
 		return Spent{}
 	}
-	b.reader.observe(kindSpent, spentKey, &received)
 	return s
 }
 

@@ -22,6 +22,13 @@ type watcher interface {
 	check(context.Context, jetstream.KeyValue)
 }
 
+// lasting is a part of watchers whose entries stay in force until others replace them.
+type lasting struct{}
+
+func (lasting) started() {}
+
+func (lasting) check(context.Context, jetstream.KeyValue) {}
+
 // checks is the number of times that a watcher checks its entries in their lifetime.
 const checks = 8
 

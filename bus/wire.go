@@ -173,11 +173,16 @@ func newReader(cfg *Config) *reader {
 	}
 }
 
-// observe counts m when it has fields that were skipped.
-func (r *reader) observe(k kind, subject string, m proto.Message) {
+// accept reports whether a message can be used: it has no error. It counts m otherwise, and when it has fields that were skipped.
+func (r *reader) accept(k kind, subject string, m proto.Message, err error) bool {
+	if err != nil {
+		r.refuse(k, subject, err)
+		return false
+	}
 	if hasUnknown(m) {
 		r.skipped(k, subject)
 	}
+	return true
 }
 
 // skipped counts a message with fields that were skipped.
