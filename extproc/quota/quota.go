@@ -126,7 +126,7 @@ func (t *Table) Admit(s *Settings, tenant string, routers int, now time.Time) (E
 		return Nothing, 0
 	}
 
-	full := later(b.requests, now).Add(take(limits.RequestsPerMinute, routers))
+	full := now.Add(max(0, b.requests.Sub(now)) + take(limits.RequestsPerMinute, routers))
 	if wait := full.Sub(now) - time.Minute; wait > 0 {
 		return Requests, wait
 	}
@@ -136,7 +136,7 @@ func (t *Table) Admit(s *Settings, tenant string, routers int, now time.Time) (E
 
 // repaid returns the time until a bucket of tokens has one again; 0 if it has one, or if there is no limit.
 func repaid(limit int64, full time.Time, routers int, now time.Time) time.Duration {
-	debt := later(full, now).Sub(now) - time.Minute
+	debt := max(0, full.Sub(now)) - time.Minute
 	if limit == 0 || debt < 0 {
 		return 0
 	}
@@ -170,21 +170,13 @@ func (t *Table) charge(of *Limits, limit int64, which func(*buckets) *time.Time,
 
 	full := which(t.of(tenant, now))
 	one := float64(time.Minute) / float64(limit) * float64(max(routers, 1)) // a nanosecond is too coarse for one of a billion
-	owed := float64(later(*full, now).Sub(now)) + float64(tokens)*one
+	owed := float64(max(0, full.Sub(now))) + float64(tokens)*one
 	*full = now.Add(time.Duration(min(owed, float64(maxDebt))))
 }
 
 // take returns how much later a bucket is full after one is taken from it.
 func take(limit int64, routers int) time.Duration {
 	return time.Minute / time.Duration(limit) * time.Duration(max(routers, 1))
-}
-
-// later returns the later of two times.
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 // of returns the buckets of a tenant. mu is held.
