@@ -13,6 +13,7 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
 )
 
@@ -37,17 +38,19 @@ type Options struct {
 	queue                 int
 	cfg                   sim.Config
 	cost                  costFlags
-	restarts              restarts
-	tiers                 tiers
-	slow                  slowdowns
-	slowStarts            slowStarts
-	slowSpells            slowSpells
+	restarts              several[sim.Restart]
+	tiers                 several[engine.Tier]
+	slow                  perWorker[float64]
+	slowStarts            perWorker[int]
+	slowSpells            several[sim.SlowSpell]
 	planning              planningFlags
 }
 
 // NewOptions returns options whose flags are to be added to f.
 func NewOptions(f *flag.FlagSet) *Options {
-	return &Options{flags: f, slow: slowdowns{}, slowStarts: slowStarts{}}
+	return &Options{
+		flags: f, restarts: newRestarts(), tiers: newTiers(), slow: newSlowdowns(), slowStarts: newSlowStarts(), slowSpells: newSlowSpells(),
+	}
 }
 
 // AddArrivalFlags adds the flags that change the arrivals of any trace.
@@ -201,11 +204,11 @@ func (o *Options) Simulation(openDir func(path string) fs.FS) (sim.Config, error
 
 	cfg.Policy = o.policy
 	cfg.Seed = o.Seed
-	cfg.Restarts = o.restarts
-	cfg.Engine.Tiers = o.tiers
-	cfg.Slow = o.slow
-	cfg.Noise.SlowStarts = o.slowStarts
-	cfg.Noise.SlowSpells = o.slowSpells
+	cfg.Restarts = o.restarts.values
+	cfg.Engine.Tiers = o.tiers.values
+	cfg.Slow = o.slow.numbers
+	cfg.Noise.SlowStarts = o.slowStarts.numbers
+	cfg.Noise.SlowSpells = o.slowSpells.values
 	if err := o.planning.apply(&cfg); err != nil {
 		return cfg, err
 	}

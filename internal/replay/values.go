@@ -40,50 +40,124 @@ func parseTiming(text string, openDir func(path string) fs.FS) (perfmodel.Timing
 	return nil, fmt.Errorf("%q is unknown: use polynomial, fixed:PREFILL,DECODE or profile:DIR", text)
 }
 
-// restarts is the flag --restart.
-type restarts []sim.Restart
+// several is a flag that may be given more than once. A text may have several values, with spaces between them.
+type several[T any] struct {
+	values []T
+	parse  func(text string) (T, error)
+	print  func(value T) string
+}
 
-// String returns the restarts in the form that Set accepts.
-func (r *restarts) String() string {
+// String returns the values in the form that Set accepts.
+func (s *several[T]) String() string {
 	var words []string
-	for _, x := range *r {
-		words = append(words, fmt.Sprintf("%d@%v+%v", x.Worker, x.At, x.After))
+	for _, x := range s.values {
+		words = append(words, s.print(x))
 	}
 	return strings.Join(words, " ")
 }
 
-// Set adds one restart, or several that are separated by spaces.
-func (r *restarts) Set(text string) error { return forEachWord(text, r.addRestart) }
+// Set adds values.
+func (s *several[T]) Set(text string) error {
+	for _, word := range strings.Fields(text) {
+		x, err := s.parse(word)
+		if err != nil {
+			return err
+		}
+		s.values = append(s.values, x)
+	}
+	return nil
+}
 
-func (r *restarts) addRestart(text string) error {
+// perWorker is a flag with a number for each of some workers. It may be given more than once, as [several].
+type perWorker[N int | float64] struct {
+	numbers map[int]N
+	parse   func(text string) (N, error)
+	means   string // the effect of 0=3, for errors
+}
+
+// String returns the numbers in the form that Set accepts, by worker.
+func (p *perWorker[N]) String() string {
+	var words []string
+	for _, w := range slices.Sorted(maps.Keys(p.numbers)) {
+		words = append(words, fmt.Sprintf("%d=%v", w, p.numbers[w]))
+	}
+	return strings.Join(words, " ")
+}
+
+// Set adds numbers. Of two for one worker the last one counts.
+func (p *perWorker[N]) Set(text string) error {
+	for _, word := range strings.Fields(text) {
+		worker, number, ok := strings.Cut(word, "=")
+		w, err := strconv.Atoi(worker)
+		n, err2 := p.parse(number)
+		if !ok || err != nil || err2 != nil {
+			return fmt.Errorf("write it like 0=3: %s", p.means)
+		}
+		p.numbers[w] = n
+	}
+	return nil
+}
+
+// newSlowdowns returns the flag --slow.
+func newSlowdowns() perWorker[float64] {
+	parse := func(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
+	return perWorker[float64]{map[int]float64{}, parse, "worker 0 takes three times as long"}
+}
+
+// newSlowStarts returns the flag --slow-start.
+func newSlowStarts() perWorker[int] {
+	return perWorker[int]{map[int]int{}, strconv.Atoi, "the first 3 prompts of worker 0 are slow"}
+}
+
+// newRestarts returns the flag --restart.
+func newRestarts() several[sim.Restart] {
+	return several[sim.Restart]{parse: parseRestart, print: func(x sim.Restart) string {
+		return fmt.Sprintf("%d@%v+%v", x.Worker, x.At, x.After)
+	}}
+}
+
+func parseRestart(text string) (sim.Restart, error) {
 	worker, times, ok := strings.Cut(text, "@")
 	at, after, ok2 := strings.Cut(times, "+")
 	n, err := strconv.Atoi(worker)
 	from, err2 := time.ParseDuration(at)
 	span, err3 := time.ParseDuration(after)
-	if !ok || !ok2 || err != nil || err2 != nil || err3 != nil {
-		return fmt.Errorf("write it like 2@10m+30s: worker 2 dies after 10 minutes and is back 30 seconds later")
+	if !ok || !ok2 || errors.Join(err, err2, err3) != nil {
+		return sim.Restart{}, errors.New("write it like 2@10m+30s: worker 2 dies after 10 minutes and is back 30 seconds later")
 	}
-	*r = append(*r, sim.Restart{Worker: n, At: from, After: span})
-	return nil
+	return sim.Restart{Worker: n, At: from, After: span}, nil
 }
 
-// tiers is the flag --tier.
-type tiers []engine.Tier
-
-// String returns the tiers in the form that Set accepts.
-func (t *tiers) String() string {
-	var words []string
-	for _, x := range *t {
-		words = append(words, fmt.Sprintf("%v=%d,%v,%v,%v", x.Tier, x.Blocks, x.Read, x.Write, x.Latency))
-	}
-	return strings.Join(words, " ")
+// newSlowSpells returns the flag --slow-spell.
+func newSlowSpells() several[sim.SlowSpell] {
+	return several[sim.SlowSpell]{parse: parseSlowSpell, print: func(x sim.SlowSpell) string {
+		return fmt.Sprintf("%d=%v@%v+%v", x.Worker, x.Factor, x.At, x.Span)
+	}}
 }
 
-// Set adds one tier, or several that are separated by spaces.
-func (t *tiers) Set(text string) error { return forEachWord(text, t.addTier) }
+func parseSlowSpell(text string) (sim.SlowSpell, error) {
+	worker, rest, ok := strings.Cut(text, "=")
+	factor, times, ok2 := strings.Cut(rest, "@")
+	at, span, ok3 := strings.Cut(times, "+")
+	n, err := strconv.Atoi(worker)
+	v, err2 := strconv.ParseFloat(factor, 64)
+	from, err3 := time.ParseDuration(at)
+	length, err4 := time.ParseDuration(span)
+	if !ok || !ok2 || !ok3 || errors.Join(err, err2, err3, err4) != nil {
+		return sim.SlowSpell{}, errors.New(
+			"write it like 3=1.5@5m+10m: worker 3 takes 1.5 times as long from minute 5 on, for 10 minutes")
+	}
+	return sim.SlowSpell{Worker: n, Factor: v, At: from, Span: length}, nil
+}
 
-func (t *tiers) addTier(text string) error {
+// newTiers returns the flag --tier.
+func newTiers() several[engine.Tier] {
+	return several[engine.Tier]{parse: parseTier, print: func(x engine.Tier) string {
+		return fmt.Sprintf("%v=%d,%v,%v,%v", x.Tier, x.Blocks, x.Read, x.Write, x.Latency)
+	}}
+}
+
+func parseTier(text string) (engine.Tier, error) {
 	const form = "write it like host=20000,60us,60us,1ms: a tier (host, disk or external), its blocks, " +
 		"the times to read and to write one, and the latency of a load"
 	name, values, _ := strings.Cut(text, "=")
@@ -92,7 +166,7 @@ func (t *tiers) addTier(text string) error {
 	for x.Tier = fleet.Host; x.Tier < fleet.Tiers && x.Tier.String() != name; x.Tier++ {
 	}
 	if x.Tier == fleet.Tiers || len(parts) != 4 {
-		return errors.New(form)
+		return x, errors.New(form)
 	}
 
 	var errs [4]error
@@ -101,100 +175,7 @@ func (t *tiers) addTier(text string) error {
 	x.Write, errs[2] = time.ParseDuration(parts[2])
 	x.Latency, errs[3] = time.ParseDuration(parts[3])
 	if errors.Join(errs[:]...) != nil {
-		return errors.New(form)
+		return x, errors.New(form)
 	}
-	*t = append(*t, x)
-	return nil
-}
-
-// slowdowns is the flag --slow: a factor for each of some workers.
-type slowdowns map[int]float64
-
-// String returns the factors in the form that Set accepts.
-func (s *slowdowns) String() string {
-	var words []string
-	for _, w := range slices.Sorted(maps.Keys(*s)) {
-		words = append(words, fmt.Sprintf("%d=%v", w, (*s)[w]))
-	}
-	return strings.Join(words, " ")
-}
-
-// Set adds one factor, or several that are separated by spaces.
-func (s *slowdowns) Set(text string) error { return forEachWord(text, s.addSlowdown) }
-
-// forEachWord adds the words of a flag one by one.
-func forEachWord(text string, add func(word string) error) error {
-	for _, word := range strings.Fields(text) {
-		if err := add(word); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *slowdowns) addSlowdown(text string) error {
-	worker, factor, ok := strings.Cut(text, "=")
-	n, err := strconv.Atoi(worker)
-	v, err2 := strconv.ParseFloat(factor, 64)
-	if !ok || err != nil || err2 != nil {
-		return fmt.Errorf("write it like 0=3: worker 0 takes three times as long")
-	}
-	(*s)[n] = v
-	return nil
-}
-
-// slowStarts is the flag --slow-start: a number of prompts for each of some workers.
-type slowStarts map[int]int
-
-// String returns the numbers in the form that Set accepts.
-func (s *slowStarts) String() string {
-	var words []string
-	for _, w := range slices.Sorted(maps.Keys(*s)) {
-		words = append(words, fmt.Sprintf("%d=%d", w, (*s)[w]))
-	}
-	return strings.Join(words, " ")
-}
-
-// Set adds one worker, or several that are separated by spaces.
-func (s *slowStarts) Set(text string) error { return forEachWord(text, s.addSlowStart) }
-
-func (s *slowStarts) addSlowStart(text string) error {
-	worker, prompts, ok := strings.Cut(text, "=")
-	n, err := strconv.Atoi(worker)
-	v, err2 := strconv.Atoi(prompts)
-	if !ok || err != nil || err2 != nil {
-		return fmt.Errorf("write it like 0=3: the first 3 prompts of worker 0 are slow")
-	}
-	(*s)[n] = v
-	return nil
-}
-
-// slowSpells is the flag --slow-spell.
-type slowSpells []sim.SlowSpell
-
-// String returns the spells in the form that Set accepts.
-func (s *slowSpells) String() string {
-	var words []string
-	for _, x := range *s {
-		words = append(words, fmt.Sprintf("%d=%v@%v+%v", x.Worker, x.Factor, x.At, x.Span))
-	}
-	return strings.Join(words, " ")
-}
-
-// Set adds one spell, or several that are separated by spaces.
-func (s *slowSpells) Set(text string) error { return forEachWord(text, s.addSlowSpell) }
-
-func (s *slowSpells) addSlowSpell(text string) error {
-	worker, rest, ok := strings.Cut(text, "=")
-	factor, times, ok2 := strings.Cut(rest, "@")
-	at, span, ok3 := strings.Cut(times, "+")
-	n, err := strconv.Atoi(worker)
-	v, err2 := strconv.ParseFloat(factor, 64)
-	from, err3 := time.ParseDuration(at)
-	length, err4 := time.ParseDuration(span)
-	if !ok || !ok2 || !ok3 || err != nil || err2 != nil || err3 != nil || err4 != nil {
-		return fmt.Errorf("write it like 3=1.5@5m+10m: worker 3 takes 1.5 times as long from minute 5 on, for 10 minutes")
-	}
-	*s = append(*s, sim.SlowSpell{Worker: n, Factor: v, At: from, Span: length})
-	return nil
+	return x, nil
 }
