@@ -49,7 +49,8 @@ type Options struct {
 // NewOptions returns options whose flags are to be added to f.
 func NewOptions(f *flag.FlagSet) *Options {
 	return &Options{
-		flags: f, restarts: newRestarts(), tiers: newTiers(), slow: newSlowdowns(), slowStarts: newSlowStarts(), slowSpells: newSlowSpells(),
+		flags: f, restarts: newRestarts(), tiers: newTiers(),
+		slow: newSlowdowns(), slowStarts: newSlowStarts(), slowSpells: newSlowSpells(),
 	}
 }
 

@@ -44,14 +44,14 @@ func parseTiming(text string, openDir func(path string) fs.FS) (perfmodel.Timing
 type several[T any] struct {
 	values []T
 	parse  func(text string) (T, error)
-	print  func(value T) string
+	format func(value T) string
 }
 
 // String returns the values in the form that Set accepts.
 func (s *several[T]) String() string {
 	var words []string
 	for _, x := range s.values {
-		words = append(words, s.print(x))
+		words = append(words, s.format(x))
 	}
 	return strings.Join(words, " ")
 }
@@ -111,7 +111,7 @@ func newSlowStarts() perWorker[int] {
 
 // newRestarts returns the flag --restart.
 func newRestarts() several[sim.Restart] {
-	return several[sim.Restart]{parse: parseRestart, print: func(x sim.Restart) string {
+	return several[sim.Restart]{parse: parseRestart, format: func(x sim.Restart) string {
 		return fmt.Sprintf("%d@%v+%v", x.Worker, x.At, x.After)
 	}}
 }
@@ -130,7 +130,7 @@ func parseRestart(text string) (sim.Restart, error) {
 
 // newSlowSpells returns the flag --slow-spell.
 func newSlowSpells() several[sim.SlowSpell] {
-	return several[sim.SlowSpell]{parse: parseSlowSpell, print: func(x sim.SlowSpell) string {
+	return several[sim.SlowSpell]{parse: parseSlowSpell, format: func(x sim.SlowSpell) string {
 		return fmt.Sprintf("%d=%v@%v+%v", x.Worker, x.Factor, x.At, x.Span)
 	}}
 }
@@ -152,7 +152,7 @@ func parseSlowSpell(text string) (sim.SlowSpell, error) {
 
 // newTiers returns the flag --tier.
 func newTiers() several[engine.Tier] {
-	return several[engine.Tier]{parse: parseTier, print: func(x engine.Tier) string {
+	return several[engine.Tier]{parse: parseTier, format: func(x engine.Tier) string {
 		return fmt.Sprintf("%v=%d,%v,%v,%v", x.Tier, x.Blocks, x.Read, x.Write, x.Latency)
 	}}
 }
