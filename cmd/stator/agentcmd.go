@@ -20,45 +20,57 @@ import (
 const agentAbout = `Runs a node agent. It starts the engines that the configuration names for its node, restarts them
 when they fail, and publishes their state, load and KV events on the bus.`
 
+// agentFlags are the flags of `stator agent` beside those of every part.
+type agentFlags struct {
+	node, address, ports, stateDir string
+	stopEngines                    bool
+	drain                          time.Duration
+	files                          weightsOptions
+}
+
+func (o *agentFlags) addFlags(f *cli.Flags) {
+	f.StringVar(&o.node, "node", "", "`name` of this node: the agent starts launches with this node (default: launches without a node)")
+	f.StringVar(&o.address, "advertise-address", "",
+		"`IP` at which engines listen and routers reach them (default: the address of the route to the bus)")
+	f.StringVar(&o.ports, "engine-ports", engine.DefaultPorts, "`range` of the engines' ports; agents of one host may share it")
+	f.StringVar(&o.stateDir, "state-dir", "", "`folder` of engines that survive the agent (launch[].survive); one agent at a time uses it")
+	f.BoolVar(&o.stopEngines, "stop-engines", false, "stop the engines in --state-dir that have survived their agent, and end")
+	f.DurationVar(&o.drain, "drain-time", time.Minute,
+		"how long engines go on with their requests, without new ones, when the agent stops; 0s stops them at once")
+	o.files.addNodeFlags(f, "weights-")
+}
+
 func runAgent(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "agent", agentAbout)
 	p := newProcess(env, f, "agent", "127.0.0.1:8084")
 	defer p.close()
-	node := f.String("node", "", "`name` of this node: the agent starts launches with this node (default: launches without a node)")
-	address := f.String("advertise-address", "",
-		"`IP` at which engines listen and routers reach them (default: the address of the route to the bus)")
-	ports := f.String("engine-ports", engine.DefaultPorts, "`range` of the engines' ports; agents of one host may share it")
-	stateDir := f.String("state-dir", "", "`folder` of engines that survive the agent (launch[].survive); one agent at a time uses it")
-	stopEngines := f.Bool("stop-engines", false, "stop the engines in --state-dir that have survived their agent, and end")
-	drain := f.Duration("drain-time", time.Minute,
-		"how long engines go on with their requests, without new ones, when the agent stops; 0s stops them at once")
-	var files weightsOptions
-	files.addNodeFlags(f, "weights-")
+	var o agentFlags
+	o.addFlags(f)
 	if err := f.Read(args); err != nil {
 		return err
 	}
-	if *stopEngines {
-		return stopSurvivors(env, p, *stateDir)
+	if o.stopEngines {
+		return stopSurvivors(env, p, o.stateDir)
 	}
 
 	if err := p.openOnBus(ctx); err != nil {
 		return err
 	}
-	wanted, err := launchesOf(p.cfg, *node, p.log)
+	wanted, err := launchesOf(p.cfg, o.node, p.log)
 	if err != nil {
 		return err
 	}
 	if len(wanted) == 0 {
-		return noLaunches(p.cfg, *node)
+		return noLaunches(p.cfg, o.node)
 	}
 
-	if *address == "" {
-		*address, err = workeragent.RouteAddress(p.cfg.Bus.URL)
+	if o.address == "" {
+		o.address, err = workeragent.RouteAddress(p.cfg.Bus.URL)
 		if err != nil {
 			return err
 		}
 	}
-	state, sockets, err := agentFolder(p, *stateDir)
+	state, sockets, err := agentFolder(p, o.stateDir)
 	if err != nil {
 		return err
 	}
@@ -67,30 +79,32 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	} else {
 		defer func() { _ = os.RemoveAll(sockets) }()
 	}
-	site, err := engine.NewSite(*address, *ports, sockets)
+	site, err := engine.NewSite(o.address, o.ports, sockets)
 	if err != nil {
 		return err
 	}
 
-	stores, found, err := kvStores(p.cfg, wanted, *node, &site, p.bus, p.log, p.reg)
+	stores, found, err := kvStores(p.cfg, wanted, o.node, &site, p.bus, p.log, p.reg)
 	if err != nil {
 		return err
 	}
-	ensure, closeFiles, err := files.ensure(p, *node)
+	ensure, closeFiles, err := o.files.ensure(p, o.node)
 	if err != nil {
 		return err
 	}
 	defer closeFiles()
-	a, err := workeragent.New(workeragent.Config{Launches: wanted, Scaled: p.cfg.Planner.ByAgents(), Node: *node, Site: site, State: state,
+	a, err := workeragent.New(workeragent.Config{
+		Launches: wanted, Scaled: p.cfg.Planner.ByAgents(), Node: o.node, Site: site, State: state,
 		Bus: p.bus, Log: p.log, Metrics: p.reg, Engines: p.engines,
-		IndexBytes: p.cfg.Index.MaxBytes, Store: reportedStore(stores), Files: ensure, DrainTime: *drain, Hard: env.hard})
+		IndexBytes: p.cfg.Index.MaxBytes, Store: reportedStore(stores), Files: ensure, DrainTime: o.drain, Hard: env.hard,
+	})
 	if err != nil {
 		return err
 	}
 	p.part(a.Run)
 	p.part(func(ctx context.Context) error {
 		return p.followed.Follow(ctx, func(cfg *config.Config) error {
-			launches, err := launchesOf(cfg, *node, p.log)
+			launches, err := launchesOf(cfg, o.node, p.log)
 			if err != nil {
 				return err
 			}
@@ -99,7 +113,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	})
 	p.part(found.Run)
 	if len(stores) > 0 {
-		p.part(func(ctx context.Context) error { return p.bus.HoldPart(ctx, bus.PartStore, *node) })
+		p.part(func(ctx context.Context) error { return p.bus.HoldPart(ctx, bus.PartStore, o.node) })
 	}
 	for _, s := range stores {
 		p.part(s.Run)

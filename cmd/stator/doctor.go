@@ -29,89 +29,58 @@ there. Without --config, --admin-address and --agent it looks at that Envoy alon
 With --kubernetes it looks at the InferencePools of a namespace: can they be switched to Stator's routers, what would fail, and what is
 left after an uninstallation? Run it in a pod, so that it reaches the engines, too.`
 
+// doctorFlags are the flags of `stator doctor`.
+type doctorFlags struct {
+	file      string
+	agents    cli.List
+	admin     adminclient.Config
+	envoyAt   string
+	inCluster bool
+	cluster   doctor.Cluster
+	api       string
+	wait      time.Duration
+	asJSON    bool
+}
+
+func (o *doctorFlags) addFlags(f *cli.Flags) {
+	f.StringVar(&o.file, "config", "", "configuration `file` of the router (default: the one that "+configVariable+" names, as in the "+
+		"pods of the chart; without that, the configuration of a plain stator up)")
+	f.Var(&o.agents, "agent",
+		"`address` of an agent's admin port, like --admin-address; may be repeated; the agent of stator up need not be named")
+	o.admin.AddFlags(f.FlagSet)
+	f.StringVar(&o.envoyAt, "envoy-admin", "",
+		"`address` of the admin port of an Envoy that you have: http://ip:port, ip:port, https://name:port or unix:///path")
+	f.Group("Kubernetes", func() {
+		f.BoolVar(&o.inCluster, "kubernetes", false,
+			"look at the InferencePools of a namespace, their pickers, pods and engines, in place of a router")
+		addNamespace(f, &o.cluster.Namespace, "`namespace` of the pools (default that of this process's pod)")
+		f.StringVar(&o.cluster.Service, "router-service", "stator", "`name` of the Service of the routers")
+		f.StringVar(&o.api, "kubernetes-api", "", kubernetesAPIUsage)
+	})
+	f.DurationVar(&o.wait, "wait", 3*time.Second, "how long to read event sockets, and to watch cache states for progress")
+	f.BoolVar(&o.asJSON, "json", false, "print JSON")
+}
+
 func runDoctor(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "doctor", doctorAbout)
-	file := f.String("config", "", "configuration `file` of the router (default: the one that "+configVariable+" names, as in the pods of "+
-		"the chart; without that, the configuration of a plain stator up)")
-	var agents cli.List
-	f.Var(&agents, "agent",
-		"`address` of an agent's admin port, like --admin-address; may be repeated; the agent of stator up need not be named")
-	var admin adminclient.Config
-	admin.AddFlags(f.FlagSet)
-	envoyAt := f.String("envoy-admin", "",
-		"`address` of the admin port of an Envoy that you have: http://ip:port, ip:port, https://name:port or unix:///path")
-	cluster := doctor.Cluster{}
-	var inCluster bool
-	var api string
-	f.Group("Kubernetes", func() {
-		f.BoolVar(&inCluster, "kubernetes", false,
-			"look at the InferencePools of a namespace, their pickers, pods and engines, in place of a router")
-		addNamespace(f, &cluster.Namespace, "`namespace` of the pools (default that of this process's pod)")
-		f.StringVar(&cluster.Service, "router-service", "stator", "`name` of the Service of the routers")
-		f.StringVar(&api, "kubernetes-api", "", kubernetesAPIUsage)
-	})
-	wait := f.Duration("wait", 3*time.Second, "how long to read event sockets, and to watch cache states for progress")
-	asJSON := f.Bool("json", false, "print JSON")
+	var o doctorFlags
+	o.addFlags(f)
 	if err := f.Read(args); err != nil {
 		return err
 	}
-	if *wait <= 0 {
+	if o.wait <= 0 {
 		fmt.Fprintln(env.err, "stator doctor: --wait must be positive")
 		return cli.ErrUsage
 	}
-
-	ofPod := os.Getenv(configVariable)
-	cfg, err := doctorConfig(cmp.Or(*file, ofPod), inCluster || ofPod != "")
+	asked, err := o.asked(f)
 	if err != nil {
 		return err
 	}
 
-	client, err := adminclient.New(admin, doctor.Timeout)
-	if err != nil {
-		return err
-	}
-	asked := doctor.Config{Fleet: cfg, AdminAddress: admin.Address, Admin: client, Wait: *wait}
-	asked.Engines, err = openEngines(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return err
-	}
-	for _, address := range agents {
-		port := admin
-		port.Address = address
-		client, err := adminclient.New(port, doctor.Timeout)
-		if err != nil {
-			return err
-		}
-		asked.Agents = append(asked.Agents, doctor.AgentPort{Address: address, Admin: client})
-	}
-	if *envoyAt != "" {
-		client, err := adminclient.New(adminclient.Config{Address: *envoyAt}, doctor.EnvoyTimeout)
-		if err != nil {
-			return err
-		}
-		asked.Envoy = &doctor.EnvoyPort{Address: *envoyAt, Admin: client}
-		asked.EnvoyAlone = !isGiven(f.FlagSet, "config", "admin-address", "agent", "kubernetes")
-	}
-
-	if inCluster {
-		if isGiven(f.FlagSet, "admin-address", "agent") {
-			return f.UsageError("--kubernetes looks at a cluster in place of a router and agents: leave --admin-address and --agent out")
-		}
-		cluster.Client, err = kubernetes.NewClient(api)
-		if err != nil {
-			return err
-		}
-		cluster.Namespace = cmp.Or(cluster.Namespace, cluster.Client.Namespace())
-		if cluster.Namespace == "" {
-			return f.UsageError("name the namespace of the pools with -n: this process runs in no pod")
-		}
-		asked.Kubernetes = &cluster
-	}
-
-	endBar := cli.NewProgressBar(env.err).During(*wait)
+	endBar := cli.NewProgressBar(env.err).During(o.wait)
 	diagnosis := doctor.Examine(ctx, asked)
 	endBar()
-	if *asJSON {
+	if o.asJSON {
 		err = diagnosis.PrintJSON(env.out)
 	} else {
 		diagnosis.Print(env.out)
@@ -128,6 +97,59 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 	default:
 		return fmt.Errorf("%d findings", n)
 	}
+}
+
+// asked returns the places at which the doctor looks.
+func (o *doctorFlags) asked(f *cli.Flags) (doctor.Config, error) {
+	ofPod := os.Getenv(configVariable)
+	cfg, err := doctorConfig(cmp.Or(o.file, ofPod), o.inCluster || ofPod != "")
+	if err != nil {
+		return doctor.Config{}, err
+	}
+
+	client, err := adminclient.New(o.admin, doctor.Timeout)
+	if err != nil {
+		return doctor.Config{}, err
+	}
+	asked := doctor.Config{Fleet: cfg, AdminAddress: o.admin.Address, Admin: client, Wait: o.wait}
+	asked.Engines, err = openEngines(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return asked, err
+	}
+	for _, address := range o.agents {
+		port := o.admin
+		port.Address = address
+		client, err := adminclient.New(port, doctor.Timeout)
+		if err != nil {
+			return asked, err
+		}
+		asked.Agents = append(asked.Agents, doctor.AgentPort{Address: address, Admin: client})
+	}
+	if o.envoyAt != "" {
+		client, err := adminclient.New(adminclient.Config{Address: o.envoyAt}, doctor.EnvoyTimeout)
+		if err != nil {
+			return asked, err
+		}
+		asked.Envoy = &doctor.EnvoyPort{Address: o.envoyAt, Admin: client}
+		asked.EnvoyAlone = !isGiven(f.FlagSet, "config", "admin-address", "agent", "kubernetes")
+	}
+	if !o.inCluster {
+		return asked, nil
+	}
+
+	if isGiven(f.FlagSet, "admin-address", "agent") {
+		return asked, f.UsageError("--kubernetes looks at a cluster in place of a router and agents: leave --admin-address and --agent out")
+	}
+	o.cluster.Client, err = kubernetes.NewClient(o.api)
+	if err != nil {
+		return asked, err
+	}
+	o.cluster.Namespace = cmp.Or(o.cluster.Namespace, o.cluster.Client.Namespace())
+	if o.cluster.Namespace == "" {
+		return asked, f.UsageError("name the namespace of the pools with -n: this process runs in no pod")
+	}
+	asked.Kubernetes = &o.cluster
+	return asked, nil
 }
 
 // configVariable names the configuration of the router beside which the doctor is started, such as by kubectl exec.

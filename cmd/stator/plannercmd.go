@@ -77,16 +77,11 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	var result error
-	switch {
-	case *dryRun || *once:
-		p.part(func(ctx context.Context) error {
-			result = planOnce(ctx, env, pl, hands, *once)
-			return result
-		})
-	default:
-		p.part(pl.Run)
+	run := pl.Run
+	if *dryRun || *once {
+		run = func(ctx context.Context) error { return planOnce(ctx, env, pl, hands, *once) }
 	}
+	p.part(run)
 	p.part(func(ctx context.Context) error {
 		followed.Run(ctx)
 		return nil

@@ -69,8 +69,11 @@ func addNamespace(f *cli.Flags, to *string, usage string) {
 	f.StringVar(to, "n", "", "the same as --namespace")
 }
 
-// print prints the objects of a way.
+// print prints the objects of a way, or the parts of a static configuration.
 func (m *meshFlags) print(f *cli.Flags, s xds.SnippetSettings, cfg *config.Config, xdsAt string) ([]byte, error) {
+	if m.way == "" {
+		return xds.Snippet(s)
+	}
 	var isFull bool
 	m.GatewayNamespace, m.Gateway, isFull = strings.Cut(m.gateway, "/")
 	if !isFull {
@@ -169,12 +172,12 @@ func runSnippet(env environment, args []string) error {
 	}
 	s.Settings = xdsSettings(cfg, routers)
 	s.ExtProcSecrets, s.ExtProcServerName = *secrets, *serverName
-	if len(pools) > 0 {
-		for _, name := range pools {
-			if *file != "" && !slices.Contains(s.Models, name) {
-				return f.UsageError("--pool: %s has no model %s; it has %s", *file, name, strings.Join(s.Models, ", "))
-			}
+	for _, name := range pools {
+		if *file != "" && !slices.Contains(s.Models, name) {
+			return f.UsageError("--pool: %s has no model %s; it has %s", *file, name, strings.Join(s.Models, ", "))
 		}
+	}
+	if len(pools) > 0 {
 		s.Models = pools
 	}
 	if *edsOnly {
@@ -185,12 +188,7 @@ func runSnippet(env environment, args []string) error {
 	if *into != "" {
 		return addToFile(env, *into, s, *host)
 	}
-	var text []byte
-	if mesh.way == "" {
-		text, err = xds.Snippet(s)
-	} else {
-		text, err = mesh.print(f, s, cfg, *xdsAt)
-	}
+	text, err := mesh.print(f, s, cfg, *xdsAt)
 	if err != nil {
 		return err
 	}
