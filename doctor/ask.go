@@ -144,9 +144,16 @@ func (r *routerSeen) askAgain(ctx context.Context) {
 	r.metricsNow, _ = readMetrics(ctx, client, page("/metrics"))
 }
 
-// request sends one HTTP request. ahead is the time by which the server's clock is ahead of ours,
-// to the second that the Date header has.
+// request sends one HTTP request, whose answer has maxAnswer bytes at most. ahead is the time by which the server's clock is ahead of
+// ours, to the second that the Date header has.
 func request(ctx context.Context, client *http.Client, method, url string, body []byte) (answer []byte, ahead time.Duration, err error) {
+	return requestWithin(ctx, client, method, url, body, maxAnswer)
+}
+
+// requestWithin is request with another bound. An answer beyond the bound is an error, because the wanted part may be in the rest.
+func requestWithin(ctx context.Context, client *http.Client, method, url string, body []byte, most int) (
+	answer []byte, ahead time.Duration, err error,
+) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, 0, err
@@ -161,9 +168,13 @@ func request(ctx context.Context, client *http.Client, method, url string, body 
 	defer func() { _ = resp.Body.Close() }()
 	ahead = clockAhead(resp.Header.Get("date"), before, time.Now())
 
-	answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err == nil && resp.StatusCode != http.StatusOK {
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
+	switch {
+	case err != nil:
+	case resp.StatusCode != http.StatusOK:
 		err = statusError{resp.StatusCode, strings.TrimSpace(string(answer[:min(len(answer), 300)]))}
+	case len(answer) > most:
+		err = fmt.Errorf("its answer has more than %d MiB", most>>20)
 	}
 	return answer, ahead, err
 }

@@ -3,8 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -36,7 +34,10 @@ const statsOfInterest = "ext_proc|grpc_access_log|upstream_rq_total$|update_reje
 func askEnvoy(ctx context.Context, port *EnvoyPort, want wanted) *envoySeen {
 	e := &envoySeen{address: port.Address, want: want}
 	client := *port.Admin.HTTP()
-	page := func(path string) ([]byte, error) { return getBounded(ctx, &client, port.Admin.URL(path)) }
+	page := func(path string) ([]byte, error) {
+		body, _, err := requestWithin(ctx, &client, http.MethodGet, port.Admin.URL(path), nil, maxEnvoyAnswer)
+		return body, err
+	}
 
 	info, err := parsedPage(page("/server_info"))
 	if err == nil && !info.has("version") {
@@ -70,30 +71,6 @@ func parsedPage(body []byte, err error) (node, error) {
 		return node{}, err
 	}
 	return parseNode(body)
-}
-
-// getBounded gets a page. A page beyond the bound is an error, because the wanted part may be in the rest.
-func getBounded(ctx context.Context, client *http.Client, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxEnvoyAnswer+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case resp.StatusCode != http.StatusOK:
-		return nil, statusError{resp.StatusCode, strings.TrimSpace(string(body[:min(len(body), 300)]))}
-	case len(body) > maxEnvoyAnswer:
-		return nil, fmt.Errorf("its answer has more than %d MiB", maxEnvoyAnswer>>20)
-	}
-	return body, nil
 }
 
 // readStats reads the lines of /stats, such as "http.front.ext_proc.streams_started: 7".
