@@ -48,7 +48,7 @@ func Discover(ctx context.Context, client *http.Client, base string) ([]Socket, 
 	if err != nil {
 		return nil, fmt.Errorf("discover event sockets: %w", err)
 	}
-	body, err := get(ctx, client, at.JoinPath("kv_event_sources").String())
+	body, err := ask(ctx, client, http.MethodGet, at.JoinPath("kv_event_sources").String(), maxSources)
 	if err != nil {
 		return nil, fmt.Errorf("discover event sockets: %w", err)
 	}
@@ -59,9 +59,10 @@ func Discover(ctx context.Context, client *http.Client, base string) ([]Socket, 
 	return found, nil
 }
 
-// get reads one page of an engine, of maxSources bytes at most.
-func get(ctx context.Context, client *http.Client, target string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+// ask sends a request without a body to an engine, and returns its answer of at most so many bytes. An engine without such a page is
+// ErrNoDiscovery.
+func ask(ctx context.Context, client *http.Client, method, target string, most int) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, target, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func get(ctx context.Context, client *http.Client, target string) ([]byte, error
 		return nil, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxSources+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read answer: %w", err)
@@ -78,8 +79,8 @@ func get(ctx context.Context, client *http.Client, target string) ([]byte, error
 		return nil, ErrNoDiscovery
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("status %d", resp.StatusCode)
-	case len(body) > maxSources:
-		return nil, fmt.Errorf("an answer of more than %d bytes", maxSources)
+	case len(body) > most:
+		return nil, fmt.Errorf("an answer of more than %d bytes", most)
 	}
 	return body, nil
 }

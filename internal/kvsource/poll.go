@@ -3,8 +3,6 @@ package kvsource
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -54,7 +52,7 @@ func (s *Source) poll(ctx context.Context) error {
 	broken := s.cfg.backoff()
 	order := numbering{}
 	for ctx.Err() == nil {
-		payload, err := s.post(ctx, client)
+		payload, err := ask(ctx, client, http.MethodPost, s.cfg.Endpoint, s.cfg.MaxMessage) // the events since the last call
 		if ctx.Err() != nil {
 			break
 		}
@@ -73,27 +71,6 @@ func (s *Source) poll(ctx context.Context) error {
 		idle.Reset()
 	}
 	return nil
-}
-
-// post asks for the events since the last call.
-func (s *Source) post(ctx context.Context, client *http.Client) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.Endpoint, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("status %d", resp.StatusCode)
-	}
-	payload, err := io.ReadAll(io.LimitReader(resp.Body, int64(s.cfg.MaxMessage)+1))
-	if err == nil && len(payload) > s.cfg.MaxMessage {
-		err = fmt.Errorf("an answer of more than %d bytes: the limit is exceeded", s.cfg.MaxMessage)
-	}
-	return payload, err
 }
 
 // deliverAnswer delivers one answer and reports whether it contained events. While the consumer
