@@ -78,9 +78,6 @@ func (s *Span) Trace() string {
 	return hex.EncodeToString(s.own.Trace[:])
 }
 
-// Began returns the time of the request's headers.
-func (s *Span) Began() time.Time { return s.began }
-
 // The fields of opentelemetry.proto.trace.v1.Span.
 const (
 	spanTraceID    = 1

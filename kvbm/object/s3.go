@@ -26,9 +26,9 @@ type S3Config struct {
 	Region string
 	// PathStyle puts the bucket into the path instead of the host's name. Most servers outside of Amazon need it.
 	PathStyle bool
-	// AccessKey, SecretKey and SessionToken are the credentials. Without them the credentials of the environment are used:
+	// AccessKey and SecretKey are the credentials. Without them the credentials of the environment are used:
 	// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and without these the role of the instance or the pod.
-	AccessKey, SecretKey, SessionToken string
+	AccessKey, SecretKey string
 	// RootCAs are the authorities of the server's certificate (default: the system's).
 	RootCAs *x509.CertPool
 	// Attempts bounds how often a request is sent within its deadline (2).

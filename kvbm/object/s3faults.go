@@ -87,7 +87,7 @@ type heldKeys struct {
 func newHeldKeys(cfg S3Config, client *http.Client) *heldKeys {
 	k := &heldKeys{client: client, turn: make(chan struct{}, 1)}
 	if cfg.AccessKey != "" {
-		k.source = credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, cfg.SessionToken)
+		k.source = credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, "")
 	} else {
 		k.source = credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.IAM{Client: client}})
 	}
