@@ -112,7 +112,7 @@ var allowed = map[string][]string{
 	"discovery":            {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
 	// The page of decisions shows them as the decision log has them, and those of the agent and of Envoys their status.
 	// The stores of KV blocks are shown and changed by their keys.
-	"admin": {"admin/console", "admin/history", "internal/enginetls", "discovery", "extproc/accesslog", "extproc/emitters", "internal/configfile", "internal/engines", "workeragent", "kvbm", "internal/kv/block", "kvbm/node", "kvbm/peers", "kvbm/pool", "kvbm/session", "xds", "internal/kv/kvindex", "internal/kvsource", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel", "internal/route/decision", "internal/route/learned"},
+	"admin": {"admin/console", "admin/history", "internal/enginetls", "discovery", "extproc/accesslog", "extproc/emitters", "internal/configfile", "internal/engines", "workeragent", "kvbm", "internal/kv/block", "kvbm/direct", "kvbm/node", "kvbm/peers", "kvbm/pool", "kvbm/session", "xds", "internal/kv/kvindex", "internal/kvsource", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel", "internal/route/decision", "internal/route/learned"},
 
 	// The router process.
 	"extproc": {"internal/enginetls", "extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/enginetls", "internal/grpcserve", "internal/hub", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/kvbm/direct"
 	"github.com/stator-project/stator/kvbm/node"
 	"github.com/stator-project/stator/kvbm/peers"
 	"github.com/stator-project/stator/kvbm/pool"
@@ -46,21 +47,21 @@ func (s Sources) addKV(p *pages) {
 type kvView struct {
 	Model string `json:"model"`
 	// State is waiting (for the first engine), failing (memory or a tier could not be opened) or serving.
-	State       string           `json:"state"`
-	Reason      string           `json:"reason"`
-	Engines     []session.Engine `json:"engines"`
-	Refused     uint64           `json:"refused_sessions"`
-	Quarantined int              `json:"quarantined_slots"`
-	Layout      *kvLayout        `json:"layout"`
-	HostBytes   int64            `json:"host_bytes"`
-	ReadyBytes  int64            `json:"host_ready_bytes"`
-	HugePages   bool             `json:"huge_pages"`
-	Slots       pool.Stats       `json:"host_slots"`
-	Committed   uint64           `json:"committed_blocks"`
-	Found       uint64           `json:"found_blocks"`
-	Fetched     uint64           `json:"fetched_blocks"`
-	NoRoom      uint64           `json:"refused_blocks"`
-	Tiers       []kvTierView     `json:"tiers"`
+	State       string            `json:"state"`
+	Reason      string            `json:"reason"`
+	Engines     []session.Engine  `json:"engines"`
+	Refused     uint64            `json:"refused_sessions"`
+	Quarantined int               `json:"quarantined_slots"`
+	Layout      *kvLayout         `json:"layout"`
+	HostBytes   int64             `json:"host_bytes"`
+	ReadyBytes  int64             `json:"host_ready_bytes"`
+	HugePages   bool              `json:"huge_pages"`
+	Slots       pool.Stats        `json:"host_slots"`
+	Committed   uint64            `json:"committed_blocks"`
+	Found       uint64            `json:"found_blocks"`
+	Fetched     uint64            `json:"fetched_blocks"`
+	NoRoom      uint64            `json:"refused_blocks"`
+	Tiers       []node.TierStatus `json:"tiers"`
 	// PeerAddress is the address at which other nodes fetch blocks; empty if they do not.
 	PeerAddress string `json:"peer_address"`
 	// Peers are the nodes from which this one fetches blocks, and UnusedPeers is the number of further nodes that it does not
@@ -68,7 +69,7 @@ type kvView struct {
 	Peers       []peers.Status `json:"peers"`
 	UnusedPeers int            `json:"unused_peers"`
 	// NIXL is null without peerTransport: nixl.
-	NIXL *kvNIXLView `json:"nixl"`
+	NIXL *direct.Stats `json:"nixl"`
 }
 
 // kvLayout has the properties that the bytes of a block depend on.
@@ -86,26 +87,6 @@ type kvLayout struct {
 	Hashing    string `json:"hashing"`
 }
 
-// kvTierView is a tier behind host memory.
-type kvTierView struct {
-	Tier string `json:"tier"`
-	// Health is healthy, degraded (it works, and had an error within the last minute), failing, or starting.
-	Health string `json:"health"`
-	// Reason is why it does not work, or the last error of one that works.
-	Reason string `json:"reason"`
-	Blocks int    `json:"blocks"`
-	// Room is the number of blocks that the tier has room for; 0 for a bucket, which is bounded by bytes, and for other nodes.
-	Room    int    `json:"room"`
-	Pinned  int    `json:"pinned"`
-	Waiting int    `json:"waiting_blocks"`
-	Copied  uint64 `json:"copied_blocks"`
-	Dropped uint64 `json:"dropped_blocks"`
-	Failed  uint64 `json:"failed_blocks"`
-	Loaded  uint64 `json:"loaded_blocks"`
-	Damaged uint64 `json:"damaged_blocks"`
-	Errors  uint64 `json:"errors"`
-}
-
 func viewKV(all []node.Status) []kvView {
 	out := []kvView{}
 	for i := range all {
@@ -114,30 +95,19 @@ func viewKV(all []node.Status) []kvView {
 			Model: s.Model, State: s.State, Reason: s.Reason, Engines: append([]session.Engine{}, s.Engines...),
 			Refused: s.Refused, Quarantined: s.Quarantined,
 			HostBytes: s.HostBytes, ReadyBytes: s.ReadyBytes, HugePages: s.HugePages, Slots: s.Store.Slots,
-			Committed: s.Store.Committed, Found: s.Store.Found, Fetched: s.Store.Fetched, NoRoom: s.Store.Refused, Tiers: []kvTierView{},
+			Committed: s.Store.Committed, Found: s.Store.Found, Fetched: s.Store.Fetched, NoRoom: s.Store.Refused,
+			Tiers:       append([]node.TierStatus{}, s.Tiers...),
 			PeerAddress: s.PeerAddress, Peers: append([]peers.Status{}, s.Peers...), UnusedPeers: s.UnusedPeers,
-			NIXL: viewKVNIXL(s),
+			NIXL: s.NIXL,
 		}
 		if l := &s.Layout; s.State == node.Serving {
 			v.Layout = &kvLayout{
 				l.Bytes(), l.PageTokens, l.Layers, l.Outer, l.Inner, l.DType, l.TPSize, l.TPRank, l.Model, l.Weights, l.Hashing,
 			}
 		}
-		for j := range s.Tiers {
-			v.Tiers = append(v.Tiers, viewKVTier(s, &s.Tiers[j]))
-		}
 		out = append(out, v)
 	}
 	return out
-}
-
-func viewKVTier(s *node.Status, t *node.TierStatus) kvTierView {
-	c := s.Store.Tier(t.Tier)
-	return kvTierView{
-		Tier: t.Tier, Health: string(t.Health), Reason: t.Reason, Blocks: t.Blocks, Room: t.Room, Pinned: t.Pinned,
-		Waiting: c.Waiting, Copied: c.Copied, Dropped: c.Dropped, Failed: c.Failed, Loaded: c.Loaded,
-		Damaged: t.Damaged, Errors: t.Errors,
-	}
 }
 
 // kvTables returns the stores with their layouts, the tiers, the counts of blocks, the engines, and the reasons of failures.
@@ -220,7 +190,7 @@ func kvTierTable(all []node.Status) string {
 			row(s.Model, fleet.Host, "healthy", slots.Active+slots.Inactive, s.HostBytes/int64(s.Layout.Bytes()), slots.Pinned,
 				"-", "-", "-", "-", "-", "-", "-")
 			for j := range s.Tiers {
-				v := viewKVTier(s, &s.Tiers[j])
+				v := &s.Tiers[j]
 				row(s.Model, v.Tier, v.Health, v.Blocks, orDash(v.Room), v.Pinned, v.Waiting, v.Copied, v.Dropped, v.Failed, v.Loaded,
 					v.Damaged, v.Errors)
 			}

@@ -56,14 +56,13 @@ var exampleStores = []admin.KVStore{
 		},
 		Store: kvbm.Stats{
 			Slots: pool.Stats{Reset: 100, Active: 10, Inactive: 400, Quarantined: 2, Pinned: 7}, Committed: 900, Found: 300, Fetched: 250,
-			Tiers: []kvbm.TierStats{
-				{Name: "peer", Loaded: 90}, {Name: "disk", Copied: 880, Dropped: 3, Loaded: 70, Waiting: 5}, {Name: "external", Copied: 12, Loaded: 4, Waiting: 1},
-			},
 		},
 		Tiers: []node.TierStatus{
-			{Tier: "peer", Health: node.Failing, Reason: "1 of 2 nodes do not answer", Blocks: 300, Errors: 2},
-			{Tier: "disk", Health: node.Degraded, Blocks: 850, Room: 4000, Pinned: 7, Errors: 1, Reason: "read block 00ff: input/output error"},
-			{Tier: "external", Health: node.Failing, Reason: "the store refuses the access key \x1b: check AWS_ACCESS_KEY_ID", Blocks: 12, Errors: 40},
+			{Tier: "peer", Health: node.Failing, Reason: "1 of 2 nodes do not answer", Blocks: 300, Errors: 2, TierStats: kvbm.TierStats{Loaded: 90}},
+			{Tier: "disk", Health: node.Degraded, Blocks: 850, Room: 4000, Pinned: 7, Errors: 1, Reason: "read block 00ff: input/output error",
+				TierStats: kvbm.TierStats{Copied: 880, Dropped: 3, Loaded: 70, Waiting: 5}},
+			{Tier: "external", Health: node.Failing, Reason: "the store refuses the access key \x1b: check AWS_ACCESS_KEY_ID", Blocks: 12, Errors: 40,
+				TierStats: kvbm.TierStats{Copied: 12, Loaded: 4, Waiting: 1}},
 		},
 		PeerAddress: "10.0.0.1:7600", UnusedPeers: 1,
 		Peers: []peers.Status{
@@ -74,8 +73,8 @@ var exampleStores = []admin.KVStore{
 		},
 		Engines: []session.Engine{{Name: "sim-0", PID: 4711, Leases: 1}, {Name: "sim-1", PID: 4712}},
 		NIXL: &direct.Stats{
-			PID: 4713, Restarts: 2, Fences: 1, Held: 3, NIXLOK: 40, NIXLFailed: 2, TCPOK: 5, TCPFailed: 1, Peers: []direct.PeerStats{
-				{Address: "10.0.0.2:7700", NIXL: true}, {Address: "10.0.0.3:7700", Reason: "the peer answers no calls"}, {Address: "10.0.0.4:7700"},
+			PID: 4713, Restarts: 2, Fences: 1, Held: 3, Transfers: direct.Transfers{NIXLOK: 40, NIXLFailed: 2, TCPOK: 5, TCPFailed: 1}, Peers: []direct.PeerStats{
+				{Address: "10.0.0.2:7700", Transport: "nixl"}, {Address: "10.0.0.3:7700", Transport: "tcp", Reason: "the peer answers no calls"}, {Address: "10.0.0.4:7700"},
 			},
 		},
 	}},

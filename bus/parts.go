@@ -155,7 +155,7 @@ func (p *Parts) begin(full time.Duration, now time.Time) {
 	}
 }
 
-// WatchParts keeps p up to date until ctx ends: with all parts of the cluster, those of this process included.
+// WatchParts keeps p up to date until ctx ends: with all parts of the cluster, also with the parts of this process.
 func (b *Bus) WatchParts(ctx context.Context, p *Parts) {
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -203,15 +203,19 @@ type Stats struct {
 	Tiers []TierStats
 }
 
-// TierStats are a store's counts for one tier.
+// TierStats are a store's counts for one tier. They are members of a tier in the JSON of /debug/kv, which has the tier's name from its
+// health.
 type TierStats struct {
 	// Name is the tier's name.
-	Name string
+	Name string `json:"-"`
+	// Waiting counts the blocks that wait to be copied to it, or are being copied.
+	Waiting int `json:"waiting_blocks"`
 	// Copied, Dropped and Failed count blocks that were copied to the tier, that its queue had no room for, and whose copy failed. Loaded
 	// counts blocks that came from it.
-	Copied, Dropped, Failed, Loaded uint64
-	// Waiting counts the blocks that wait to be copied to it, or are being copied.
-	Waiting int
+	Copied  uint64 `json:"copied_blocks"`
+	Dropped uint64 `json:"dropped_blocks"`
+	Failed  uint64 `json:"failed_blocks"`
+	Loaded  uint64 `json:"loaded_blocks"`
 }
 
 // Tier returns the figures of the tier with a name; without it they are all zero.

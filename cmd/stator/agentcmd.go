@@ -20,7 +20,7 @@ import (
 const agentAbout = `Runs a node agent. It starts the engines that the configuration names for its node, restarts them
 when they fail, and publishes their state, load and KV events on the bus.`
 
-// agentFlags are the flags of `stator agent` beside those of every part.
+// agentFlags are the flags of `stator agent` beside the flags that every part has.
 type agentFlags struct {
 	node, address, ports, stateDir string
 	stopEngines                    bool

@@ -22,7 +22,7 @@ const extProcAbout = `Runs a router: Envoy's external processor, and the receive
 Its workers are those of the configuration, of the bus, and of a Kubernetes cluster: the pods of
 InferencePools, or with some labels.`
 
-// extProcFlags are the flags of `stator extproc` beside those of every part.
+// extProcFlags are the flags of `stator extproc` beside the flags that every part has.
 type extProcFlags struct {
 	listen, relay, health string
 	others                otherRouters

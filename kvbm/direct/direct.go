@@ -169,28 +169,35 @@ func (d *Direct) settle(h helper, f *transfer.Failure) {
 	<-f.Safe
 }
 
-// Stats is the state of copies by NIXL.
+// Stats is the state of copies by NIXL. /debug/kv shows it.
 type Stats struct {
 	// PID is the process ID of the child. It is 0 while none runs, and Reason has the cause.
-	PID    int
-	Reason string
+	PID    int    `json:"pid"`
+	Reason string `json:"reason"`
 	// Restarts counts children after the first, and Fences children that were killed to keep late bytes out of the store.
-	Restarts int
-	Fences   uint64
+	Restarts int    `json:"restarts"`
+	Fences   uint64 `json:"fences"`
 	// Held counts the blocks that are held for clients that read them.
-	Held int
-	// NIXLOK, NIXLFailed, TCPOK and TCPFailed count fetches by the way that blocks came and by success. A fetch by both counts twice.
-	NIXLOK, NIXLFailed, TCPOK, TCPFailed uint64
+	Held      int `json:"leased_blocks"`
+	Transfers `json:"transfers"`
 	// Peers are sorted by their addresses.
-	Peers []PeerStats
+	Peers []PeerStats `json:"peers"`
+}
+
+// Transfers counts fetches by the way that blocks came and by success. A fetch by both counts twice.
+type Transfers struct {
+	NIXLOK     uint64 `json:"nixl_ok"`
+	NIXLFailed uint64 `json:"nixl_failed"`
+	TCPOK      uint64 `json:"tcp_ok"`
+	TCPFailed  uint64 `json:"tcp_failed"`
 }
 
 // PeerStats is the state of one peer.
 type PeerStats struct {
-	Address string
-	// NIXL is whether the last fetch came by NIXL. Reason is why it did not, or empty before the first.
-	NIXL   bool
-	Reason string
+	Address string `json:"peer"`
+	// Transport is the way of the last fetch: nixl or tcp; empty before the first. Reason is why it was not nixl.
+	Transport string `json:"transport"`
+	Reason    string `json:"reason"`
 }
 
 // Stats returns the current values.
@@ -205,8 +212,8 @@ func (d *Direct) Stats() Stats {
 
 	c := &d.counts
 	s := Stats{
-		Fences: c.fences.Load(), Held: d.leases.count(),
-		NIXLOK: c.nixlOK.Load(), NIXLFailed: c.nixlFailed.Load(), TCPOK: c.tcpOK.Load(), TCPFailed: c.tcpFailed.Load(),
+		Fences: c.fences.Load(), Held: d.leases.count(), Peers: []PeerStats{},
+		Transfers: Transfers{c.nixlOK.Load(), c.nixlFailed.Load(), c.tcpOK.Load(), c.tcpFailed.Load()},
 	}
 	if h != nil {
 		s.PID = h.PID()

@@ -48,7 +48,7 @@ func TestBlocksComeByNIXL(t *testing.T) {
 	here.fetchAll(t, p, keys[:50])
 
 	s := here.Stats()
-	if s.NIXLOK != 2 || s.NIXLFailed+s.TCPOK+s.TCPFailed+s.Fences != 0 || len(s.Peers) != 1 || !s.Peers[0].NIXL || s.Peers[0].Reason != "" {
+	if s.NIXLOK != 2 || s.NIXLFailed+s.TCPOK+s.TCPFailed+s.Fences != 0 || len(s.Peers) != 1 || s.Peers[0].Transport != "nixl" || s.Peers[0].Reason != "" {
 		t.Errorf("%+v", s)
 	}
 	if n := there.Stats().Held; n != 0 {
@@ -125,7 +125,7 @@ func TestBlocksComeByTCP(t *testing.T) {
 			here.fetchAll(t, p, keys)
 
 			s := here.Stats()
-			if s.NIXLOK != 0 || s.NIXLFailed != c.failed || s.TCPOK != 2 || s.TCPFailed != 0 || s.Peers[0].NIXL {
+			if s.NIXLOK != 0 || s.NIXLFailed != c.failed || s.TCPOK != 2 || s.TCPFailed != 0 || s.Peers[0].Transport == "nixl" {
 				t.Errorf("%+v", s)
 			}
 			if !strings.Contains(s.Peers[0].Reason, c.want) || c.failed == 0 && !strings.Contains(s.Reason, c.want) {

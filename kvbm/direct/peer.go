@@ -96,9 +96,12 @@ func (p *Peer) Close() {
 func (p *Peer) stats() PeerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PeerStats{Address: p.address, NIXL: p.isNIXL}
+	s := PeerStats{Address: p.address}
 	if p.reason != nil {
-		s.Reason = p.reason.Error()
+		s.Transport, s.Reason = "tcp", p.reason.Error()
+	}
+	if p.isNIXL {
+		s.Transport = "nixl"
 	}
 	return s
 }

@@ -96,18 +96,6 @@ func (n *Node) collect(out metric.Scrape) {
 	counter(pinnedDesc, s.Pinned)
 	counter(unpinnedDesc, s.Unpinned)
 
-	tier := func(name string, blocks int, health Health, damaged, errors uint64) {
-		counts := s.Tier(name)
-		gauge(blocksDesc, blocks, name)
-		counter(copiedDesc, counts.Copied, name)
-		counter(droppedDesc, counts.Dropped, name)
-		counter(failedDesc, counts.Failed, name)
-		counter(loadedDesc, counts.Loaded, name)
-		gauge(waitingDesc, counts.Waiting, name)
-		out.State(healthyDesc, health == Healthy || health == Degraded, n.cfg.Model, name)
-		counter(wrongDesc, damaged, name)
-		counter(storeErrorsDesc, errors, name)
-	}
 	if n.peers != nil {
 		p := n.peers.Stats()
 		gauge(peersDesc, p.Reachable, "reachable")
@@ -135,6 +123,14 @@ func (n *Node) collect(out metric.Scrape) {
 		gauge(packBytesDesc, int(o.PackBytes))
 	}
 	for _, t := range n.tiers() {
-		tier(t.Tier, t.Blocks, t.Health, t.Damaged, t.Errors)
+		gauge(blocksDesc, t.Blocks, t.Tier)
+		counter(copiedDesc, t.Copied, t.Tier)
+		counter(droppedDesc, t.Dropped, t.Tier)
+		counter(failedDesc, t.Failed, t.Tier)
+		counter(loadedDesc, t.Loaded, t.Tier)
+		gauge(waitingDesc, t.Waiting, t.Tier)
+		out.State(healthyDesc, t.Health == Healthy || t.Health == Degraded, n.cfg.Model, t.Tier)
+		counter(wrongDesc, t.Damaged, t.Tier)
+		counter(storeErrorsDesc, t.Errors, t.Tier)
 	}
 }

@@ -67,15 +67,20 @@ const (
 // TierStatus is the state of a tier behind host memory.
 type TierStatus struct {
 	// Tier is its name: peer (the memory of other nodes), disk or external (the bucket).
-	Tier string
+	Tier string `json:"tier"`
 	// Reason describes why the tier is not Healthy. A healthy one may have the error of its last read or write that failed.
-	Health Health
-	Reason string
+	Health Health `json:"health"`
+	Reason string `json:"reason"`
 	// Blocks counts the blocks that are there, Room the blocks that the tier has room for (0 for a bucket and other nodes), and Pinned
 	// the blocks of Blocks that have a pin.
-	Blocks, Room, Pinned int
+	Blocks int `json:"blocks"`
+	Room   int `json:"room"`
+	Pinned int `json:"pinned"`
+	// The store's counts of the tier.
+	kvbm.TierStats
 	// Damaged counts blocks whose bytes were wrong and were dropped, and Errors reads and writes that failed, including the log's.
-	Damaged, Errors uint64
+	Damaged uint64 `json:"damaged_blocks"`
+	Errors  uint64 `json:"errors"`
 }
 
 // Status returns the current state.
@@ -142,6 +147,13 @@ func (n *Node) tiers() (all []TierStatus) {
 			Tier: fleet.External.String(), Health: Health(o.State), Reason: o.Reason, Blocks: o.Blocks,
 			Damaged: uint64(o.Damaged), Errors: uint64(o.Failed),
 		})
+	}
+	if n.store == nil { // watch goes on until the tiers are closed
+		return all
+	}
+	stats := n.store.Stats()
+	for i := range all {
+		all[i].TierStats = stats.Tier(all[i].Tier)
 	}
 	return all
 }
