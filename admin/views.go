@@ -93,19 +93,7 @@ type cacheView struct {
 	Seq       *uint64    `json:"seq"`
 	LastEvent *time.Time `json:"last_event"`
 
-	Events           uint64 `json:"events"`
-	Batches          uint64 `json:"batches"`
-	StoredBlocks     uint64 `json:"stored_blocks"`
-	RemovedBlocks    uint64 `json:"removed_blocks"`
-	Clears           uint64 `json:"clears"`
-	DuplicateBatches uint64 `json:"duplicate_batches"`
-	Gaps             uint64 `json:"gaps"`
-	UnrecoveredGaps  uint64 `json:"unrecovered_gaps"`
-	Restarts         uint64 `json:"restarts"`
-	Snapshots        uint64 `json:"snapshots"`
-	WrongBlockSize   uint64 `json:"wrong_block_size_events"`
-	Unknown          uint64 `json:"unknown_events"`
-	NoTokens         uint64 `json:"no_token_blocks"`
+	feed.Counts
 }
 
 func viewCaches(states []feed.RankState) []cacheView {
@@ -113,9 +101,7 @@ func viewCaches(states []feed.RankState) []cacheView {
 	for _, s := range states {
 		v := cacheView{
 			Worker: s.Worker, Rank: s.Rank, Epoch: s.Epoch, State: s.State.String(), Reason: s.Reason.String(), Blocks: s.Blocks,
-			Events: s.Events, Batches: s.Batches, StoredBlocks: s.Stored, RemovedBlocks: s.Removed, Clears: s.Cleared,
-			DuplicateBatches: s.Duplicates, Gaps: s.Gaps, UnrecoveredGaps: s.UnrecoveredGaps, Restarts: s.Restarts, Snapshots: s.Snapshots,
-			WrongBlockSize: s.WrongBlockSize, Unknown: s.Unknown, NoTokens: s.NoTokens,
+			Counts: s.Counts,
 		}
 		if s.Events > 0 {
 			v.Seq, v.LastEvent = &s.Seq, &s.LastEvent

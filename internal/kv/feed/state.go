@@ -86,22 +86,29 @@ type RankState struct {
 	Counts
 }
 
-// Counts are a rank's counters since its epoch began.
+// Counts are a rank's counters since its epoch began. /debug/feed shows them.
 type Counts struct {
 	// Events and Batches were applied.
-	Events, Batches uint64
+	Events  uint64 `json:"events"`
+	Batches uint64 `json:"batches"`
 	// Stored and Removed count blocks, Cleared events.
-	Stored, Removed, Cleared uint64
+	Stored  uint64 `json:"stored_blocks"`
+	Removed uint64 `json:"removed_blocks"`
+	Cleared uint64 `json:"clears"`
 	// Duplicates are batches that had been applied before.
-	Duplicates uint64
+	Duplicates uint64 `json:"duplicate_batches"`
 	// Gaps are batches and marks refused because an earlier batch is missing; UnrecoveredGaps are gaps
 	// that stayed open for Config.Patience.
-	Gaps, UnrecoveredGaps uint64
-	// Restarts are new engine processes within the epoch; Snapshots are those restored.
-	Restarts, Snapshots uint64
+	Gaps            uint64 `json:"gaps"`
+	UnrecoveredGaps uint64 `json:"unrecovered_gaps"`
+	// Restarts are new engine processes within the epoch; Snapshots were restored.
+	Restarts  uint64 `json:"restarts"`
+	Snapshots uint64 `json:"snapshots"`
 	// WrongBlockSize, Unknown and NoTokens count what could not be indexed: events and snapshots
 	// of another block size, events of unknown kinds, and blocks without token ids.
-	WrongBlockSize, Unknown, NoTokens uint64
+	WrongBlockSize uint64 `json:"wrong_block_size_events"`
+	Unknown        uint64 `json:"unknown_events"`
+	NoTokens       uint64 `json:"no_token_blocks"`
 }
 
 func (c *Counts) add(o Counts) {
