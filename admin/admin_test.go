@@ -213,7 +213,7 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 			t.Fatal(err)
 		}
 		rank, _ := w.fleet.Snapshot().Rank(words[0], 0)
-		rank.Load.SetReport(r, rank.Worker.Blocks)
+		rank.Load.SetReport(r, rank.Worker)
 	case "event":
 		w.event(t, words, strings.TrimSpace(d.Input))
 	case "decide":

@@ -46,7 +46,7 @@ func TestDrains(t *testing.T) {
 	for name, r := range map[string]fleet.Report{"n.busy": {Running: 1, Waiting: 2}, "n.idle": {}, "n.prefill": {KVUsage: 0.1}} {
 		r.At = time.Now()
 		rank, _ := f.Snapshot().Rank(name, 0)
-		rank.Load.SetReport(r, 0)
+		rank.Load.SetReport(r, &fleet.Worker{})
 	}
 	page := httptest.NewRecorder()
 	h.ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/drains", nil))

@@ -31,7 +31,7 @@ func TestPoolMetrics(t *testing.T) {
 		}
 		return rank.Load
 	}
-	load("a").SetReport(fleet.Report{At: time.Now(), Running: 4, Waiting: 6, KVUsage: 0.5}, 100)
+	load("a").SetReport(fleet.Report{At: time.Now(), Running: 4, Waiting: 6, KVUsage: 0.5}, &fleet.Worker{Blocks: 100})
 	load("b").Add(fleet.Amount{Requests: 2, DecodeBlocks: 20}, time.Now())
 
 	pool := poolmetrics.Pool{Name: "qwen", Workers: []string{"a", "b", "starting", "unknown"}}

@@ -184,7 +184,7 @@ func TestReport(t *testing.T) {
 		t.Error("a new load has a report")
 	}
 	want := fleet.Report{At: time.Unix(1, 0), Running: 2, Waiting: 3, KVUsage: 0.5}
-	l.SetReport(want, 0)
+	l.SetReport(want, &fleet.Worker{})
 	if got, ok := l.LastReport(); !ok || got != want {
 		t.Errorf("reported %v, want %v", got, want)
 	}
@@ -199,13 +199,13 @@ func TestForeign(t *testing.T) {
 		running int
 		want    int64
 	}{{5, 0}, {4, 2}, {2, 0}, {9, 0}, {9, 7}, {1, 0}} {
-		l.SetReport(fleet.Report{At: now, Running: c.running - 1, Waiting: 1}, 0)
+		l.SetReport(fleet.Report{At: now, Running: c.running - 1, Waiting: 1}, &fleet.Worker{})
 		if got := l.View(now, time.Second, 0).Untracked; got != c.want {
 			t.Errorf("report %d, of %d requests: %d foreign, want %d", i, c.running, got, c.want)
 		}
 	}
-	l.SetReport(fleet.Report{At: now, Running: 4}, 0)
-	l.SetReport(fleet.Report{At: now, Running: 4}, 0)
+	l.SetReport(fleet.Report{At: now, Running: 4}, &fleet.Worker{})
+	l.SetReport(fleet.Report{At: now, Running: 4}, &fleet.Worker{})
 	l.Add(fleet.Amount{Requests: -2}, now) // a request that ends after the report was booked when it came
 	if got := l.View(now.Add(time.Second), time.Second, 0).Untracked; got != 2 {
 		t.Errorf("%d foreign, want 2", got)

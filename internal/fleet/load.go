@@ -411,13 +411,15 @@ func (l *Load) ObservePace(took, estimated time.Duration, at time.Time) {
 // PaceStats returns the learned pace of the rank.
 func (l *Load) PaceStats(now time.Time) PaceStats { return l.pace.stats(now) }
 
-// SetReport stores the newest report of an engine with the given number of blocks, and returns its work since the report before, or since
-// an earlier one: until it is known. It is for one goroutine at a time.
-func (l *Load) SetReport(r Report, blocks int) Interval {
+// SetReport stores the newest report of a worker's engine, and returns its work since the report before, or since an earlier one: until it
+// is known. It is for one goroutine at a time.
+func (l *Load) SetReport(r Report, w *Worker) Interval {
 	booked := l.Booked()
 	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-booked.Requests), done: l.prefills.done(),
 		computes: booked.PrefillTokens > 0}
-	next.slots, next.most = l.slots.observe(&r), l.slots.most
+	if w.Role != Prefill { // its passes are full of prompts before its slots are
+		next.slots, next.most = l.slots.observe(&r), l.slots.most
+	}
 	next.footprint = 1
 
 	last := l.reported.Load()
@@ -427,7 +429,7 @@ func (l *Load) SetReport(r Report, blocks int) Interval {
 		next.queued = next.Waiting > 0 && last.Waiting > 0
 		next.ran = last.ran + float64(last.Running+next.Running)/2*r.At.Sub(last.At).Seconds()
 	}
-	if used, all := r.KVUsage*float64(blocks), float64(booked.DecodeBlocks); used > 0 && all > 0 && r.Waiting == 0 {
+	if used, all := r.KVUsage*float64(w.Blocks), float64(booked.DecodeBlocks); used > 0 && all > 0 && r.Waiting == 0 {
 		next.footprint = min(used/all, 1)
 	}
 	if r.Waiting == 0 {

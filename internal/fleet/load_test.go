@@ -86,8 +86,8 @@ func TestPromptsGather(t *testing.T) {
 func TestPromptsGatherDuringAStep(t *testing.T) {
 	var l fleet.Load
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
-	l.SetReport(fleet.Report{At: at(0), Running: 1, Gaps: 100, GapTime: 2 * time.Second}, 100)
-	l.SetReport(fleet.Report{At: at(1000), Running: 1, Gaps: 150, GapTime: 3 * time.Second}, 100)
+	l.SetReport(fleet.Report{At: at(0), Running: 1, Gaps: 100, GapTime: 2 * time.Second}, &fleet.Worker{Blocks: 100})
+	l.SetReport(fleet.Report{At: at(1000), Running: 1, Gaps: 150, GapTime: 3 * time.Second}, &fleet.Worker{Blocks: 100})
 	l.PrefillBegins(at(2000))
 	if !l.IsGathering(at(2009)) || l.IsGathering(at(2010)) {
 		t.Error("the pass does not begin after half of a step of 20 ms")
@@ -107,7 +107,7 @@ func TestIntervalsGoOn(t *testing.T) {
 		l.Add(fleet.Amount{Requests: 20, DecodeBlocks: 100}, at(0))
 		report := func(second int) fleet.Interval {
 			return l.SetReport(fleet.Report{At: at(1000 * second), Running: 20, Gaps: 1000 * uint64(second+1),
-				GapTime: time.Duration(second+1) * 20 * time.Second}, 1000)
+				GapTime: time.Duration(second+1) * 20 * time.Second}, &fleet.Worker{Blocks: 1000})
 		}
 		report(0)
 		for second := 1; second <= 2*c.seconds; second++ {
@@ -140,7 +140,7 @@ func TestPromptsOfOtherReplicas(t *testing.T) {
 	l.SetPeer(fleet.Amount{}, running, at(0))
 	report := func(second int) fleet.Interval {
 		return l.SetReport(fleet.Report{At: at(second), Running: 20, Gaps: 1000 * uint64(second+1),
-			GapTime: time.Duration(second+1) * 20 * time.Second}, 1000)
+			GapTime: time.Duration(second+1) * 20 * time.Second}, &fleet.Worker{Blocks: 1000})
 	}
 	report(0)
 	for range 6 { // each in three passes
@@ -300,15 +300,22 @@ func TestSlots(t *testing.T) {
 	}
 	check("nothing is known", 0, 256)
 	check("the engine names its slots", 64, 64)
-	l.SetReport(fleet.Report{At: now, Running: 200}, 1000)
+	l.SetReport(fleet.Report{At: now, Running: 200}, &fleet.Worker{Blocks: 1000})
 	check("fewer run", 0, 256)
-	l.SetReport(fleet.Report{At: now, Running: 300}, 1000)
+	l.SetReport(fleet.Report{At: now, Running: 300}, &fleet.Worker{Blocks: 1000})
 	check("more run", 0, 0)
 	check("more run, and the engine names its slots", 1024, 1024)
 	for range 3 {
-		l.SetReport(fleet.Report{At: now, Running: 512, Waiting: 5}, 1000)
+		l.SetReport(fleet.Report{At: now, Running: 512, Waiting: 5}, &fleet.Worker{Blocks: 1000})
 	}
 	check("others wait", 1024, 512)
+
+	// The passes of an engine that only prefills are full of prompts, so others wait although it has slots.
+	l = fleet.Load{}
+	for range 3 {
+		l.SetReport(fleet.Report{At: now, Running: 8, Waiting: 5}, &fleet.Worker{Role: fleet.Prefill})
+	}
+	check("prompts fill its passes", 0, 256)
 }
 
 // TestMeanAge: the age of an idle rank's requests is not known, and a request that goes takes its time with it.
@@ -346,7 +353,7 @@ func TestIsAdmitted(t *testing.T) {
 		{"others waited", 800, 1, 1200, false},
 	} {
 		var l fleet.Load
-		l.SetReport(fleet.Report{At: at(1000), Running: 4, Waiting: c.waiting}, 0)
+		l.SetReport(fleet.Report{At: at(1000), Running: 4, Waiting: c.waiting}, &fleet.Worker{})
 		if got := l.IsAdmitted(at(c.booked), 100*time.Millisecond, at(c.now)); got != c.want {
 			t.Errorf("%s: admitted %v, want %v", c.when, got, c.want)
 		}

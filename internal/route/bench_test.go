@@ -91,7 +91,7 @@ func BenchmarkStores(b *testing.B) {
 				}
 				rank, _ := f.Snapshot().Rank(name, 0)
 				report := fleet.Report{At: start, Store: fleet.Store{Used: stores, Served: stores, Peers: fleet.TierLoad{Token: time.Microsecond}}}
-				rank.Load.SetReport(report, rank.Worker.Blocks)
+				rank.Load.SetReport(report, rank.Worker)
 				if i%perNode != 0 {
 					continue
 				}

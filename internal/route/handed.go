@@ -59,14 +59,20 @@ func (r *Router) Handed(d *decision.Decision, prefill string, now time.Time) boo
 		return false
 	}
 
-	// If the rank holds the last block already, no event will show the transfer. If it computes prompts, the event
-	// shows the time of these, too.
+	// If the rank holds the last block already, no event will show the transfer. If it computes prompts, or has no slot free, the event
+	// shows the time of these prompts, or until a slot is free, too.
 	tokens := int(k.Prompt - k.Cached)
 	_, there := r.computedAt(k.Rank, d.Last, now)
-	if d.Last != 0 && tokens > 0 && !there && !r.predictor.StandForCache(k.Rank) && !learned.ComputesPrompts(k.Rank) {
+	if d.Last != 0 && tokens > 0 && !there && !r.predictor.StandForCache(k.Rank) && !learned.ComputesPrompts(k.Rank) && !isFull(k.Rank, now) {
 		r.transfers.Add(d.ID, learned.Transfer{Rank: k.Rank, Last: d.Last, Tokens: tokens, Level: level, Since: now})
 	}
 	return true
+}
+
+// isFull reports whether a request that comes to a rank now waits until another one has ended.
+func isFull(rank fleet.Rank, now time.Time) bool {
+	v := rank.Load.View(now, fleet.MaxReportAge, rank.Worker.Figures.Requests.Value)
+	return v.Queued || v.Slots > 0 && rank.Load.Booked().Requests+v.Untracked > int64(v.Slots)
 }
 
 // settleTransfers learns from the transfers that have arrived. Events that are late do not show when.

@@ -139,7 +139,7 @@ func (r *Router) freePrefill(w *workspace, q *request.Prepared, d *decision.Deci
 func (r *Router) compareLegs(w *workspace, q *request.Prepared, d *decision.Decision) decision.Legs {
 	s := &w.legs
 	legs := decision.Legs{Why: decision.LegsByCost}
-	legs.Prefill = r.judge.Field(&s.judged, &w.overlap, &s.asked, &s.field, d.At).Least()
+	legs.Prefill = r.judge.Field(&s.judged, &w.overlap, &s.asked, &s.field, d.At).LeastPrefill()
 
 	q.Remote = false
 	legs.Local = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).LeastLocal()

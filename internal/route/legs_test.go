@@ -79,6 +79,29 @@ func TestLegsByCost(t *testing.T) {
 	}
 }
 
+// TestLegsCountAllThatIsDelayed: a prompt waits long at prefill workers before it is cheaper to hold up the many requests that run on a
+// decode worker. Its answer is for the decode worker, so requests at a prefill worker are expected to have left soon.
+func TestLegsCountAllThatIsDelayed(t *testing.T) {
+	r := newLegs(t, serving.Config{}, "p", "d")
+	for i := range 40 {
+		id := fmt.Sprint(i)
+		r.ask(id, text(id, 100), func(q *request.Request) { q.Local = true })
+		r.PrefillDone(id, noon)
+	}
+	waiting := 0
+	for ; waiting < 100; waiting++ {
+		id := fmt.Sprint("p", waiting)
+		d := r.ask(id, text(id, 1000))
+		if !d.Split {
+			break
+		}
+		r.ask(id+"-prefill", text(id, 1000), func(q *request.Request) { q.Role = fleet.Prefill })
+	}
+	if waiting < 10 || waiting > 40 {
+		t.Errorf("%d prompts wait at the prefill worker while 40 requests run at the decode worker", waiting)
+	}
+}
+
 // TestLegsWithoutChoice: a request, or the model's settings, may name the way; without a prefill worker, and if engines
 // cannot transfer the prompt, there is one leg; and policies that compare no costs have two.
 func TestLegsWithoutChoice(t *testing.T) {
@@ -217,9 +240,16 @@ func TestPull(t *testing.T) {
 func TestTransfersAreLearned(t *testing.T) {
 	r := newLegs(t, serving.Config{Prefill: serving.PrefillRemote}, "p", "d")
 	r.predictor = predict.New(r.index, func(fleet.Rank) time.Duration { return time.Second }) // as for workers with events
-	d := r.ask("id", text("a", 4000))
 	rank := r.fleet.Snapshot().Pool("m", fleet.Decode)[0]
 	before := r.Speeds()[learned.ClassOf(rank.Worker)].Transfer
+	queued := fleet.Report{At: noon, Running: 4, Waiting: 2}
+	r.ObserveReport(rank, queued)
+	r.ObserveReport(rank, queued)
+	if r.Handed(r.ask("waits", text("w", 4000)), "p", noon); r.transfers.Len() != 0 {
+		t.Error("the wait for a slot is taken for a transfer")
+	}
+	r.ObserveReport(rank, fleet.Report{At: noon, Running: 1})
+	d := r.ask("id", text("a", 4000))
 	if !r.Handed(d, "p", noon) || r.Handed(&decision.Decision{ID: "none"}, "p", noon) {
 		t.Error("a transfer of a request without a booking, or none of one with it")
 	}

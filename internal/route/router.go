@@ -223,7 +223,7 @@ func (r *Router) EndBefore(source string, t time.Time) int {
 // report of an empty engine ends the bookings that are older than Config.Grace: their ends were missed. It returns
 // the number of ended bookings.
 func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int) {
-	interval := rank.Load.SetReport(report, rank.Worker.Blocks)
+	interval := rank.Load.SetReport(report, rank.Worker)
 	rank.Load.Health().ObserveAsleep(report.Asleep)
 	if interval.Gaps > 0 {
 		rank.Load.ObserveProgress(report.At)

@@ -119,7 +119,7 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "report":
 		m, _ := w.fleet.Snapshot().Rank(a.words[0], 0)
-		m.Load.SetReport(fleet.Report{At: w.now, KVUsage: a.float("kv"), Store: a.store()}, m.Worker.Blocks)
+		m.Load.SetReport(fleet.Report{At: w.now, KVUsage: a.float("kv"), Store: a.store()}, m.Worker)
 		return ""
 	case "wake":
 		w.router.Wake(w.now)

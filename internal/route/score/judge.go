@@ -1,7 +1,6 @@
 package score
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -223,7 +222,10 @@ func (j *Judged) model(class *learned.Class) *classModel {
 		}
 	}
 	answer := class.Answers.Of(j.asked.Session)
-	if known := float64(j.asked.OutputTokens); known > 0 {
+	switch known := float64(j.asked.OutputTokens); {
+	case j.asked.Role == fleet.Prefill:
+		answer = 1
+	case known > 0:
 		answer = known
 	}
 	m := classModel{class: class, pass: class.Pass.Pass(), answer: answer, reuse: class.Reuse.Ratio()}
@@ -303,28 +305,6 @@ func (j *Judged) Least() float64 {
 	least := j.Candidates[0].Total
 	for i := range j.Candidates {
 		least = min(least, j.Candidates[i].Total)
-	}
-	return least
-}
-
-// LeastLocal is the lowest cost of a decode worker that computes the prompt, too. By cost.Delay a worker that is idle for a moment counts
-// as the mean of all: the next request may come to it during the prompt.
-func (j *Judged) LeastLocal() float64 {
-	delay, ok := j.function.(*cost.Delay)
-	if !ok {
-		return j.Least()
-	}
-	running := int64(0)
-	for i := range j.Candidates {
-		running += max(0, j.Candidates[i].Facts.Booked.Requests)
-	}
-	mean := float64(running) / float64(len(j.Candidates))
-
-	least := math.Inf(1)
-	for i := range j.Candidates {
-		c := &j.Candidates[i]
-		more := max(0, mean-float64(c.Facts.Booked.Requests))
-		least = min(least, c.Total+delay.Interference*more*float64(j.Expect(c).Prefill)/1e6)
 	}
 	return least
 }

@@ -23,7 +23,7 @@ func candidates(engines ...engine) []pick.Candidate {
 	for i, e := range engines {
 		load := &fleet.Load{}
 		load.Add(fleet.Amount{Requests: int64(e.requests)}, time.Time{})
-		load.SetReport(fleet.Report{Waiting: e.waiting, KVUsage: e.usage}, 0)
+		load.SetReport(fleet.Report{Waiting: e.waiting, KVUsage: e.usage}, &fleet.Worker{})
 		list[i].Rank = &fleet.Rank{Worker: &fleet.Worker{Name: string(rune('a' + i))}, Load: load}
 		list[i].Facts.Overlap[fleet.Device] = e.held
 		list[i].Facts.Capacity = 1000

@@ -1,0 +1,51 @@
+package score
+
+import (
+	"math"
+
+	"github.com/stator-project/stator/internal/route/cost"
+)
+
+// A prompt is computed by its decode worker, or by a prefill worker. The workers of one role have similar numbers of requests, so
+// cost.Delay counts only the share of these that a prompt probably delays. Both roles together differ much, so a comparison between them
+// counts all that are delayed:
+//
+//	at a decode worker   each request there stands still while the prompt is computed
+//	at a prefill worker  about as many prompts come after this one as wait before it, and each has its first token so much later
+
+// LeastLocal is the lowest cost of a decode worker that computes the prompt, too. By cost.Delay a worker that is idle for a moment counts
+// as the mean of all: the next request may come to it during the prompt.
+func (j *Judged) LeastLocal() float64 {
+	running := int64(0)
+	for i := range j.Candidates {
+		running += max(0, j.Candidates[i].Facts.Booked.Requests)
+	}
+	return j.leastDelaying(1, float64(running)/float64(len(j.Candidates)))
+}
+
+// LeastPrefill is the lowest cost of a prefill worker.
+func (j *Judged) LeastPrefill() float64 {
+	delay, ok := j.function.(*cost.Delay)
+	if !ok {
+		return j.Least()
+	}
+	return j.leastDelaying(delay.FirstToken, 0)
+}
+
+// leastDelaying is the lowest cost of the candidates if a prompt delays all requests of a rank, and no fewer than given. weight is the
+// weight of each delay. Other functions than cost.Delay do not count delays.
+func (j *Judged) leastDelaying(weight, fewest float64) float64 {
+	delay, ok := j.function.(*cost.Delay)
+	if !ok {
+		return j.Least()
+	}
+
+	least := math.Inf(1)
+	for i := range j.Candidates {
+		c := &j.Candidates[i]
+		booked := float64(max(0, c.Facts.Booked.Requests))
+		uncounted := weight*max(booked, fewest) - delay.Interference*booked
+		least = min(least, c.Total+uncounted*float64(j.Expect(c).Prefill)/1e6)
+	}
+	return least
+}
