@@ -45,7 +45,7 @@ func (j *Judged) leastDelaying(weight, fewest float64) float64 {
 		c := &j.Candidates[i]
 		booked := float64(max(0, c.Facts.Booked.Requests))
 		uncounted := weight*max(booked, fewest) - delay.Interference*booked
-		least = min(least, c.Total+uncounted*float64(j.Expect(c).Prefill)/1e6)
+		least = min(least, c.Total+uncounted*float64(j.Expect(c).Added)/1e6)
 	}
 	return least
 }
