@@ -28,11 +28,13 @@ type options struct {
 	quick, smoke     bool
 	resume, again    bool
 	seeds, cellsEach int
+	design           uint64
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.half, "half", "A", "play half A, B or both")
+	flag.Uint64Var(&o.design, "design", theDesign, "draw the cells by this `seed`; another than the default has only cells that the default does not have")
 	flag.StringVar(&o.only, "only", "", "play only cells whose names contain this `text`")
 	flag.BoolVar(&o.list, "list", false, "print the names of the cells, and play nothing")
 	flag.BoolVar(&o.quick, "quick", false, "play the named cells and some small ones, on one seed")
@@ -152,7 +154,7 @@ func (o *options) cells() []cell {
 	}
 	var list []cell
 	small := 0
-	for _, c := range design() {
+	for _, c := range design(o.design) {
 		half := c.half()
 		if o.half != both && half != both && half != o.half || !strings.Contains(c.name(), o.only) {
 			continue

@@ -14,7 +14,7 @@ import (
 
 // TestDesign checks that every pair of values occurs often enough, that names are unique, and that the halves are about equal.
 func TestDesign(t *testing.T) {
-	cells := design()
+	cells := design(theDesign)
 	if len(cells) < 150 || len(cells) > 250 {
 		t.Errorf("there are %d cells, want 150 to 250", len(cells))
 	}
@@ -27,7 +27,7 @@ func TestDesign(t *testing.T) {
 	}
 
 	seen := map[pair]int{}
-	for _, v := range covering() {
+	for _, v := range covering(theDesign) {
 		v.pairs(func(p pair) { seen[p]++ })
 	}
 	pairs := 0
@@ -52,7 +52,7 @@ func TestHalvesStay(t *testing.T) {
 		"closed 1×, 1000/200 equal, nothing shared, quiet, ample caches, 8 engines, 1 router, events, aggregated": "B",
 	}
 	found := 0
-	cells := design()
+	cells := design(theDesign)
 	for i := range cells {
 		if half := want[cells[i].name()]; half != "" {
 			found++
@@ -68,7 +68,7 @@ func TestHalvesStay(t *testing.T) {
 
 // TestFlagsOfCells parses the flags of every cell with those of every setting.
 func TestFlagsOfCells(t *testing.T) {
-	cells := design()
+	cells := design(theDesign)
 	for i := range cells {
 		c := &cells[i]
 		for _, r := range contestants() {
