@@ -124,7 +124,7 @@ func (p *pool) explainWait(all []Wait) {
 	}
 }
 
-// explainStarts adds the worker that does not start to the reason, the one that has waited for the longest, with what is known about it.
+// explainStarts adds the worker that does not start to the reason, the one that has waited for the longest, with the known cause.
 func (p *pool) explainStarts(now time.Time) {
 	var first *Worker
 	more := -1

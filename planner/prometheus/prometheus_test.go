@@ -45,7 +45,7 @@ func vector(pairs ...string) string {
 	return `{"status":"success","data":{"resultType":"vector","result":[` + strings.Join(list, ",") + `]}}`
 }
 
-// Arrivals of a minute become those of an interval, and means become lengths.
+// Arrivals of a minute become arrivals of an interval, and means become lengths.
 func TestTake(t *testing.T) {
 	s, asked := server(t, map[string]string{
 		requestsStarted: vector("m", "120", "idle", "0"), promptTokens: vector("m", "2000", "idle", "NaN"), answerTokens: vector("m", "150"),

@@ -70,7 +70,7 @@ func TestLatenciesAreMonotone(t *testing.T) {
 	}
 }
 
-// worse reports whether a latency of a is clearly longer than that of b. The slope of the steps is measured over an interval, so
+// worse reports whether a latency of a is clearly longer than b's. The slope of the steps is measured over an interval, so
 // differences of a percent are its error.
 func worse(a, b capacity.Latency) bool {
 	longer := func(x, y time.Duration) bool { return float64(x) > 1.02*float64(y)+1e5 }
@@ -145,7 +145,7 @@ func ExampleEngine_Need() {
 }
 
 // The prompts that come during an answer vary by chance, and short answers are late more often than long ones: so the quantile of the
-// time between tokens is above that of a steady share of prompts, and more so for short answers.
+// time between tokens is longer than with a steady share of prompts, and more so for short answers.
 func TestChanceOfPromptsDuringAnAnswer(t *testing.T) {
 	e := measured(t)
 	above := func(answer float64) float64 {

@@ -97,7 +97,7 @@ func TestSeasonIsLearned(t *testing.T) {
 	}
 }
 
-// A season that the series does not have is not used: the forecast is that of the trend.
+// A season that the series does not have is not used: the forecast follows the trend alone.
 func TestSeasonWithoutUse(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	noise := series(2000, func(int) float64 { return 100 + 20*r.NormFloat64() })

@@ -17,7 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/plan/planlog"
 )
 
-// someSettings are those of a model with engines of the committed profile, and one with engines of an estimate.
+// someSettings has a model with engines of the committed profile, and one with engines of an estimate.
 func someSettings(t testing.TB) *plan.Settings {
 	t.Helper()
 	p, err := perfmodel.LoadProfile(os.DirFS("../../../test/lab/profile"))
@@ -126,7 +126,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// What is no line of a log is refused with a reason, and a log without its first line too.
+// A text that is no line of a log is refused with a reason, and a log without its first line too.
 func TestWrongLines(t *testing.T) {
 	for text, want := range map[string]string{
 		`{`: "unexpected EOF", `{"stator_plan_log":9}`: "its version is 9", `{"at":"2026-01-01T00:00:00Z"}`: "is it the file of planner.log?",

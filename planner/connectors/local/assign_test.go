@@ -118,7 +118,7 @@ func TestAssignKeepsTheOldest(t *testing.T) {
 	}
 }
 
-// TestAssignIsSteady: what was assigned stays assigned while its engine starts, also when another node becomes emptier.
+// TestAssignIsSteady: a role stays assigned while its engine starts, also when another node becomes emptier.
 func TestAssignIsSteady(t *testing.T) {
 	s := newScene("n1: a b; n2: c d=ready")
 	if got := s.assign(2); got != "n1: a; n2: d" {

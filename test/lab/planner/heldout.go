@@ -15,13 +15,31 @@ import (
 )
 
 // The rows of --held-out. Their loads, engines, targets and start-up times were chosen, and committed, before any planner had played one
-// of them. They are for a check of the planner's defaults alone: a row that was looked at is no longer held out, and goes to [workloads]
-// or stays here with a note in docs/results/benchmarks.md.
+// of them. They are for a check of the planner's defaults alone. A set that was looked at is no longer held out: the planner may be changed
+// by it, and the next set shows whether the change serves other loads too. docs/results/benchmarks.md has the looks.
 
 // heldOut is a row.
 type heldOut struct {
 	workload
 	startUp time.Duration
+}
+
+// heldOutSets are the sets of rows by name, in the order in which they were committed.
+var heldOutSets = []struct {
+	name string
+	rows func() ([]heldOut, error)
+}{{"first", heldOutRows}, {"second", secondRows}}
+
+// newHeldOut returns a row, in which planners begin with a fleet.
+func newHeldOut(name string, m machine, t capacity.Targets, startUp time.Duration, start fleet, l load) heldOut {
+	w := workload{name: name, machine: m, sla: sim.SLA{TTFT: t.TTFT, ITL: t.ITL}, quantile: t.Quantile, start: start}
+	w.typical, w.source = l.typical, l.source
+	return heldOut{w, startUp}
+}
+
+// within returns targets, of which the times are in milliseconds.
+func within(ttft, itl time.Duration, quantile float64) capacity.Targets {
+	return capacity.Targets{TTFT: ttft * time.Millisecond, ITL: itl * time.Millisecond, Quantile: quantile}
 }
 
 // Sizes of models are from their configurations on Hugging Face. Times are rooflines of the GPUs' data sheets.
@@ -49,7 +67,7 @@ func on(gpu string, gpus int, w perfmodel.Weights, bytes float64) machine {
 	}
 }
 
-// heldOutRows returns the rows. Each load has 7,000 to 20,000 requests, so that a row takes minutes: loads of short requests play the
+// heldOutRows returns the first set. Each load has 7,000 to 20,000 requests, so that a row takes minutes: loads of short requests play the
 // first half hour or hour of their window. Rates are those that 2 to 6 engines serve in the mean, by internal/plan/capacity.
 func heldOutRows() ([]heldOut, error) {
 	windows, err := readWindows(clientsText)
@@ -58,54 +76,49 @@ func heldOutRows() ([]heldOut, error) {
 	}
 	var out []heldOut
 	add := func(name string, m machine, t capacity.Targets, startUp time.Duration, start fleet, l load) {
-		w := workload{name: name, machine: m, sla: sim.SLA{TTFT: t.TTFT, ITL: t.ITL}, quantile: t.Quantile, start: start}
-		w.typical, w.source = l.typical, l.source
-		out = append(out, heldOut{w, startUp})
-	}
-	targets := func(ttft, itl time.Duration, quantile float64) capacity.Targets {
-		return capacity.Targets{TTFT: ttft * time.Millisecond, ITL: itl * time.Millisecond, Quantile: quantile}
+		out = append(out, newHeldOut(name, m, t, startUp, start, l))
 	}
 	of := func(window string, rate float64, minutes int, seed uint64) load {
 		return loadOf(windows[window], rate, minutes/int(part.Minutes()), seed)
 	}
 	both := func(n int) fleet { return fleet{0, n} }
 
-	add("m-large busiest, Llama 70B on 4 A100", on("A100-80GB", 4, llama70, 2), targets(1000, 60, 0.9), 5*time.Minute, both(3),
+	add("m-large busiest, Llama 70B on 4 A100", on("A100-80GB", 4, llama70, 2), within(1000, 60, 0.9), 5*time.Minute, both(3),
 		of("m-large busiest", 6, 40, 1))
-	add("m-large rise, R1-Distill 32B on L40S", on("L40S", 1, r1Distill32, 1), targets(2000, 80, 0.95), time.Minute, both(3),
+	add("m-large rise, R1-Distill 32B on L40S", on("L40S", 1, r1Distill32, 1), within(2000, 80, 0.95), time.Minute, both(3),
 		of("m-large rise", 3, 80, 2))
-	add("m-mid busiest, Qwen 14B on A10", on("A10", 1, qwen14, 1), targets(500, 80, 0.9), 10*time.Second, both(3),
+	add("m-mid busiest, Qwen 14B on A10", on("A10", 1, qwen14, 1), within(500, 80, 0.9), 10*time.Second, both(3),
 		of("m-mid busiest", 8, 30, 3))
-	add("m-mid rise, Mistral 24B on 2 L4", on("L4", 2, mistral24, 1), targets(4000, 100, 0.95), 5*time.Minute, both(3),
+	add("m-mid rise, Mistral 24B on 2 L4", on("L4", 2, mistral24, 1), within(4000, 100, 0.95), 5*time.Minute, both(3),
 		of("m-mid rise", 5, 60, 4))
-	add("m-small busiest, Llama 8B on L4", on("L4", 1, llama8, 1), targets(400, 80, 0.99), 10*time.Second, both(3),
+	add("m-small busiest, Llama 8B on L4", on("L4", 1, llama8, 1), within(400, 80, 0.99), 10*time.Second, both(3),
 		of("m-small busiest", 8, 30, 5))
-	add("m-small rise, Llama 8B in 16 bits on L4", on("L4", 1, llama8, 2), targets(1000, 120, 0.95), time.Minute, both(3),
+	add("m-small rise, Llama 8B in 16 bits on L4", on("L4", 1, llama8, 2), within(1000, 120, 0.95), time.Minute, both(3),
 		of("m-small rise", 4, 80, 6))
-	add("deepseek-r1 busiest, R1-Distill 32B on L40S", on("L40S", 1, r1Distill32, 1), targets(5000, 80, 0.9), time.Minute, both(4),
+	add("deepseek-r1 busiest, R1-Distill 32B on L40S", on("L40S", 1, r1Distill32, 1), within(5000, 80, 0.9), time.Minute, both(4),
 		of("deepseek-r1 busiest", 1, 120, 7))
-	add("deepseek-r1 rise, R1-Distill 14B in 16 bits on L40S", on("L40S", 1, qwen14, 2), targets(8000, 60, 0.95), 5*time.Minute, both(4),
+	add("deepseek-r1 rise, R1-Distill 14B in 16 bits on L40S", on("L40S", 1, qwen14, 2), within(8000, 60, 0.95), 5*time.Minute, both(4),
 		of("deepseek-r1 rise", 1.5, 120, 8))
-	add("mm-image busiest, Mistral 24B on L40S", on("L40S", 1, mistral24, 1), targets(1500, 100, 0.9), time.Minute, both(2),
+	add("mm-image busiest, Mistral 24B on L40S", on("L40S", 1, mistral24, 1), within(1500, 100, 0.9), time.Minute, both(2),
 		of("mm-image busiest", 4, 60, 9))
-	add("mm-image rise, Qwen 14B on L40S", on("L40S", 1, qwen14, 1), targets(4000, 60, 0.99), 10*time.Second, both(2),
+	add("mm-image rise, Qwen 14B on L40S", on("L40S", 1, qwen14, 1), within(4000, 60, 0.99), 10*time.Second, both(2),
 		of("mm-image rise", 3, 80, 10))
 
 	long := on("A100-80GB", 1, qwen30MoE, 1)
 	long.block = blockTokens
-	add("Mooncake synthetic, Qwen3 30B-A3B on A100", long, targets(6000, 60, 0.9), time.Minute, both(6), load{
+	add("Mooncake synthetic, Qwen3 30B-A3B on A100", long, within(6000, 60, 0.9), time.Minute, both(6), load{
 		capacity.Shape{Prompt: 15325, Answer: 149, PromptSpread: 1, AnswerSpread: 1, Cached: 0.5}, day(synthetic, 0.5, 11),
 	})
-	add("BurstGPT's generator, Llama 8B in 16 bits on A10", on("A10", 1, llama8, 2), targets(500, 60, 0.9), 10*time.Second, both(2),
+	add("BurstGPT's generator, Llama 8B in 16 bits on A10", on("A10", 1, llama8, 2), within(500, 60, 0.9), 10*time.Second, both(2),
 		burstGPT(6, 40*time.Minute, 12))
 
-	add("m-large varies, R1-Distill 32B on L40S, apart", on("L40S", 1, r1Distill32, 1), targets(2000, 80, 0.9), time.Minute, fleet{2, 2},
+	add("m-large varies, R1-Distill 32B on L40S, apart", on("L40S", 1, r1Distill32, 1), within(2000, 80, 0.9), time.Minute, fleet{2, 2},
 		of("m-large varies", 4, 80, 13))
-	add("m-mid varies, Mistral 24B on 2 L4, apart", on("L4", 2, mistral24, 1), targets(3000, 80, 0.9), 10*time.Second, fleet{2, 1},
+	add("m-mid varies, Mistral 24B on 2 L4, apart", on("L4", 2, mistral24, 1), within(3000, 80, 0.9), 10*time.Second, fleet{2, 1},
 		of("m-mid varies", 5, 60, 14))
-	add("m-small varies, Llama 8B in 16 bits on L4, apart", on("L4", 1, llama8, 2), targets(3000, 100, 0.95), 10*time.Second, fleet{2, 1},
+	add("m-small varies, Llama 8B in 16 bits on L4, apart", on("L4", 1, llama8, 2), within(3000, 100, 0.95), 10*time.Second, fleet{2, 1},
 		of("m-small varies", 4, 80, 15))
-	add("mm-image varies, R1-Distill 32B on L40S, apart", on("L40S", 1, r1Distill32, 1), targets(3000, 80, 0.9), 5*time.Minute, fleet{2, 2},
+	add("mm-image varies, R1-Distill 32B on L40S, apart", on("L40S", 1, r1Distill32, 1), within(3000, 80, 0.9), 5*time.Minute, fleet{2, 2},
 		of("mm-image varies", 3, 80, 16))
 	return out, nil
 }

@@ -14,6 +14,16 @@ func TestHeldOutLoads(t *testing.T) {
 	if err != nil || len(windows) != 15 {
 		t.Fatal(len(windows), err)
 	}
+	testLoads(t, windows)
+	windows, err = readWindows(secondText)
+	if err != nil || len(windows) != 8 {
+		t.Fatal(len(windows), err)
+	}
+	testLoads(t, windows)
+}
+
+func testLoads(t *testing.T, windows map[string][]clientOf) {
+	t.Helper()
 	for name, clients := range windows {
 		const rate, n = 2.0, 12
 		l := loadOf(clients, rate, n, 7)
@@ -44,11 +54,14 @@ func TestHeldOutLoads(t *testing.T) {
 	}
 }
 
-// The sixteen rows have enough requests, and prompts that fit into the caches of their engines.
+// The rows of all sets have enough requests, and prompts that fit into the caches of their engines.
 func TestHeldOutRows(t *testing.T) {
-	rows, err := heldOutRows()
-	if err != nil || len(rows) != 16 {
+	rows, err := heldOutIn("all")
+	if err != nil || len(rows) != 16+8 {
 		t.Fatal(len(rows), err)
+	}
+	if _, err := heldOutIn("third"); err == nil {
+		t.Error("a set that does not exist")
 	}
 	b := &bench{traces: t.TempDir(), less: 1, arrivals: map[string][]trace.Arrival{}}
 	for _, x := range rows {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/plan"
@@ -43,6 +45,11 @@ var smallGrids = []contender{
 	}},
 }
 
+// heldOutRivals returns the rivals that are played.
+func (b *bench) heldOutRivals() []contender {
+	return slices.DeleteFunc(slices.Clone(smallGrids), func(c contender) bool { return !b.rivals.MatchString(c.name) })
+}
+
 // tally counts rows.
 type tally struct {
 	rows int
@@ -51,17 +58,37 @@ type tally struct {
 	fewer           map[string]int // by rival: ours has fewer misses than each of its points with no more GPU hours
 }
 
-// printHeldOut plays the rows that are held out.
-func (b *bench) printHeldOut(w, progress io.Writer, only *regexp.Regexp) error {
-	rows, err := heldOutRows()
+// heldOutIn returns the rows of a set, or of all sets.
+func heldOutIn(set string) (rows []heldOut, err error) {
+	known := false
+	for _, s := range heldOutSets {
+		if set != s.name && set != "all" {
+			continue
+		}
+		list, err := s.rows()
+		if err != nil {
+			return nil, err
+		}
+		known = true
+		rows = append(rows, list...)
+	}
+	if !known {
+		return nil, fmt.Errorf("--held-out %q: use first, second or all", set)
+	}
+	return rows, nil
+}
+
+// printHeldOut plays the rows of a set.
+func (b *bench) printHeldOut(w, progress io.Writer, set string, only *regexp.Regexp) error {
+	rows, err := heldOutIn(set)
 	if err != nil {
 		return err
 	}
 	fmt.Fprint(w, "| load, engine | targets | start-up | ours: GPU hours, misses | fewest misses of all fleets |")
-	for _, rival := range smallGrids {
+	for _, rival := range b.heldOutRivals() {
 		fmt.Fprintf(w, " %s: misses, GPU hours |", rival.name)
 	}
-	fmt.Fprint(w, "\n|---|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(w, "\n%s|\n", strings.Repeat("|---", 5+len(b.heldOutRivals())))
 
 	t := tally{fewer: map[string]int{}}
 	for i := range rows {
@@ -81,7 +108,7 @@ func (b *bench) printHeldOut(w, progress io.Writer, only *regexp.Regexp) error {
 	}
 	fmt.Fprintln(progress)
 	fmt.Fprintf(w, "\nMisses within the quantile: %d of the %d rows in which a fleet could.\n", t.kept, t.reachable)
-	for _, rival := range smallGrids {
+	for _, rival := range b.heldOutRivals() {
 		fmt.Fprintf(w, "Fewer misses than the rival at no more GPU hours, %s: %d of %d.\n", rival.name, t.fewer[rival.name], t.rows)
 	}
 	return nil
@@ -98,7 +125,7 @@ func (b *bench) printRow(w io.Writer, x *heldOut, t *tally) error {
 
 	fewest := our.misses
 	cells := ""
-	for _, rival := range smallGrids {
+	for _, rival := range b.heldOutRivals() {
 		points, err := b.playAll(&x.workload, rival.grid(&x.workload, x.startUp), x.startUp, x.source)
 		if err != nil {
 			return err

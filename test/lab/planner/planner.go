@@ -31,7 +31,8 @@ func Run(_ context.Context, args []string, out, progress io.Writer) error {
 	f.BoolVar(&o.grids, "grids", false, "print every point of every grid")
 	f.StringVar(&o.timeline, "timeline", "", "print what happened over time with the first candidate whose label contains this `text`")
 	f.BoolVar(&b.defaults, "defaults", false, "play ours with its defaults alone, beside the grids of the others")
-	f.BoolVar(&o.heldOut, "held-out", false, "play the rows on which nothing was chosen, with our defaults and small grids of others")
+	f.StringVar(&o.heldOut, "held-out", "", "play a `set` of rows that were fixed before a planner played one, with our "+
+		"defaults and small grids of others: first, second or all")
 	f.BoolVar(&o.quick, "quick", false, "play little, to see that everything runs")
 	jobs := f.Int("jobs", 2, "number of runs at a time")
 	if err := f.Parse(args); err != nil {
@@ -43,9 +44,9 @@ func Run(_ context.Context, args []string, out, progress io.Writer) error {
 
 // options are the flags.
 type options struct {
-	profile, only, rivals, timeline string
-	startUp                         time.Duration
-	grids, heldOut, quick           bool
+	profile, only, rivals, timeline, heldOut string
+	startUp                                  time.Duration
+	grids, quick                             bool
 }
 
 // startUps are the times from the start of an engine until it is ready.
@@ -76,8 +77,8 @@ func (b *bench) printComparisons(w, progress io.Writer, o *options) error {
 		return fmt.Errorf("--only: %w", err)
 	}
 
-	if o.heldOut {
-		return b.printHeldOut(w, progress, only)
+	if o.heldOut != "" {
+		return b.printHeldOut(w, progress, o.heldOut, only)
 	}
 	chosen := slices.DeleteFunc(workloads(profile), func(x workload) bool { return !only.MatchString(x.name) })
 	if b.defaults {
