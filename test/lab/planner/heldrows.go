@@ -79,10 +79,19 @@ func heldOutIn(set string) (rows []heldOut, err error) {
 }
 
 // printHeldOut plays the rows of a set.
-func (b *bench) printHeldOut(w, progress io.Writer, set string, only *regexp.Regexp) error {
-	rows, err := heldOutIn(set)
+func (b *bench) printHeldOut(w, progress io.Writer, o *options, only *regexp.Regexp) error {
+	rows, err := heldOutIn(o.heldOut)
 	if err != nil {
 		return err
+	}
+	rows = slices.DeleteFunc(rows, func(x heldOut) bool { return !only.MatchString(x.name) })
+	if o.timeline != "" {
+		for i := range rows {
+			if err := b.printMinutes(w, &rows[i]); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	fmt.Fprint(w, "| load, engine | targets | start-up | ours: GPU hours, misses | fewest misses of all fleets |")
 	for _, rival := range b.heldOutRivals() {
@@ -93,9 +102,6 @@ func (b *bench) printHeldOut(w, progress io.Writer, set string, only *regexp.Reg
 	t := tally{fewer: map[string]int{}}
 	for i := range rows {
 		x := &rows[i]
-		if !only.MatchString(x.name) {
-			continue
-		}
 		err := b.printRow(w, x, &t)
 		if errors.Is(err, errAbsent) {
 			printAbsent(w, &x.workload, err)
@@ -114,10 +120,31 @@ func (b *bench) printHeldOut(w, progress io.Writer, set string, only *regexp.Reg
 	return nil
 }
 
+// defaults is ours with its defaults.
+func (x *heldOut) defaults() candidate {
+	return candidate{settings: []*plan.Settings{x.settings(plan.AlgorithmSLA, x.startUp)}}
+}
+
+// printMinutes plays ours alone, and prints its minutes.
+func (b *bench) printMinutes(w io.Writer, x *heldOut) error {
+	next, err := x.source(b)
+	if err != nil {
+		return err
+	}
+	our := x.defaults()
+	t := &timeline{sla: x.sla}
+	p, err := b.play(&x.workload, next, &our, x.startUp, t)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\n%s, start-up %v: %.2f h, %s misses\n", x.name, x.startUp, p.hours, percent(p.misses))
+	t.print(w)
+	return nil
+}
+
 // printRow plays one row.
 func (b *bench) printRow(w io.Writer, x *heldOut, t *tally) error {
-	defaults := candidate{settings: []*plan.Settings{x.settings(plan.AlgorithmSLA, x.startUp)}}
-	points, err := b.playAll(&x.workload, []candidate{defaults}, x.startUp, x.source)
+	points, err := b.playAll(&x.workload, []candidate{x.defaults()}, x.startUp, x.source)
 	if err != nil {
 		return err
 	}

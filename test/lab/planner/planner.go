@@ -29,7 +29,8 @@ func Run(_ context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.rivals, "rivals", "", "compare only with algorithms whose names match this regular `expression`")
 	f.DurationVar(&o.startUp, "startup", -1, "play only this start-up of engines (default: 0s, 30s and 2m)")
 	f.BoolVar(&o.grids, "grids", false, "print every point of every grid")
-	f.StringVar(&o.timeline, "timeline", "", "print what happened over time with the first candidate whose label contains this `text`")
+	f.StringVar(&o.timeline, "timeline", "", "print what happened over time with the first candidate whose label contains this `text`; "+
+		"of rows that are held out, with ours")
 	f.BoolVar(&b.defaults, "defaults", false, "play ours with its defaults alone, beside the grids of the others")
 	f.StringVar(&o.heldOut, "held-out", "", "play a `set` of rows that were fixed before a planner played one, with our "+
 		"defaults and small grids of others: first, second or all")
@@ -78,7 +79,7 @@ func (b *bench) printComparisons(w, progress io.Writer, o *options) error {
 	}
 
 	if o.heldOut != "" {
-		return b.printHeldOut(w, progress, o.heldOut, only)
+		return b.printHeldOut(w, progress, o, only)
 	}
 	chosen := slices.DeleteFunc(workloads(profile), func(x workload) bool { return !only.MatchString(x.name) })
 	if b.defaults {
