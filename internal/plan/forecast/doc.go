@@ -13,7 +13,7 @@
 //
 // Deviations come from forecasts that the same forecaster made before: each one remembers its predictions for 1, 2, 4 … 64 steps
 // ahead, and compares them with the values that came. So a quantile keeps its promise, whether the model fits the series or not.
-// Until some forecasts were compared, the deviation is the model's.
+// Until forecasts of some length were compared, their deviation follows from shorter ones, and at first from the model's.
 //
 // All values are at least 0 and at most 1e15; others are moved there. A NaN is a step without a value.
 package forecast

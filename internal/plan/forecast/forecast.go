@@ -142,7 +142,7 @@ type score struct {
 
 const (
 	remembered = 150.0 // steps that a score remembers
-	trusted    = 6.0   // comparisons that weigh as much as the deviation of the model
+	trusted    = 6.0   // comparisons that weigh as much as the variance expected without them
 	abovePeak  = 4.0   // forecasts are at most as many times the largest recent value
 	peakDecay  = 0.999
 )
@@ -201,36 +201,39 @@ func (c *calibrated) uncorrected(steps int) Estimate {
 func (c *calibrated) At(steps int) Estimate {
 	steps = min(max(steps, 1), mostSteps)
 	e := c.uncorrected(steps)
-	e.Deviation = min(math.Sqrt(c.variance(steps, e)), largest)
+	e.Deviation = min(math.Sqrt(c.variance(steps)), largest)
 	return e
 }
 
-// variance returns the mean square of past errors, between the errors of the two nearest horizons. Beyond the last one it grows as
-// it did before. The model's own variance counts until there were some comparisons.
-func (c *calibrated) variance(steps int, e Estimate) float64 {
-	own := e.Deviation * e.Deviation
+// variance returns the mean square of past errors, between the errors of the two nearest horizons. At horizons that were not compared yet,
+// and beyond the last one, it grows as it did in the mean at the shorter ones. The model's own variance of the next step counts until
+// there were some comparisons of that.
+func (c *calibrated) variance(steps int) float64 {
 	place := math.Log2(float64(steps))
-	i := min(int(place), horizons-1)
-	if i < horizons-1 {
-		share := place - float64(i)
-		return c.scores[i].with(own)*(1-share) + c.scores[i+1].with(own)*share
+	own := c.uncorrected(1).Deviation
+	first := c.scores[0].with(own * own)
+	before, growth := first, 1.0
+	for i := 1; i < horizons; i++ {
+		v := c.scores[i].with(before * growth)
+		if place < float64(i) {
+			share := place - float64(i-1)
+			return before*(1-share) + v*share
+		}
+		if c.scores[i].n >= leastCompared && first > 0 {
+			growth = min(max(math.Pow(v/first, 1/float64(i)), 1), 2)
+		}
+		before = v
 	}
-
-	last, before := c.scores[horizons-1], c.scores[horizons-2]
-	growth := 1.0
-	if last.n > trusted && before.square > 0 {
-		growth = min(max(last.square/before.square, 1), 2)
-	}
-	return last.with(own) * math.Pow(growth, place-float64(horizons-1))
+	return before * math.Pow(growth, place-float64(horizons-1))
 }
 
-// with blends the score with the model's own variance.
-func (s score) with(own float64) float64 {
+// with blends the score with a variance that is expected without it.
+func (s score) with(expected float64) float64 {
 	if s.n >= 10*trusted {
 		return s.square
 	}
 	weight := trusted * math.Exp(-s.n/trusted)
-	return (s.n*s.square + weight*own) / (s.n + weight)
+	return (s.n*s.square + weight*expected) / (s.n + weight)
 }
 
 // selected uses, at each horizon, the model whose forecasts were nearest lately.
@@ -269,6 +272,6 @@ func (s *selected) At(steps int) Estimate {
 }
 
 const (
-	leastCompared = 20.0 // comparisons before a model may replace an earlier one
+	leastCompared = 20.0 // comparisons before a model may replace an earlier one, and before variances of two horizons are compared
 	advantage     = 0.95 // a model must be so much better than an earlier one, in mean squares
 )

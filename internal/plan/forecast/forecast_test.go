@@ -292,3 +292,43 @@ func TestNoiseIsAveraged(t *testing.T) {
 		t.Errorf("the forecast of an unchanged rate deviates by %.1f %%, want at most 8 %%", 100*deviation)
 	}
 }
+
+// While no forecast for minutes ahead has been compared, its quantile does not leave the values that came: a series that varies around a
+// mean is not a random walk.
+func TestQuantilesBeforeLongForecastsWereCompared(t *testing.T) {
+	const steps, mean, deviation = 61, 7, 4 // five minutes of five seconds; arrivals in bursts
+	for _, name := range []string{"auto", "constant"} {
+		for seed := range uint64(20) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			f := one(t, name, Options{})
+			highest := 0.0
+			for i := range 30 {
+				v := math.Max(0, mean+deviation*r.NormFloat64())
+				highest = max(highest, v)
+				f = f.Observe(v)
+				if i < 5 {
+					continue
+				}
+				if got := f.At(steps).Quantile(0.95); got > 2.5*highest {
+					t.Errorf("%s, seed %d, after %d steps: %.1f, and the highest was %.1f", name, seed, i+1, got, highest)
+				}
+			}
+		}
+	}
+}
+
+// A series that has risen by chance in each step keeps a deviation that grows with the time ahead.
+func TestQuantilesOfRandomWalkGrow(t *testing.T) {
+	for _, name := range []string{"auto", "constant"} {
+		r := rand.New(rand.NewPCG(3, 1))
+		v := 1000.0
+		f := one(t, name, Options{})
+		for range 40 {
+			v += 5 * r.NormFloat64()
+			f = f.Observe(v)
+		}
+		if near, far := f.At(1).Deviation, f.At(61).Deviation; far < 3*near {
+			t.Errorf("%s: %.1f one step ahead, and %.1f in 61 steps", name, near, far)
+		}
+	}
+}
