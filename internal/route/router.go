@@ -229,7 +229,7 @@ func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int)
 		rank.Load.ObserveProgress(report.At)
 	}
 	r.speeds.ObserveInterval(rank, &interval, report.At)
-	ended = r.bookings.Reconcile(rank.ID, report.Running+report.Waiting, report.At, r.cfg.Grace)
+	ended = r.bookings.Reconcile(rank, report.Running+report.Waiting, report.At, r.cfg.Grace)
 	r.Wake(report.At)
 	return ended
 }

@@ -293,13 +293,14 @@ func (b *Bookings) EndBefore(match func(k *Booking) bool, t time.Time) int {
 
 // Reconcile ends bookings by an engine's report that requests run or wait there. If there are none, every
 // booking on the rank that is older than grace ends, unless its first token is expected later: its end was missed. A busy
-// engine's report shows nothing about single bookings.
-func (b *Bookings) Reconcile(rank fleet.RankID, reported int, at time.Time, grace time.Duration) int {
-	if reported > 0 {
+// engine's report shows nothing about single bookings. For a rank without bookings the table is not searched: an idle engine reports every
+// second, and the table has the bookings of all others.
+func (b *Bookings) Reconcile(rank fleet.Rank, reported int, at time.Time, grace time.Duration) int {
+	if reported > 0 || rank.Load.Own().Requests <= 0 {
 		return 0
 	}
 	return b.EndIf(Reconciled, func(_ string, k *Booking) bool {
-		return k.Rank.ID == rank && at.Sub(k.At) > max(grace, k.FirstToken.Duration())
+		return k.Rank.ID == rank.ID && at.Sub(k.At) > max(grace, k.FirstToken.Duration())
 	})
 }
 

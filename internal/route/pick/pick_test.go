@@ -177,7 +177,7 @@ func TestNothingLeaks(t *testing.T) {
 				default:
 					if rng.IntN(100) == 0 {
 						b.EndBefore(func(k *Booking) bool { return k.Caller.Value().Source == fmt.Sprint(g) }, at)
-						b.Reconcile(rank.ID, rng.IntN(2), at, 1000*time.Second)
+						b.Reconcile(rank, rng.IntN(2), at, 1000*time.Second)
 					}
 				}
 			}
@@ -244,14 +244,14 @@ func TestEndings(t *testing.T) {
 	book("new", "envoy-a", 100)
 	book("other", "envoy-b", 0)
 	hour := time.Unix(3600, 0)
-	if n := b.Reconcile(0, 1, hour, 10*time.Second); n != 0 {
+	if n := b.Reconcile(rank, 1, hour, 10*time.Second); n != 0 {
 		t.Errorf("a busy engine ended %d bookings: a long request is legitimate", n)
 	}
 	if n := b.EndBefore(func(k *Booking) bool { return k.Caller.Value().Source == "envoy-a" }, time.Unix(50, 0)); n != 1 || b.Len() != 2 {
 		t.Errorf("EndBefore ended %d, %d left", n, b.Len())
 	}
 	book("fresh", "envoy-a", 3595)
-	if n := b.Reconcile(0, 0, hour, 10*time.Second); n != 2 || b.Len() != 1 {
+	if n := b.Reconcile(rank, 0, hour, 10*time.Second); n != 2 || b.Len() != 1 {
 		t.Errorf("Reconcile ended %d, %d left", n, b.Len())
 	}
 	if !b.PrefillDone("fresh", hour) || b.PrefillDone("fresh", hour) {
