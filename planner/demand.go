@@ -246,8 +246,12 @@ func (m *modelDemand) demand(name string) plan.Demand {
 		Model: name, CachedTokens: float64(m.CachedTokens), Streams: int(m.Streams), Late: int(m.Late),
 		Prompt: plan.Lengths{Count: int(m.Requests), Sum: float64(m.PromptTokens), Squares: m.PromptSquares},
 	}
-	if m.Ended == 0 || m.gaps == 0 {
-		return out // without gaps, the engines count no tokens
+	if m.gaps == 0 {
+		return out // the engines count no tokens
+	}
+	out.Generated = float64(m.gaps + m.Ended) // an answer has one gap less than tokens
+	if m.Ended == 0 {
+		return out
 	}
 
 	// Engines count the tokens of all answers, and routers the bytes of each: the spread of bytes stands for the spread of

@@ -165,25 +165,47 @@ func (s State) with(m *memory) State {
 type shape struct {
 	prompts, answers moments
 	cached           float64 // tokens
+	// generated is the tokens that engines made while the answers ended, also of answers that have not ended: long answers count from
+	// their first token on, and not only when they have ended. 0 is unknown.
+	generated float64
 }
 
 // moments are weighted sums of lengths.
 type moments struct{ weight, sum, squares float64 }
 
-// shapeFor is the time in which the weight of a request falls to 0.37, if requests come as often as in the newest demand.
-const shapeFor = 2 * time.Minute
+// The weight of a request falls to 0.37 in shapeFor, or while shapeOf others come, if that takes longer: from a few requests, one long one
+// more or less would change the mean.
+const (
+	shapeFor = 2 * time.Minute
+	shapeOf  = 200
+)
+
+// keeps returns the weight that earlier requests keep after n more in some time.
+func keeps(n int, over time.Duration) float64 {
+	return math.Exp(-min(float64(over)/float64(shapeFor), float64(n)/shapeOf))
+}
 
 // after returns the shape after some demand.
 func (s shape) after(d *Demand) shape {
-	keep := math.Exp(-float64(d.Over) / float64(shapeFor))
 	if d.Prompt.Count > 0 {
+		keep := keeps(d.Prompt.Count, d.Over)
 		s.prompts = s.prompts.after(d.Prompt, keep)
 		s.cached = s.cached*keep + max(0, d.CachedTokens)
 	}
+	keep := keeps(d.Answer.Count, d.Over)
+	s.generated = s.generated*keep + max(0, d.Generated)
 	if d.Answer.Count > 0 {
 		s.answers = s.answers.after(d.Answer, keep)
 	}
 	return s
+}
+
+// meanAnswer returns the mean length of an answer: the tokens that were made for each answer that ended.
+func (s *shape) meanAnswer() float64 {
+	if s.generated > 0 {
+		return s.generated / s.answers.weight
+	}
+	return s.answers.mean()
 }
 
 // after returns the moments after further lengths.
@@ -224,7 +246,7 @@ func (s *shape) capacity() capacity.Shape {
 		out.Cached = min(s.cached/max(1, s.prompts.sum), 1)
 	}
 	if s.answers.weight > 0 {
-		out.Answer, out.AnswerSpread = min(max(1, s.answers.mean()), longest), min(s.answers.spread(), widest)
+		out.Answer, out.AnswerSpread = min(max(1, s.meanAnswer()), longest), min(s.answers.spread(), widest)
 	}
 	return out
 }

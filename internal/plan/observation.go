@@ -158,6 +158,8 @@ type Demand struct {
 	Requests int
 	// Prompt and Answer are tokens of requests that arrived, and of requests that ended.
 	Prompt, Answer Lengths
+	// Generated is the number of tokens that engines made, also of answers that have not ended; 0 is unknown.
+	Generated float64 `json:",omitempty"`
 	// Streams counts streams that ended, and Late those among them whose first token came later than the target of the TTFT.
 	Streams, Late int
 	// CachedTokens is the number of prompt tokens that were found in caches.

@@ -441,6 +441,7 @@ func (r *run) endPass(w *worker, life uint64) error {
 // emit counts a token. The router sees the first token and the last one.
 func (r *run) emit(j *job, out *engine.Output) {
 	if out.Index == 0 {
+		r.demand.figures.Generated++
 		r.tally.first(j, r.now)
 		if j.handoff.source == nil {
 			r.tally.found(j, j.worker, out.Cached)
@@ -472,6 +473,7 @@ func (r *run) countGap(j *job, now time.Duration) {
 	r.tally.countGap(j, took)
 	j.worker.gaps++
 	j.worker.gapTime += took
+	r.demand.figures.Generated++
 	j.last = now
 }
 
