@@ -91,6 +91,8 @@ type seenWorker struct {
 	name  string
 	state fleet.State
 	since time.Time
+	// gap is the mean time between tokens of the requests that end now; 0 is unknown.
+	gap time.Duration
 }
 
 // memoryOf returns a copy of the memory of a model, which its caller may change. Slices in it are replaced, and not changed.

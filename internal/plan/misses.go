@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -21,9 +22,9 @@ const (
 )
 
 // after returns the share after further requests.
-func (m misses) after(missed, all int, over time.Duration) misses {
+func (m misses) after(missed float64, all int, over time.Duration) misses {
 	keep := math.Exp(-float64(over) / float64(missesFor))
-	return misses{m.missed*keep + float64(missed), m.all*keep + float64(all)}
+	return misses{m.missed*keep + missed, m.all*keep + float64(all)}
 }
 
 // strain returns how far the share is above half of the allowed share: 0 for below, 1 at the allowed share.
@@ -36,34 +37,67 @@ func (m misses) strain(allowed float64) float64 {
 
 func (m misses) share() float64 { return m.missed / m.all }
 
-// observeMisses counts the requests of a step that missed the pool's targets: the TTFT by what clients saw, and the ITL, which engines
-// report, for all of them or none.
-func (p *pool) observeMisses(o *Observation, d *Demand) {
+// observeMisses counts the requests of a step that missed the pool's targets: the TTFT by what clients saw, and the ITL by the times
+// that engines report.
+func (p *pool) observeMisses(o *Observation, d *Demand, s *shape) {
 	if o.Between || d == nil || d.Over <= 0 {
 		return
 	}
-	missed := 0
+	late, slow := 0.0, 0.0
 	if p.configured.Role != fleet.Decode {
-		missed = d.Late
+		late = float64(d.Late)
 	}
-	if p.configured.Role != fleet.Prefill && p.isSlow() {
-		missed = d.Streams
+	if p.configured.Role != fleet.Prefill {
+		p.learnGaps(s, d.Over)
+		slow = p.slowShare() * float64(d.Streams)
 	}
-	p.memory.misses = p.memory.misses.after(missed, d.Streams, d.Over)
+	p.memory.misses = p.memory.misses.after(max(late, slow), d.Streams, d.Over)
 }
 
-// isSlow reports whether the mean time between the tokens of the pool's engines is longer than the target.
-func (p *pool) isSlow() bool {
-	var sum time.Duration
-	n := 0
-	for _, w := range p.workers {
-		if w.Load != nil && w.Load.ITL > 0 {
-			sum += w.Load.ITL
-			n++
+// learnGaps updates the mean times between tokens of the pool's engines, over about as long as an answer takes.
+func (p *pool) learnGaps(s *shape, over time.Duration) {
+	answer := s.capacity().Answer
+	seen := slices.Clone(p.memory.seen)
+	for i, w := range p.workers {
+		if w.Load == nil || w.Load.ITL <= 0 {
+			continue
 		}
+		gap := &seen[i].gap
+		if *gap == 0 {
+			*gap = w.Load.ITL
+			continue
+		}
+		made := over.Seconds() / w.Load.ITL.Seconds() // tokens of a request
+		share := 1 - math.Exp(-made/answer)
+		*gap += time.Duration(share * float64(w.Load.ITL-*gap))
 	}
-	target := p.targets().ITL
-	return n > 0 && target > 0 && sum/time.Duration(n) > target
+	p.memory.seen = seen
+}
+
+// spreadOfGaps is how far the mean times between tokens of an engine's requests are from each other, as a share of their mean.
+const spreadOfGaps = 0.2
+
+// slowShare returns the share of the running requests whose mean time between tokens is longer than the target. Where the engine's mean is
+// at the target, half of them are.
+func (p *pool) slowShare() float64 {
+	target := p.targets().ITL.Seconds()
+	if target <= 0 {
+		return 0
+	}
+	slow, all := 0.0, 0.0
+	for i, w := range p.workers {
+		gap := p.memory.seen[i].gap.Seconds()
+		if gap == 0 || w.Load == nil {
+			continue
+		}
+		running := float64(w.Load.Running)
+		slow += running * min(max(0.5+(gap/target-1)/(2*spreadOfGaps), 0), 1)
+		all += running
+	}
+	if all == 0 {
+		return 0
+	}
+	return slow / all
 }
 
 // strain returns the caution that the pool's misses ask for.

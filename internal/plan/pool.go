@@ -173,7 +173,7 @@ func (p *pool) learnStarts(now time.Time) {
 		case w.Since.IsZero() && p.memory.replicas >= 0:
 			w.Since = now // at the first plan nothing is known of before
 		}
-		seen = append(seen, seenWorker{w.Name, w.State, w.Since})
+		seen = append(seen, seenWorker{w.Name, w.State, w.Since, before.gap})
 	}
 	p.memory.seen = seen
 }

@@ -91,7 +91,7 @@ func (m *memory) planSLA(o *Observation, d *Demand, pools []*pool) {
 	expected := m.demand(o, d, pools[0].model, startUp, headroom)
 	for _, p := range pools {
 		p.note(m, &expected)
-		p.observeMisses(o, d)
+		p.observeMisses(o, d, &m.shape)
 		p.settle(p.need(&expected), o.At)
 	}
 }
