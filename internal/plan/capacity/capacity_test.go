@@ -2,6 +2,7 @@ package capacity_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -158,5 +159,33 @@ func TestChanceOfPromptsDuringAnAnswer(t *testing.T) {
 	if short < 1.3 || short <= long {
 		t.Errorf("the 0.95 quantile is %.2f times the median for answers of 40 tokens, and %.2f for 400: want 1.3 at least, and more for the "+
 			"short ones", short, long)
+	}
+}
+
+// The longest prompts are few and have most of the work: the time of a prompt grows faster than its length. The rate that an engine
+// computes follows from all of them, and not from the typical ones.
+func TestLongPromptsHaveMostOfTheWork(t *testing.T) {
+	gpu, err := perfmodel.FindGPU("A100-80GB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := perfmodel.Weights{
+		Parameters: 30.5e9, Active: 3.3e9, Bytes: 1, KVBytes: 98304, Layers: 48, Hidden: 2048, Attention: 4096,
+	}
+	r := perfmodel.Roofline{Model: w, GPU: gpu}
+	e := &capacity.Engine{Timing: r, KVTokens: r.KVTokens()}
+	s := capacity.Shape{Prompt: 15_000, Answer: 150, PromptSpread: 1.7, AnswerSpread: 1, Cached: 0.5}
+
+	rng := rand.New(rand.NewPCG(1, 5))
+	deviation := math.Sqrt(math.Log(1 + s.PromptSpread*s.PromptSpread))
+	const n = 20_000
+	sum := 0.0
+	for range n {
+		one := capacity.Shape{Cached: s.Cached, Answer: s.Answer}
+		one.Prompt = min(s.Prompt*math.Exp(deviation*rng.NormFloat64()-deviation*deviation/2), float64(e.KVTokens))
+		sum += 1 / e.PrefillRate(one)
+	}
+	if got, want := 1/e.PrefillRate(s), sum/n; math.Abs(got/want-1) > 0.1 {
+		t.Errorf("%.3f s for a prompt, want %.3f", got, want)
 	}
 }

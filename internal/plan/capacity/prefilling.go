@@ -16,22 +16,55 @@ type prefilling struct {
 	most   float64 // prompts per second that one engine computes
 	batch  float64 // prompts of a pass at that rate
 
-	lengths [lengths]float64 // tokens to compute of prompts of several lengths, each as frequent
+	lengths [lengths]float64 // tokens to compute of prompts of several lengths
 	spread  float64          // of the service time: its variance divided by the square of its mean
 }
 
-// lengths is by how many prompts of different lengths their distribution is represented.
+// lengths is by how many prompts of different lengths their distribution is represented. The longest ones are few and have most of the
+// work, so these have lengths of their own: upTo has the share of the prompts up to each of the lengths.
 const lengths = 8
+
+var upTo = [lengths]float64{0.25, 0.5, 0.7, 0.85, 0.93, 0.975, 0.995, 1}
+
+// shareOf returns the share of the prompts that have one of the lengths.
+func shareOf(i int) float64 {
+	if i == 0 {
+		return upTo[0]
+	}
+	return upTo[i] - upTo[i-1]
+}
+
+// lengthsOf returns the means of the parts of a log-normal distribution with a mean and a spread: their mean is that mean.
+func lengthsOf(mean, spread float64) (out [lengths]float64) {
+	deviation := math.Sqrt(math.Log(1 + spread*spread))
+	// below returns the part of the sum of all lengths below a quantile.
+	below := func(q float64) float64 {
+		if q >= 1 {
+			return 1
+		}
+		return 0.5 * math.Erfc((deviation-normalQuantile(q))/math.Sqrt2)
+	}
+	last := 0.0
+	for i := range out {
+		now := below(upTo[i])
+		out[i] = mean * (now - last) / shareOf(i)
+		last = now
+	}
+	return out
+}
 
 // prefilling returns the prefill part of an engine whose passes take some time besides their prompts.
 func (e *Engine) prefilling(s Shape, beside float64) prefilling {
 	p := prefilling{engine: e, shape: s, beside: beside}
+	p.lengths = lengthsOf(s.fresh(), s.PromptSpread)
 	mean, square := 0.0, 0.0
 	for i := range p.lengths {
-		p.lengths[i] = logNormal(s.fresh(), s.PromptSpread, normalQuantile((float64(i)+0.5)/lengths))
+		if e.KVTokens > 0 {
+			p.lengths[i] = min(p.lengths[i], float64(e.KVTokens)*(1-s.cached())) // a longer prompt is refused
+		}
 		t := p.pass(p.lengths[i], 1)
-		mean += t / lengths
-		square += t * t / lengths
+		mean += t * shareOf(i)
+		square += t * t * shareOf(i)
 	}
 	p.spread = max(0, square/(mean*mean)-1)
 
@@ -47,13 +80,16 @@ func (e *Engine) prefilling(s Shape, beside float64) prefilling {
 }
 
 // fresh returns the mean tokens of a prompt that are not cached.
-func (s *Shape) fresh() float64 { return max(1, s.Prompt*(1-min(max(s.Cached, 0), 0.99))) }
+func (s *Shape) fresh() float64 { return max(1, s.Prompt*(1-s.cached())) }
 
-// pass returns the time of passes that compute as many tokens, of so many prompts. A pass has at most MaxBatchedTokens, so a long
-// prompt takes several, each with the time that a pass takes besides.
+// cached returns the share of the prompts that is cached, less than 1.
+func (s *Shape) cached() float64 { return min(max(s.Cached, 0), 0.99) }
+
+// pass returns the time of passes that compute as many tokens, of so many prompts, each with its share of cached ones. A pass has at most
+// MaxBatchedTokens, so a long prompt takes several, each with the time that a pass takes besides.
 func (p *prefilling) pass(tokens, prompts float64) float64 {
 	limit := float64(cmp.Or(p.engine.MaxBatchedTokens, defaultMaxBatchedTokens))
-	prefix := prompts * p.shape.Prompt * min(max(p.shape.Cached, 0), 0.99)
+	prefix := tokens * p.shape.cached() / (1 - p.shape.cached())
 	sum := 0.0
 	tokens = min(tokens, maxPasses*limit)
 	for left := tokens; left > 0; left -= limit {
@@ -87,14 +123,14 @@ func (p *prefilling) ttft(rate float64, n int, busy, q float64) time.Duration {
 		own[i] = p.pass(p.lengths[i], 1) + more + p.beside*busy/2
 	}
 	later := func(t float64) (share float64) {
-		for _, v := range own {
+		for i, v := range own {
 			switch {
 			case t < v:
-				share += 1.0 / lengths
+				share += shareOf(i)
 			case t < v+together:
-				share += waits / lengths
+				share += waits * shareOf(i)
 			default:
-				share += waits * math.Exp(-(t-v-together)/wait) / lengths
+				share += waits * math.Exp(-(t-v-together)/wait) * shareOf(i)
 			}
 		}
 		return share
@@ -124,22 +160,22 @@ func (p *prefilling) itl(d *decoding, typical, running, rate, q float64) time.Du
 	mean := median.Seconds()
 	batches := (d.itl(running).Seconds() - mean) / z
 	square := 0.0 // of the time of a prompt
-	for _, tokens := range p.lengths {
+	for i, tokens := range p.lengths {
 		t := p.pass(tokens, 1)
-		square += t * t / lengths
+		square += t * t * shareOf(i)
 	}
 	deviation := func(answer float64) float64 {
 		prompts := rate * answer * mean * square / (answer * answer)
 		return math.Sqrt(batches*batches + prompts)
 	}
 	var deviations [lengths]float64
-	for i := range deviations {
-		deviations[i] = deviation(max(1, logNormal(d.answer, d.spread, normalQuantile((float64(i)+0.5)/lengths))))
+	for i, answer := range lengthsOf(d.answer, d.spread) {
+		deviations[i] = deviation(max(1, answer))
 	}
 
 	later := func(t float64) (share float64) {
-		for _, v := range deviations {
-			share += 0.5 * math.Erfc((t-mean)/max(v, 1e-9)/math.Sqrt2) / lengths
+		for i, v := range deviations {
+			share += 0.5 * math.Erfc((t-mean)/max(v, 1e-9)/math.Sqrt2) * shareOf(i)
 		}
 		return share
 	}
