@@ -780,7 +780,7 @@ type Planner struct {
 	// lately.
 	Forecast string `yaml:"forecast"`
 	// Headroom is the quantile of the forecast that must be served, above 0 and below 1: 0.5 is the expected demand. A higher one
-	// needs more workers and misses targets less often.
+	// needs more workers and misses targets less often. For targets of a quantile above 0.9 it is higher than this.
 	Headroom float64 `yaml:"headroom"`
 	// DownAfter is the time for which a pool keeps the most workers that it needed. A shorter time saves GPUs and starts
 	// workers more often.

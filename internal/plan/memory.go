@@ -60,6 +60,8 @@ type poolMemory struct {
 	weights []Planned
 	// misses is the share of requests that came too many at a time.
 	misses misses
+	// demandSince is the time of the first demand; zero for none.
+	demandSince time.Time
 	// asked is the last decision of an algorithm that decides at intervals.
 	asked asked
 	// reactive is the memory of the algorithm of that name.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
 // misses is the share of requests that missed the targets of a pool. The forecast takes arrivals for a rate with some spread around it.
@@ -38,9 +39,15 @@ func (m misses) strain(allowed float64) float64 {
 func (m misses) share() float64 { return m.missed / m.all }
 
 // observeMisses counts the requests of a step that missed the pool's targets: the TTFT by what clients saw, and the ITL by the times
-// that engines report.
+// that engines report. The first requests do not count: no plan could have had a worker ready for them.
 func (p *pool) observeMisses(o *Observation, d *Demand, s *shape) {
 	if o.Between || d == nil || d.Over <= 0 {
+		return
+	}
+	if p.memory.demandSince.IsZero() {
+		p.memory.demandSince = o.At
+	}
+	if o.At.Sub(p.memory.demandSince) < p.startUp() {
 		return
 	}
 	late, slow := 0.0, 0.0
@@ -74,8 +81,8 @@ func (p *pool) learnGaps(s *shape, over time.Duration) {
 	p.memory.seen = seen
 }
 
-// spreadOfGaps is how far the mean times between tokens of an engine's requests are from each other, as a share of their mean.
-const spreadOfGaps = 0.2
+// spreadOfGaps is the standard deviation of the mean times between tokens of an engine's requests, as a share of their mean.
+const spreadOfGaps = 0.12
 
 // slowShare returns the share of the running requests whose mean time between tokens is longer than the target. Where the engine's mean is
 // at the target, half of them are.
@@ -91,7 +98,7 @@ func (p *pool) slowShare() float64 {
 			continue
 		}
 		running := float64(w.Load.Running)
-		slow += running * min(max(0.5+(gap/target-1)/(2*spreadOfGaps), 0), 1)
+		slow += running * 0.5 * math.Erfc((target/gap-1)/spreadOfGaps/math.Sqrt2)
 		all += running
 	}
 	if all == 0 {
@@ -105,9 +112,12 @@ func (p *pool) strain() float64 {
 	return p.memory.misses.strain(max(p.model.Targets.AllowedMisses(), 0.01))
 }
 
-// headroom returns the quantile of the forecast that must be served: a strain of 1 leaves 0.37 of the part above it.
+// headroom returns the quantile of the forecast that must be served. Targets that allow fewer misses than the default leave the same share
+// less of the part above it: while the rate is higher than was planned for, most requests may miss. A strain of 1 leaves 0.37 of it.
 func (p *pool) headroom() float64 {
-	return 1 - (1-p.model.Tuning.withDefaults().Headroom)*math.Exp(-p.strain())
+	rest := 1 - p.model.Tuning.withDefaults().Headroom
+	strict := min(1, p.model.Targets.AllowedMisses()/capacity.DefaultAllowedMisses)
+	return 1 - rest*strict*math.Exp(-p.strain())
 }
 
 // downAfter returns for how long the pool keeps the most workers that it needed: at the greatest strain 13 times as long.

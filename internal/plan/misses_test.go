@@ -48,10 +48,35 @@ func TestSlowShare(t *testing.T) {
 			t.Errorf("%s: %.2f, want %.2f", c.name, got, c.want)
 		}
 	}
-	for range 30 {
+	for range 60 {
 		share(100*ms, 100*ms)
 	}
 	if got := share(100*ms, 100*ms); math.Abs(got-0.5) > 0.05 {
 		t.Errorf("with the target as the mean %.2f, want half of the requests", got)
+	}
+}
+
+// While the rate is above the planned one, most requests may miss their targets: a target for 99 % of the requests plans for a higher one.
+func TestHeadroomOfStrictTargets(t *testing.T) {
+	for quantile, want := range map[float64]float64{0: 0.6, 0.5: 0.6, 0.9: 0.6, 0.95: 0.8, 0.99: 0.96} {
+		p := &pool{model: &Model{Targets: capacity.Targets{Quantile: quantile}}, memory: &poolMemory{}}
+		if got := p.headroom(); math.Abs(got-want) > 1e-9 {
+			t.Errorf("quantile %v: headroom %v, want %v", quantile, got, want)
+		}
+	}
+}
+
+// The misses of the first start-up time do not make a pool careful: the plan asks for workers at once, and none can be ready.
+func TestFirstMissesDoNotCount(t *testing.T) {
+	p := &pool{
+		model: &Model{Targets: capacity.Targets{TTFT: time.Second}}, memory: &poolMemory{},
+		configured: &Configured{Role: fleet.Prefill, StartUp: time.Minute},
+	}
+	begin := time.Unix(1000, 0)
+	for after := time.Duration(0); after < 2*time.Minute; after += 5 * time.Second {
+		p.observeMisses(&Observation{At: begin.Add(after)}, &Demand{Over: 5 * time.Second, Streams: 100, Late: 50}, &shape{})
+		if careful := p.strain() > 0; careful != (after >= time.Minute) {
+			t.Errorf("after %v: careful %v", after, careful)
+		}
 	}
 }

@@ -92,7 +92,8 @@ type Tuning struct {
 	Mode string
 	// Forecast is the model of the forecast, as in forecast.Names; the default is auto.
 	Forecast string
-	// Headroom is the quantile of the forecast that must be served: 0.5 is the expected demand. The default is 0.6.
+	// Headroom is the quantile of the forecast that must be served: 0.5 is the expected demand. The default is 0.6. Targets of a quantile
+	// above 0.9 raise it.
 	Headroom float64
 	// DownAfter is the time for which a pool keeps the most workers that it needed; default 2 minutes. A shorter time saves GPUs
 	// and starts workers more often.

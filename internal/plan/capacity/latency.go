@@ -31,6 +31,9 @@ func (t Targets) AllowedMisses() float64 { return 1 - t.quantile() }
 // DefaultMaxSeqs is the number of requests that an engine runs at once if it is not configured.
 const DefaultMaxSeqs = 256
 
+// DefaultAllowedMisses is the share of requests that may miss the bounds if it is not configured.
+const DefaultAllowedMisses = 1 - defaultQuantile
+
 const (
 	defaultQuantile = 0.9
 	// mostLoad is the highest load of engines without targets: beyond it, small errors of the estimate make long queues.
