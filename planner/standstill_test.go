@@ -18,8 +18,8 @@ import (
 	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
-// standstill is a part of the system that stands still for a time in a town with a steady load: a router that reports every second, and
-// engines that serve its requests.
+// standstill is a part of a cluster that stands still for a time, under a steady load of one router that reports every second, and
+// six engines.
 type standstill struct {
 	name string
 	// leader means that the planner makes no plan and takes no report, and takes all of them afterwards. The bus delivers no report, and
