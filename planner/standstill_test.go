@@ -34,7 +34,7 @@ var standstills = []standstill{
 	{name: "router", router: true},
 }
 
-// The seconds of a run, and the second in which a part begins to stand still: not that of a plan.
+// The seconds of a run, and the second in which a part begins to stand still, which is not the second of a plan.
 const (
 	standstillRun   = 420
 	standstillBegin = 183

@@ -83,7 +83,7 @@ func (a *answer) turn(req *prompt.Request, thinking openai.Members, text string)
 	return next.Messages, nil
 }
 
-// thinkingSentBack returns the members in which the client sends thinking back: those of the last answer that has any, and 0 for a client
+// thinkingSentBack returns the members in which the client sends thinking back: as in the last answer that has any, and 0 for a client
 // that has sent answers without it. The first answer of a conversation is sent back as its API has it. Thinking is no member of a chat's
 // message in OpenAI's API, and clients drop it. It is a part of the answer in the other two, and Claude Code and Codex send all parts back.
 func thinkingSentBack(req *prompt.Request) openai.Members {

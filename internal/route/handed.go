@@ -63,7 +63,8 @@ func (r *Router) Handed(d *decision.Decision, prefill string, now time.Time) boo
 	// shows the time of these prompts, or until a slot is free, too.
 	tokens := int(k.Prompt - k.Cached)
 	_, there := r.computedAt(k.Rank, d.Last, now)
-	if d.Last != 0 && tokens > 0 && !there && !r.predictor.StandForCache(k.Rank) && !learned.ComputesPrompts(k.Rank) && !isFull(k.Rank, now) {
+	shows := d.Last != 0 && !there && !r.predictor.StandForCache(k.Rank) && !learned.ComputesPrompts(k.Rank) && !isFull(k.Rank, now)
+	if shows && tokens > 0 {
 		r.transfers.Add(d.ID, learned.Transfer{Rank: k.Rank, Last: d.Last, Tokens: tokens, Level: level, Since: now})
 	}
 	return true

@@ -34,7 +34,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.half, "half", "A", "play half A, B or both")
-	flag.Uint64Var(&o.design, "design", theDesign, "draw the cells by this `seed`; another than the default has only cells that the default does not have")
+	flag.Uint64Var(&o.design, "design", theDesign, "draw the cells by this `seed`; other seeds have no cell of the default")
 	flag.StringVar(&o.only, "only", "", "play only cells whose names contain this `text`")
 	flag.BoolVar(&o.list, "list", false, "print the names of the cells, and play nothing")
 	flag.BoolVar(&o.quick, "quick", false, "play the named cells and some small ones, on one seed")
