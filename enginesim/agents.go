@@ -22,8 +22,8 @@ import (
 //	{"type":"thinking","thinking":" a","signature":"sim"}
 //	{"id":"rs_1","summary":[],"type":"reasoning","content":[{"text":" a","type":"reasoning_text"}],"status":null}
 //
-// A stream of either has a first event with an empty answer, events for each part, and a last one. The events of a part open it, have one token
-// each, and close it. Each event has the member type with its name:
+// A stream of either has a first event with an empty answer, events for each part, and a last one. The events of a part open it, have
+// one token each, and close it. Each event has the member type with its name:
 //
 //	Messages                Responses
 //	----------------------  -----------------------------------
