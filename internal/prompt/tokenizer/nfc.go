@@ -51,8 +51,7 @@ func buildNFC() *nfcTables {
 	for r := rune(firstUnsafe); r <= lastDecomposed; r++ {
 		p := norm.NFC.PropertiesString(string(r))
 		isHangul := r >= hangulS && r < hangulS+countS
-		isNewer := func(run [2]rune) bool { return r >= run[0] && r <= run[1] }
-		if p.CCC() == 0 && p.Decomposition() == nil || isHangul || slices.ContainsFunc(newer[:], isNewer) {
+		if p.CCC() == 0 && p.Decomposition() == nil || isHangul || inRuns(newer[:], r) {
 			continue
 		}
 		if p.Decomposition() == nil {
