@@ -20,21 +20,18 @@ func (j *Judged) LeastLocal() float64 {
 	for i := range j.Candidates {
 		running += max(0, j.Candidates[i].Facts.Booked.Requests)
 	}
-	return j.leastDelaying(1, float64(running)/float64(len(j.Candidates)))
+	mean := float64(running) / float64(len(j.Candidates))
+	return j.leastDelaying(func(_ *cost.Delay, booked float64) float64 { return max(booked, mean) })
 }
 
 // LeastPrefill is the lowest cost of a prefill worker.
 func (j *Judged) LeastPrefill() float64 {
-	delay, ok := j.function.(*cost.Delay)
-	if !ok {
-		return j.Least()
-	}
-	return j.leastDelaying(delay.FirstToken, 0)
+	return j.leastDelaying(func(d *cost.Delay, booked float64) float64 { return d.FirstToken * booked })
 }
 
-// leastDelaying is the lowest cost of the candidates if a prompt delays all requests of a rank, and no fewer than given. weight is the
-// weight of each delay. Other functions than cost.Delay do not count delays.
-func (j *Judged) leastDelaying(weight, fewest float64) float64 {
+// leastDelaying is the lowest cost of the candidates if a prompt on a rank with so many booked requests delays as many as delayed returns,
+// each with its weight. Other functions than cost.Delay do not count delays.
+func (j *Judged) leastDelaying(delayed func(d *cost.Delay, booked float64) float64) float64 {
 	delay, ok := j.function.(*cost.Delay)
 	if !ok {
 		return j.Least()
@@ -44,7 +41,7 @@ func (j *Judged) leastDelaying(weight, fewest float64) float64 {
 	for i := range j.Candidates {
 		c := &j.Candidates[i]
 		booked := float64(max(0, c.Facts.Booked.Requests))
-		uncounted := weight*max(booked, fewest) - delay.Interference*booked
+		uncounted := delayed(delay, booked) - delay.Interference*booked
 		least = min(least, c.Total+uncounted*float64(j.Expect(c).Added)/1e6)
 	}
 	return least
