@@ -2,6 +2,7 @@ package speculate
 
 import (
 	"bytes"
+	"strconv"
 
 	"github.com/stator-project/stator/internal/jsonscan"
 	"github.com/stator-project/stator/internal/prompt"
@@ -158,6 +159,24 @@ func (s *scanner) object(name string, member func()) {
 		return ""
 	}
 	s.Members(key, func(string) { member() })
+}
+
+// list reads a list, and calls element before each of its elements.
+func (s *scanner) list(name string, element func(i int)) {
+	if s.Peek() != jsonscan.Array {
+		s.Fail(name + " is no list")
+		return
+	}
+	s.EachElement(element)
+}
+
+// index reads the index of a part of the answer.
+func (s *scanner) index(name string) int {
+	index, err := strconv.ParseUint(string(s.skip()), 10, 16)
+	if err != nil {
+		s.Fail("the index of " + name + " is no number")
+	}
+	return int(index)
 }
 
 // skip reads a value, and returns it.

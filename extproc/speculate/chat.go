@@ -1,8 +1,6 @@
 package speculate
 
 import (
-	"strconv"
-
 	"github.com/stator-project/stator/internal/jsonscan"
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
@@ -25,12 +23,8 @@ func (c *chat) member(s *scanner) {
 		s.skip()
 		return
 	}
-	if s.Peek() != jsonscan.Array {
-		s.Fail("choices is no list")
-		return
-	}
 	// A client that asks for several answers sends back one of them, and it is not known which.
-	s.EachElement(func(i int) {
+	s.list("choices", func(i int) {
 		if i > 0 {
 			s.Fail("not one choice")
 			return
@@ -105,12 +99,7 @@ func (c *chat) toolCall(s *scanner, i int) {
 func (c *chat) callMember(s *scanner) {
 	switch string(s.key) {
 	case "index":
-		index, err := strconv.ParseUint(string(s.skip()), 10, 16)
-		if err != nil {
-			s.Fail("the index of a call is no number")
-			return
-		}
-		c.index = int(index)
+		c.index = s.index("a call")
 	case "id":
 		s.text(&c.call.id)
 	case "type":

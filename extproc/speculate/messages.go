@@ -2,9 +2,7 @@ package speculate
 
 import (
 	"encoding/json"
-	"strconv"
 
-	"github.com/stator-project/stator/internal/jsonscan"
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
@@ -36,21 +34,12 @@ func (m *messages) member(s *scanner) {
 		m.event.kind = nil
 		s.text(&m.event.kind)
 	case "index":
-		index, err := strconv.ParseUint(string(s.skip()), 10, 16)
-		if err != nil {
-			s.Fail("the index of a block is no number")
-			return
-		}
-		m.event.index = int(index)
+		m.event.index = s.index("a block")
 	case "content_block", "delta":
 		m.event.part = block{}
 		s.object("a block", func() { m.event.part.member(s) })
 	case "content": // of a whole answer
-		if s.Peek() != jsonscan.Array {
-			s.Fail("content is no list")
-			return
-		}
-		s.EachElement(func(int) {
+		s.list("content", func(int) {
 			var b block
 			s.object("a block", func() { b.member(s) })
 			m.add(s, b)
