@@ -20,7 +20,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -72,7 +71,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		return err
 	}
 
-	if !slices.ContainsFunc(talks.All(""), func(a talks.API) bool { return a.Name == o.api }) {
+	if _, ok := talks.Of(o.api, ""); !ok {
 		return fmt.Errorf("there is no API %q: use chat, messages or responses", o.api)
 	}
 
@@ -201,12 +200,11 @@ func words(rng *rand.Rand, n int) string {
 
 // converse plays one conversation. The client sends back the answers without the thinking, or with another one, which the template drops.
 func converse(ctx context.Context, o *options, g *process.Gateway, hinted bool, rng *rand.Rand, later func(streams.Answer)) error {
-	apis := talks.All(words(rng, o.first))
-	api := &apis[slices.IndexFunc(apis, func(a talks.API) bool { return a.Name == o.api })]
+	api, _ := talks.Of(o.api, words(rng, o.first))
 	var history []any
 	for turn := range o.turns {
 		history = append(history, api.User(words(rng, o.user))...)
-		a, text, err := send(ctx, g, api, history, o.thinking+o.answer, hinted)
+		a, text, err := send(ctx, g, &api, history, o.thinking+o.answer, hinted)
 		if err != nil {
 			return err
 		}

@@ -134,12 +134,15 @@ func covering(seed uint64) (list []vector) {
 
 // design returns all cells of a seed, each once. Another design than the usual one has none of its cells.
 func design(seed uint64) []cell {
+	var drawn []cell
+	for _, v := range covering(seed) {
+		drawn = append(drawn, cellOf(v))
+	}
 	if seed != theDesign {
 		known := design(theDesign)
-		return slices.DeleteFunc(drawn(seed), func(c cell) bool {
-			return slices.ContainsFunc(known, func(k cell) bool { return k.name() == c.name() })
-		})
+		return eachOnce(append(known, drawn...))[len(known):]
 	}
+
 	list := slices.Clone(named)
 	for shape := range shapes {
 		for _, share := range []int{0, 2} {
@@ -148,18 +151,10 @@ func design(seed uint64) []cell {
 			}
 		}
 	}
-	return eachOnce(append(list, drawn(seed)...))
+	return eachOnce(append(list, drawn...))
 }
 
-// drawn returns the cells that pair the values of all axes.
-func drawn(seed uint64) (list []cell) {
-	for _, v := range covering(seed) {
-		list = append(list, cellOf(v))
-	}
-	return eachOnce(list)
-}
-
-// eachOnce returns the cells without repetitions.
+// eachOnce returns the cells without repetitions, each at its first place.
 func eachOnce(list []cell) []cell {
 	seen := map[string]bool{}
 	unique := list[:0]

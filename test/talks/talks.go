@@ -34,6 +34,16 @@ func All(instructions string) []API {
 	return []API{Chat(instructions), Messages(instructions), Responses(instructions)}
 }
 
+// Of returns a conversation with these instructions by the API of that name.
+func Of(name, instructions string) (API, bool) {
+	for _, a := range All(instructions) {
+		if a.Name == name {
+			return a, true
+		}
+	}
+	return API{}, false
+}
+
 // Chat is OpenAI's older API. Without instructions it has no message of the system.
 func Chat(instructions string) API {
 	type content struct{ Content, Reasoning string }

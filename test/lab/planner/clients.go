@@ -49,9 +49,17 @@ func (l lengths) draw(r *rand.Rand) int {
 	return int(math.Round(min(max(n, 1), longestText)))
 }
 
+// windows are clients by service and rule.
+type windows map[string][]clientOf
+
+// load returns the load of a window's clients at a mean rate, for so many minutes.
+func (w windows) load(window string, rate float64, minutes int, seed uint64) load {
+	return loadOf(w[window], rate, minutes/int(part.Minutes()), seed)
+}
+
 // readWindows parses heldout.txt: clients by service and rule.
-func readWindows(text string) (map[string][]clientOf, error) {
-	out := map[string][]clientOf{}
+func readWindows(text string) (windows, error) {
+	out := windows{}
 	name := ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

@@ -70,7 +70,7 @@ func on(gpu string, gpus int, w perfmodel.Weights, bytes float64) machine {
 // heldOutRows returns the first set. Each load has 7,000 to 20,000 requests, so that a row takes minutes: loads of short requests play the
 // first half hour or hour of their window. Rates are those that 2 to 6 engines serve in the mean, by internal/plan/capacity.
 func heldOutRows() ([]heldOut, error) {
-	windows, err := readWindows(clientsText)
+	clients, err := readWindows(clientsText)
 	if err != nil {
 		return nil, err
 	}
@@ -78,9 +78,7 @@ func heldOutRows() ([]heldOut, error) {
 	add := func(name string, m machine, t capacity.Targets, startUp time.Duration, start fleet, l load) {
 		out = append(out, newHeldOut(name, m, t, startUp, start, l))
 	}
-	of := func(window string, rate float64, minutes int, seed uint64) load {
-		return loadOf(windows[window], rate, minutes/int(part.Minutes()), seed)
-	}
+	of := clients.load
 	both := func(n int) fleet { return fleet{0, n} }
 
 	add("m-large busiest, Llama 70B on 4 A100", on("A100-80GB", 4, llama70, 2), within(1000, 60, 0.9), 5*time.Minute, both(3),

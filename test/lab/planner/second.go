@@ -33,13 +33,11 @@ var (
 //	start-up    20 s, 90 s and 3 minutes in turn
 //	roles       every fourth row has engines apart
 func secondRows() ([]heldOut, error) {
-	windows, err := readWindows(secondText)
+	clients, err := readWindows(secondText)
 	if err != nil {
 		return nil, err
 	}
-	of := func(window string, rate float64, minutes int, seed uint64) load {
-		return loadOf(windows[window], rate, minutes/int(part.Minutes()), seed)
-	}
+	of := clients.load
 
 	const soon, later, late = 20 * time.Second, 90 * time.Second, 3 * time.Minute
 
