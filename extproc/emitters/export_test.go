@@ -11,5 +11,6 @@ func (s *Set) Held(name string, blocks []blockhash.Block) int {
 	rank, _ := s.fleet.Snapshot().Rank(name, 0)
 	var overlap kvindex.Overlap
 	s.index.Lookup(blocks, &overlap)
-	return cost.HeldBlocks(overlap.Of(rank.ID))
+	held := overlap.Of(rank.ID)
+	return cost.HeldBlocks(&held)
 }

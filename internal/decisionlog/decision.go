@@ -217,7 +217,7 @@ func viewCandidate(c *decision.Candidate) Candidate {
 			Device: c.Overlap[fleet.Device], Host: c.Overlap[fleet.Host], Disk: c.Overlap[fleet.Disk], External: c.Overlap[fleet.External],
 		},
 		EvictingBlocks: c.Evicting, NodeBlocks: c.OnNode, PeerBlocks: c.OnPeers,
-		OutsideBlocks:  cost.HeldBlocks(c.Outside),
+		OutsideBlocks:  cost.HeldBlocks(&c.Outside),
 		BookedRequests: c.Load.Requests, BookedPrefillTokens: c.Load.PrefillTokens, BookedDecodeBlocks: c.Load.DecodeBlocks,
 		UntrackedRequests: c.Untracked,
 		Score: Score{

@@ -19,37 +19,41 @@ import (
 //	  on an idle rank, or ends          now        true    -
 //	another replica's prefills change   -          true    -
 type Load struct {
+	// The fields from here to pace are read by each decision, of each rank. They lie together, because a thousand ranks do not fit into the
+	// nearest caches of a core.
+
 	// own is the sum over this replica's bookings that have not ended. peers is the sum of the other
 	// replicas' bookings, as last published. Invariant: own is zero when this replica has no booking.
 	own, peers sums
-	recent     recent
 	// begun is the sum of the times at which the requests of own were booked, in milliseconds since 1970.
 	begun atomic.Int64
 	// since is the time at which the rank began with the prefill that it computes now, in nanoseconds since 1970. It has no
 	// meaning while no prefill is booked.
 	since atomic.Int64
+	// nextPass is the time at which the rank is expected to begin a pass with the prompts that are booked now, in nanoseconds since 1970.
+	nextPass atomic.Int64
+	reported atomic.Pointer[sample] // nil until the first report
+	pace     pace
+
+	health *Health // of the worker; nil for a Load that no fleet has made
+	rank   *Health // of the rank alone; nil if the worker has one rank
 	// mixed is true if prefills of other replicas have run since this replica's first one began. shared is
 	// true if more than one prefill of this replica has.
 	mixed, shared atomic.Bool
-	// nextPass is the time at which the rank is expected to begin a pass with the prompts that are booked now, in nanoseconds since 1970.
-	nextPass atomic.Int64
 	// served is the time at which the latest request was booked that was served to its end, in nanoseconds since 1970.
 	served atomic.Int64
 	// admitted is the time of the last report in which no request waited, in nanoseconds since 1970.
 	admitted atomic.Int64
 	// lastEnd is the time of the last end of a prefill that was observed, in nanoseconds since 1970.
 	lastEnd  atomic.Int64
+	recent   recent
 	prefills prefills
 	slots    slots
 	// lag is the mean delay of the rank's events when they are received, in nanoseconds.
 	lag      atomic.Int64
 	ages     leastAge
 	lateness lateness
-	pace     pace
-	health   *Health                // of the worker; nil for a Load that no fleet has made
-	rank     *Health                // of the rank alone; nil if the worker has one rank
-	reported atomic.Pointer[sample] // nil until the first report
-	mark     *sample                // the report since which the work of the engine is not yet known; only SetReport uses it
+	mark     *sample // the report since which the work of the engine is not yet known; only SetReport uses it
 }
 
 // sums is an Amount to which many goroutines add.
@@ -476,17 +480,24 @@ type View struct {
 
 // View returns the knowledge from the reports. A report that is older than maxAge counts as none, except for facts that do not change.
 // slots is the number of requests that run at once by the engine's options; 0 if they are not known.
-func (l *Load) View(now time.Time, maxAge time.Duration, slots int) View {
+func (l *Load) View(now time.Time, maxAge time.Duration, slots int) (v View) {
+	l.ReadView(&v, now, maxAge, slots)
+	return v
+}
+
+// ReadView is View for a decision, which asks a thousand ranks: it writes to v, because a copy takes longer than all else here.
+func (l *Load) ReadView(v *View, now time.Time, maxAge time.Duration, slots int) {
+	v.Untracked, v.Footprint, v.Queued, v.Reported = 0, 1, false, false
 	last := l.reported.Load()
 	if last == nil {
-		return View{Footprint: 1, Slots: (&sample{}).orUsual(slots)}
+		v.Slots = (&sample{}).orUsual(slots)
+		return
 	}
-	v := View{Slots: last.orUsual(slots), Footprint: last.footprint}
+	v.Slots, v.Footprint = last.orUsual(slots), last.footprint
 	if now.Sub(last.At) <= maxAge {
 		v.Untracked, v.Queued = last.untracked, last.queued
 		v.Reported = true
 	}
-	return v
 }
 
 // Store returns the store of KV blocks that the rank's engine uses, by the newest report; nil for an engine without one. It must not be

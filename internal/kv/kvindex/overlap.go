@@ -30,17 +30,27 @@ type Held struct {
 }
 
 // Of returns the blocks that rank holds, by tier; zero for a rank that holds none.
-func (o *Overlap) Of(rank fleet.RankID) [fleet.Tiers]int { return o.held(rank).Blocks }
+func (o *Overlap) Of(rank fleet.RankID) (blocks [fleet.Tiers]int) {
+	if h := o.Find(rank); h != nil {
+		blocks = h.Blocks
+	}
+	return blocks
+}
 
 // InHost returns the number of blocks from the root that the rank has in host memory.
-func (o *Overlap) InHost(rank fleet.RankID) int { return o.held(rank).InHost }
-
-// held returns the part that a rank holds; zero for a rank that is not in the result.
-func (o *Overlap) held(rank fleet.RankID) Held {
-	if int(rank) >= len(o.at) || o.at[rank] == 0 {
-		return Held{}
+func (o *Overlap) InHost(rank fleet.RankID) int {
+	if h := o.Find(rank); h != nil {
+		return h.InHost
 	}
-	return o.ranks[o.at[rank]-1]
+	return 0
+}
+
+// Find returns the part that a rank holds; nil for a rank that holds none. It is valid until the next lookup.
+func (o *Overlap) Find(rank fleet.RankID) *Held {
+	if int(rank) >= len(o.at) || o.at[rank] == 0 {
+		return nil
+	}
+	return &o.ranks[o.at[rank]-1]
 }
 
 // AnyInHost reports whether any rank has the first block in host memory.

@@ -116,15 +116,15 @@ type Facts struct {
 type Partners [fleet.Levels]float64
 
 // HeldBlocks returns the number of blocks of a prompt's beginning that a rank holds on any tier.
-func HeldBlocks(overlap [fleet.Tiers]int) (blocks int) {
-	for _, n := range overlap {
-		blocks += n
+func HeldBlocks(overlap *[fleet.Tiers]int) (blocks int) {
+	for t := range overlap { // a loop by value would copy the array
+		blocks += overlap[t]
 	}
 	return blocks
 }
 
 // HeldBlocks returns the number of blocks of the prompt that the rank holds on any tier.
-func (f *Facts) HeldBlocks() int { return HeldBlocks(f.Overlap) }
+func (f *Facts) HeldBlocks() int { return HeldBlocks(&f.Overlap) }
 
 // Cached is the number of prompt tokens that the rank need not compute, in whole blocks.
 func (f *Facts) Cached(r *Request) int {
@@ -220,13 +220,15 @@ func (w *Weights) Score(r *Request, f *Facts, s *Score) {
 		ahead := float64(f.Booked.PrefillTokens-r.MinPrefillTokens) / blockSize
 		decay = 1 / (1 + w.OverlapDecay*max(0, ahead)/blocks)
 	}
-	for t, n := range f.Overlap {
-		credit := w.Tier[t] * float64(n)
+	held := 0.0
+	for t := range f.Overlap {
+		credit := w.Tier[t] * float64(f.Overlap[t])
 		if fleet.Tier(t) == fleet.Device {
 			credit *= decay
 		}
-		s.Credit += w.Overlap * credit
+		held += w.Overlap * credit
 	}
+	s.Credit = held
 
 	if !r.Computed {
 		s.Ahead = float64(max(0, f.Booked.PrefillTokens)) / blockSize

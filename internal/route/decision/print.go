@@ -83,7 +83,7 @@ func (d *Decision) String() string {
 
 // loadedFrom describes the memory from which a candidate loads.
 func (c *Candidate) loadedFrom() string {
-	if cost.HeldBlocks(c.Outside) > 0 {
+	if cost.HeldBlocks(&c.Outside) > 0 {
 		return "a cache outside engines"
 	}
 	return "host memory of its node or of others"
@@ -145,7 +145,7 @@ var loadColumns = []column{
 	{"ext", func(c *Candidate) float64 { return float64(c.Overlap[fleet.External]) }, whole, false},
 	{"node", func(c *Candidate) float64 { return float64(c.OnNode) }, whole, false},
 	{"peers", func(c *Candidate) float64 { return float64(c.OnPeers) }, whole, false},
-	{"outside", func(c *Candidate) float64 { return float64(cost.HeldBlocks(c.Outside)) }, whole, false},
+	{"outside", func(c *Candidate) float64 { return float64(cost.HeldBlocks(&c.Outside)) }, whole, false},
 	{"prefill tokens", func(c *Candidate) float64 { return float64(c.Load.PrefillTokens) }, whole, true},
 	{"decode blocks", func(c *Candidate) float64 { return float64(c.Load.DecodeBlocks) }, whole, true},
 	{"requests", func(c *Candidate) float64 { return float64(c.Load.Requests) }, whole, true},

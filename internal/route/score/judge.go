@@ -154,7 +154,7 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 		c.Rank = &f.Ranks[i]
 		c.AnyRank, c.Least = false, 0
 		c.Facts.Booked, c.Facts.Unseen = load.Booked(), fleet.Amount{}
-		c.Facts.View = load.View(now, fleet.MaxReportAge, f.Facts[i].Slots)
+		load.ReadView(&c.Facts.View, now, fleet.MaxReportAge, f.Facts[i].Slots)
 		c.Facts.Age, c.Facts.Aged = load.MeanAge(now)
 		c.Facts.Wait = load.Wait(now)
 		c.Facts.Pace = load.Pace(now)
@@ -177,12 +177,10 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 		c.Facts.OnNode, c.Facts.OnPeers = 0, 0
 		c.Facts.Outside = [fleet.Tiers]int{}
 		c.Facts.Store = nil
-		if !j.asked.ReadsNoCache {
-			c.Facts.Overlap = overlap.Of(c.Rank.ID)
-			if c.Facts.HeldBlocks() > 0 && !load.Caches() { // few ranks hold a part of a prompt, and a health lies apart in memory
-				c.Facts.Overlap = [fleet.Tiers]int{}
-			}
-			if c.Facts.HeldBlocks() > c.Facts.Overlap[fleet.Device] {
+		// Few ranks hold a part of a prompt, and a health lies apart in memory.
+		if held := overlap.Find(c.Rank.ID); held != nil && !j.asked.ReadsNoCache && load.Caches() {
+			c.Facts.Overlap = held.Blocks
+			if cost.HeldBlocks(&held.Blocks) > held.Blocks[fleet.Device] {
 				c.Facts.Store = load.Store()
 			}
 		}

@@ -31,7 +31,11 @@ func (j *Judged) findSources(f *eligible.Field, overlap *kvindex.Overlap) {
 	}
 	for i := range f.Ranks {
 		most := &j.sources[f.Sites[i]]
-		if n := cost.HeldBlocks(overlap.Of(f.Ranks[i].ID)); n > most.blocks && canPull(f.Ranks[i].Worker) {
+		held := overlap.Find(f.Ranks[i].ID)
+		if held == nil {
+			continue
+		}
+		if n := cost.HeldBlocks(&held.Blocks); n > most.blocks && canPull(f.Ranks[i].Worker) {
 			most.rank, most.blocks = &f.Ranks[i], n
 		}
 	}

@@ -33,7 +33,7 @@ func (j *Judged) joinRanks(f *eligible.Field, overlap *kvindex.Overlap) {
 func meanOverlap(ranks []fleet.Rank, overlap *kvindex.Overlap, each int) (mean [fleet.Tiers]int, least int) {
 	for i, rank := range ranks {
 		blocks := overlap.Of(rank.ID)
-		held := cost.HeldBlocks(blocks)
+		held := cost.HeldBlocks(&blocks)
 		if i == 0 || held < least {
 			least = held
 		}
