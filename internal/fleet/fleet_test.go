@@ -200,17 +200,17 @@ func TestForeign(t *testing.T) {
 		want    int64
 	}{{5, 0}, {4, 2}, {2, 0}, {9, 0}, {9, 7}, {1, 0}} {
 		l.SetReport(fleet.Report{At: now, Running: c.running - 1, Waiting: 1}, &fleet.Worker{})
-		if got := l.View(now, time.Second, 0).Untracked; got != c.want {
+		if got := l.View(now, 0).Untracked; got != c.want {
 			t.Errorf("report %d, of %d requests: %d foreign, want %d", i, c.running, got, c.want)
 		}
 	}
 	l.SetReport(fleet.Report{At: now, Running: 4}, &fleet.Worker{})
 	l.SetReport(fleet.Report{At: now, Running: 4}, &fleet.Worker{})
 	l.Add(fleet.Amount{Requests: -2}, now) // a request that ends after the report was booked when it came
-	if got := l.View(now.Add(time.Second), time.Second, 0).Untracked; got != 2 {
+	if got := l.View(now.Add(fleet.MaxReportAge), 0).Untracked; got != 2 {
 		t.Errorf("%d foreign, want 2", got)
 	}
-	if got := l.View(now.Add(2*time.Second), time.Second, 0).Untracked; got != 0 {
+	if got := l.View(now.Add(2*fleet.MaxReportAge), 0).Untracked; got != 0 {
 		t.Errorf("%d foreign by an old report", got)
 	}
 }

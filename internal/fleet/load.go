@@ -174,18 +174,6 @@ func (l *Load) Add(a Amount, booked time.Time) {
 	}
 }
 
-// MeanAge returns the mean time since this replica's requests were booked. ok is false if there is none, or if one comes or goes
-// meanwhile.
-func (l *Load) MeanAge(now time.Time) (age time.Duration, ok bool) {
-	begun, n := l.begun.Load(), l.own.requests.Load()
-	if n <= 0 {
-		return 0, false
-	}
-	// A decision asks a thousand ranks, and a division of integers takes several times as long.
-	age = now.Sub(time.UnixMilli(int64(float64(begun) / float64(n))))
-	return age, age >= 0
-}
-
 // SetPeer replaces the amount that one other replica had booked, was, with the amount that it has booked
 // now. If its prefill time has become less, the rank has finished a prefill and begun the next; if its prompt tokens have, it has computed
 // them.
@@ -243,7 +231,7 @@ const maxGapAge = 10 * time.Second
 // PrefillEnds takes back the amount of a prefill that is done, as was seen, or should be.
 func (l *Load) PrefillEnds(a Amount, seen bool, now time.Time) {
 	l.prefills.count(a.PrefillTokens, seen, now)
-	l.lateness.observe(l.elapsed(now) - l.prefillTime())
+	l.lateness.observe(l.elapsed(now.UnixNano()) - l.prefillTime())
 	l.own.add(a.Negative())
 	l.since.Store(now.UnixNano())
 }
@@ -269,10 +257,8 @@ func (l *Load) IsAdmitted(booked time.Time, takes time.Duration, now time.Time) 
 	return booked.UnixNano() < at-int64(arrival) && now.UnixNano() > at+int64(takes)
 }
 
-// elapsed is the time since the rank began with the prefill that it computes now.
-func (l *Load) elapsed(now time.Time) time.Duration {
-	return max(0, time.Duration(now.UnixNano()-l.since.Load()))
-}
+// elapsed is the time since the rank began with the prefill that it computes now. The moment is in nanoseconds since 1970.
+func (l *Load) elapsed(now int64) time.Duration { return max(0, time.Duration(now-l.since.Load())) }
 
 // Ended is the observation of a prefill that ended.
 type Ended struct {
@@ -357,7 +343,11 @@ func (a *leastAge) observe(age time.Duration, now time.Time) time.Duration {
 // than expected is likely to last another one. If prefills of other replicas run, too, their bookings are known too late for this, and
 // prefills do not count as late.
 func (l *Load) Wait(now time.Time) time.Duration {
-	booked := l.prefillTime()
+	return l.waitFor(l.prefillTime(), now.UnixNano())
+}
+
+// waitFor returns the wait for prefills that take some time, at a moment in nanoseconds since 1970.
+func (l *Load) waitFor(booked time.Duration, now int64) time.Duration {
 	if booked <= 0 {
 		return 0
 	}
@@ -404,7 +394,7 @@ func (l *lateness) usual() time.Duration { return time.Duration(l.nanoseconds.Lo
 
 // Pace is the ratio of the time that prefills take on this rank to their estimate: 2 for a rank that is half
 // as fast as others of its class, and 1 if that is not clear, or was observed too long ago.
-func (l *Load) Pace(now time.Time) float64 { return l.pace.now(now) }
+func (l *Load) Pace(now time.Time) float64 { return l.pace.now(now.UnixNano()) }
 
 // ObservePace adds a prefill that ended at a moment: the time that it took, and the estimate without this
 // rank's pace.
@@ -458,46 +448,6 @@ func (l *Load) Gap(now time.Time, maxAge time.Duration) time.Duration {
 		return 0
 	}
 	return last.gap
-}
-
-// View is the knowledge about a rank besides its bookings.
-type View struct {
-	// Untracked is the number of requests that run or wait on the rank and that no router has booked. Clients have sent them to the engine
-	// directly, or a router has restarted. A request that ended while the engine's report was in transit looks like one. So a request
-	// counts only once two reports in a row have it.
-	Untracked int64
-	// Slots is the greatest number of requests that run at once: as reports have shown it, as the engine's options name it, or the usual
-	// one. It is 0 if more than those were seen to run.
-	Slots int
-	// Footprint is the share of the booked blocks that running requests take in the cache: less than 1 if
-	// they have prefixes in common.
-	Footprint float64
-	// Queued means that requests wait in the engine's queue, by two reports in a row.
-	Queued bool
-	// Reported means that there is a report. Without one, bookings stand for all that runs on the rank.
-	Reported bool
-}
-
-// View returns the knowledge from the reports. A report that is older than maxAge counts as none, except for facts that do not change.
-// slots is the number of requests that run at once by the engine's options; 0 if they are not known.
-func (l *Load) View(now time.Time, maxAge time.Duration, slots int) (v View) {
-	l.ReadView(&v, now, maxAge, slots)
-	return v
-}
-
-// ReadView is View for a decision, which asks a thousand ranks: it writes to v, because a copy takes longer than all else here.
-func (l *Load) ReadView(v *View, now time.Time, maxAge time.Duration, slots int) {
-	v.Untracked, v.Footprint, v.Queued, v.Reported = 0, 1, false, false
-	last := l.reported.Load()
-	if last == nil {
-		v.Slots = (&sample{}).orUsual(slots)
-		return
-	}
-	v.Slots, v.Footprint = last.orUsual(slots), last.footprint
-	if now.Sub(last.At) <= maxAge {
-		v.Untracked, v.Queued = last.untracked, last.queued
-		v.Reported = true
-	}
 }
 
 // Store returns the store of KV blocks that the rank's engine uses, by the newest report; nil for an engine without one. It must not be

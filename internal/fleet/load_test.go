@@ -294,7 +294,7 @@ func TestSlots(t *testing.T) {
 	now := time.Unix(1000, 0)
 	check := func(when string, options, want int) {
 		t.Helper()
-		if got := l.View(now, time.Minute, options).Slots; got != want {
+		if got := l.View(now, options).Slots; got != want {
 			t.Errorf("%s: %d slots, want %d", when, got, want)
 		}
 	}
@@ -322,18 +322,18 @@ func TestSlots(t *testing.T) {
 func TestMeanAge(t *testing.T) {
 	var l fleet.Load
 	now := time.Unix(1000, 0)
-	if _, ok := l.MeanAge(now); ok {
+	if l.View(now, 0).Aged {
 		t.Error("an idle rank has an age")
 	}
 	one, two := fleet.Amount{Requests: 1}, fleet.Amount{Requests: 2}
 	l.Add(one, now.Add(-6*time.Second))
 	l.Add(two, now)
-	if age, ok := l.MeanAge(now); age != 2*time.Second || !ok {
-		t.Errorf("the mean age is %v (%v), want 2s", age, ok)
+	if v := l.View(now, 0); v.Age != 2*time.Second || !v.Aged {
+		t.Errorf("the mean age is %v (%v), want 2s", v.Age, v.Aged)
 	}
 	l.Add(one.Negative(), now.Add(-6*time.Second))
-	if age, ok := l.MeanAge(now.Add(time.Second)); age != time.Second || !ok {
-		t.Errorf("the mean age is %v (%v), want 1s", age, ok)
+	if v := l.View(now.Add(time.Second), 0); v.Age != time.Second || !v.Aged {
+		t.Errorf("the mean age is %v (%v), want 1s", v.Age, v.Aged)
 	}
 }
 

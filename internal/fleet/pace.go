@@ -79,13 +79,13 @@ const (
 	paceLow, paceHigh = 0.25, 8
 )
 
-// now returns the pace at a moment. From the judgement on it falls to 1 in a straight line.
-func (p *pace) now(now time.Time) float64 {
+// now returns the pace at a moment, in nanoseconds since 1970. From the judgement on it falls to 1 in a straight line.
+func (p *pace) now(now int64) float64 {
 	j := p.judged.Load()
 	if j == nil {
 		return 1
 	}
-	left := float64(j.until-now.UnixNano()) / float64(j.until-j.at)
+	left := float64(j.until-now) / float64(j.until-j.at)
 	return 1 + (j.ratio-1)*min(max(left, 0), 1)
 }
 
@@ -122,7 +122,7 @@ func (p *pace) isEarly() bool {
 func (p *pace) stats(now time.Time) PaceStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PaceStats{Pace: p.now(now), Prefills: p.observed, Ignored: p.ignored}
+	s := PaceStats{Pace: p.now(now.UnixNano()), Prefills: p.observed, Ignored: p.ignored}
 	s.Ratio, s.Doubt = p.evidence.ratio(p.evidence.faded(now))
 	return s
 }

@@ -72,7 +72,7 @@ func (r *Router) Handed(d *decision.Decision, prefill string, now time.Time) boo
 
 // isFull reports whether a request that comes to a rank now waits until another one has ended.
 func isFull(rank fleet.Rank, now time.Time) bool {
-	v := rank.Load.View(now, fleet.MaxReportAge, rank.Worker.Figures.Requests.Value)
+	v := rank.Load.View(now, rank.Worker.Figures.Requests.Value)
 	return v.Queued || v.Slots > 0 && rank.Load.Booked().Requests+v.Untracked > int64(v.Slots)
 }
 

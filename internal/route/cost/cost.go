@@ -1,8 +1,6 @@
 package cost
 
 import (
-	"time"
-
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 )
@@ -88,22 +86,11 @@ type Facts struct {
 	// Outside counts the blocks after Overlap that the rank can load from caches outside engines, by tier, each after the faster ones. Only
 	// [Delay] uses them.
 	Outside [fleet.Tiers]int
-	// Booked is the load that routers have placed there, in blocks of its engine. Unseen is the load that other routers are expected to
-	// have placed there besides, without that this one knows it yet; only [Delay] uses it.
-	Booked, Unseen fleet.Amount
-	// Untracked is the requests there that no router has booked, Slots the number of requests that the engine runs at once (0 is unknown),
-	// and Footprint the share of the booked blocks that they take (0 counts as 1).
+	// View is the load of the rank by this router's bookings, the other routers' publications and the engine's reports. Unseen is the load
+	// that other routers are expected to have placed there besides, without that this one knows it yet, and Wait includes its prefills; only
+	// [Delay] uses both, and Age, Pace and Gathering.
 	fleet.View
-	// Age is the mean time since the requests there were booked by this router, if Aged.
-	Age  time.Duration
-	Aged bool
-	// Wait is the expected duration of the prefills that are booked there. Pace is the duration of the rank's passes as a multiple of its
-	// class's passes; 0 counts as 1. Only [Delay] needs them.
-	Wait time.Duration
-	Pace float64
-	// Gathering means that the rank is going to begin a pass with prompts that are booked there, which has room for others; see
-	// [fleet.Load.IsGathering]. Only [Delay] needs it.
-	Gathering bool
+	Unseen fleet.Amount
 	// Capacity is the rank's cache in blocks; 0 is unknown. Held is the number of blocks that it holds, used or not.
 	Capacity, Held int
 	// Store has the times that cached tokens take to load from slower tiers and from other nodes. It is nil if nothing is

@@ -156,7 +156,8 @@ func TestWeightsAreValidated(t *testing.T) {
 //	go test -run - -bench Score ./internal/route/cost
 func BenchmarkScore(b *testing.B) {
 	r := Request{BlockSize: 16, PromptTokens: 4000, Line: perfmodel.DefaultSpeed().Prefill}
-	f := Facts{Overlap: [fleet.Tiers]int{100, 20}, Booked: fleet.Amount{Requests: 3, PrefillTokens: 5000, DecodeBlocks: 900}, Wait: time.Millisecond}
+	f := Facts{Overlap: [fleet.Tiers]int{100, 20}}
+	f.Booked, f.Wait = fleet.Amount{Requests: 3, PrefillTokens: 5000, DecodeBlocks: 900}, time.Millisecond
 	for _, by := range []Function{Default(), Dynamo()} {
 		b.Run("cost="+by.String(), func(b *testing.B) {
 			b.ReportAllocs()

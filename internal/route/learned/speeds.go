@@ -77,7 +77,7 @@ func (s *Speeds) ObservePrefill(k *pick.Booking, p fleet.Ended) {
 	load := k.Rank.Load
 	period, ok := load.EndPeriod(int64(k.Prompt-k.Cached), &p)
 	// While requests wait in the engine's queue, the time until a prompt is computed is mostly spent in the queue.
-	if !ok || load.View(p.At, fleet.MaxReportAge, 0).Queued {
+	if !ok || load.View(p.At, 0).Queued {
 		return
 	}
 

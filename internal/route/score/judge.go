@@ -153,12 +153,8 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 		c, load := &j.Candidates[i], f.Ranks[i].Load
 		c.Rank = &f.Ranks[i]
 		c.AnyRank, c.Least = false, 0
-		c.Facts.Booked, c.Facts.Unseen = load.Booked(), fleet.Amount{}
-		load.ReadView(&c.Facts.View, now, fleet.MaxReportAge, f.Facts[i].Slots)
-		c.Facts.Age, c.Facts.Aged = load.MeanAge(now)
-		c.Facts.Wait = load.Wait(now)
-		c.Facts.Pace = load.Pace(now)
-		c.Facts.Gathering = load.IsGathering(now)
+		load.ReadView(&c.Facts.View, now, f.Facts[i].Slots)
+		c.Facts.Unseen = fleet.Amount{}
 		c.Facts.Each = 1
 		if len(j.asked.Model.CoarseSizes) > 0 { // seldom, and a worker lies apart in memory
 			c.Facts.Each = j.asked.Model.BlocksIn(c.Rank.Worker)
