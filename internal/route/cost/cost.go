@@ -87,8 +87,8 @@ type Facts struct {
 	// [Delay] uses them.
 	Outside [fleet.Tiers]int
 	// View is the load of the rank by this router's bookings, the other routers' publications and the engine's reports. Unseen is the load
-	// that other routers are expected to have placed there besides, without that this one knows it yet, and Wait includes its prefills; only
-	// [Delay] uses both, and Age, Pace and Gathering.
+	// that other routers are expected to have placed there besides, without that this one knows it yet. Wait includes its prefills. Only
+	// [Delay] uses Unseen, Wait, Age, Pace and Gathering.
 	fleet.View
 	Unseen fleet.Amount
 	// Capacity is the rank's cache in blocks; 0 is unknown. Held is the number of blocks that it holds, used or not.

@@ -85,13 +85,11 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 	j.speeds, j.now = g.speeds, now
 	j.models, j.anyOutside = j.models[:0], false
 	j.Request = cost.Request{BlockSize: q.Model.BlockSize, PromptTokens: q.Tokens, Computed: q.Remote, Onward: q.Onward.Tokens}
-	j.loadFacts(f, overlap, now)
+	j.loadFacts(f, g.index, overlap, now)
 	g.addUnseen(j, f, now)
 	j.joinRanks(f, overlap)
 	for i := range j.Candidates {
-		c := &j.Candidates[i]
-		c.Facts.Held = g.index.Blocks(c.Rank.ID) * c.Facts.Each
-		g.uses.discount(c, q)
+		g.uses.discount(&j.Candidates[i], q)
 	}
 
 	j.findSources(f, overlap)
@@ -146,7 +144,7 @@ func (j *Judged) costFunction() cost.Function {
 }
 
 // loadFacts makes a candidate of every usable rank, and finds the smallest booked prefill of all.
-func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time.Time) {
+func (j *Judged) loadFacts(f *eligible.Field, x *kvindex.Index, overlap *kvindex.Overlap, now time.Time) {
 	n := f.Usable()
 	j.Candidates = slices.Grow(j.Candidates[:0], n)[:n]
 	for i := range j.Candidates {
@@ -160,6 +158,7 @@ func (j *Judged) loadFacts(f *eligible.Field, overlap *kvindex.Overlap, now time
 			c.Facts.Each = j.asked.Model.BlocksIn(c.Rank.Worker)
 		}
 		c.Facts.Capacity = f.Facts[i].Blocks * c.Facts.Each
+		c.Facts.Held = x.Blocks(c.Rank.ID) * c.Facts.Each
 
 		c.Facts.Overlap = [fleet.Tiers]int{}
 		c.Facts.Evicting = 0
