@@ -17,7 +17,7 @@ import (
 //	transfer = FirstToken · time of the transfer of the tokens that another worker computes, or has in its cache
 //	partner  = cost of the prefill worker from which they come, beyond the cost of the cheapest one
 //	others   = Interference · requests on the rank · own, without its fixed time
-//	           + min(Decode · requests on the rank, FirstToken) · its fixed time
+//	           + its share of the pass's fixed time
 //	evict    = Evict · reuse · (FirstToken + Interference · requests on the rank) · own, without its fixed time
 //	decode   = Decode · tokens of the answer · time of a step for a token · (tokens of all contexts + requests · tokens of this context)
 //	cost     = wait + slot + prefill + transfer + partner + others + evict + decode
@@ -31,9 +31,10 @@ import (
 // and partner are least together, and a prefill worker by its transfer to the decode worker, which has been chosen before.
 //
 // The fixed time is the fixed part of a pass that computes prompts. A prompt pays it, and delays others by it, unless it is computed in one
-// pass with a prompt that is booked there already. Wherever the request goes such a pass is made, so ranks differ only in how many requests
-// it delays, for as long as that difference lasts; hence Decode. It never counts more than for the request itself, so that the prompts of a
-// burst do not all gather on one rank.
+// pass with a prompt that is booked there already. Then all prompts of the pass wait for each other. If every pass has k prompts, each prompt
+// has a k-th part of the delay of the n requests on the rank, and waits for k prompts: n·fixed/k + FirstToken·k·own. The sum is least with
+// as many prompts as make both parts equal, so the share of the first one, which the others join, is √(FirstToken·own·n·fixed). It is never
+// more than the delay of these requests by a pass for this prompt alone, Interference·n·fixed.
 //
 // The model of a pass is [perfmodel.Pass], learned for each class of workers. Prompts and answers of the requests on the rank are taken
 // from their bookings. An engine whose slots are not known is expected to run whatever is booked.
@@ -55,7 +56,7 @@ type Delay struct {
 	// in their prompts are of no use without them.
 	Evict float64
 	// Decode is the part of an answer for which a difference of load between ranks is expected to last. Default 0.1, because
-	// later requests even it out. Raising it spreads long contexts, and bursts of one prompt, and makes prompts gather for a pass.
+	// later requests even it out. Raising it spreads long contexts, and bursts of one prompt.
 	Decode float64
 	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk, external.
 	// Default 1, 0.75, 0.25, 0.25. If the time of loads is known, it counts instead: a token is then worth its
@@ -90,7 +91,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 		s.Wait = w.FirstToken * f.wait(r, &b)
 		s.Slot = w.FirstToken * b.slot(r, pace)
 		interference := w.Interference * b.requests
-		s.Others = interference*compute + min(w.Decode*b.requests, w.FirstToken)*fixed
+		s.Others = interference*compute + min(math.Sqrt(w.FirstToken*compute*b.requests*fixed), interference*fixed)
 		s.Decode = w.Decode * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
 		delayed += interference
 	}
