@@ -127,8 +127,8 @@ func (r *Router) enqueue(
 		}
 	}
 	if t.wait.Held {
-		held, work := wt.programs.Hold(step, d.At)
-		turn.Hold = queue.Hold{Until: d.At.Add(max(0, q.Model.MaxWait/2-held)), Work: work}
+		left, work := wt.programs.Hold(step, q.Model.MaxWait/2, d.At)
+		turn.Hold = queue.Hold{Until: d.At.Add(left), Work: work}
 		t.held = true
 	}
 	// The checks above and Push are under one lock, so no other request can come between them.
@@ -265,7 +265,7 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 }
 
 // isHeldBack reports whether a step of a program is held back: the caches have no room for its context beside the contexts of the programs
-// that are there. All steps of a program together are held back for at most half of the longest wait.
+// that are there. All steps of a program together are held back for at most half of the longest wait, and for less if programs are short.
 func (r *Router) isHeldBack(m *serving.Model, role fleet.Role, step programs.Step, now time.Time) bool {
 	if !m.Programs || step.Session == 0 {
 		return false

@@ -9,7 +9,7 @@
 // Of the steps that are held back, the one goes first whose program is expected to need the least: its context times the number of steps
 // that it still has before it, by the lengths of programs that have ended.
 //
-// No program starves: all its steps together are held back for no longer than a limit.
+// No program starves: all its steps together are held back for no longer than a limit, and than twice the time that programs take.
 //
 // The package reads no clock. A Table is safe for concurrent use, and bounded.
 package programs

@@ -18,8 +18,11 @@ const (
 	running = 10 * time.Minute
 	// kept is the share of a context that must be cached for a step to go at once.
 	kept = 0.5
-	// lengthKeep is the number of ended programs whose lengths are known.
+	// lengthKeep is the number of ended programs whose lengths are known, and that are in the mean of their times.
 	lengthKeep = 256
+	// patience is the longest time for which a program is held back, in times that programs take: longer holds make the longest programs
+	// longer by more than they make the others shorter.
+	patience = 2
 	// maxPrograms bounds a table. Programs beyond it are not held back.
 	maxPrograms = 1 << 16
 )
@@ -35,6 +38,8 @@ type Table struct {
 	paused    int                 // pauses in the mean; guarded by mu
 	lengths   []int               // steps of the programs that ended last; guarded by mu
 	oldest    int                 // index in lengths; guarded by mu
+	took      time.Duration       // the mean time of programs that ended, without holds; guarded by mu
+	timed     int                 // programs in took; guarded by mu
 }
 
 // program is a program that has sent a request not long ago.
@@ -50,6 +55,7 @@ type program struct {
 	runs    int           // requests that run
 	waits   int           // requests that are held back
 	held    time.Duration // the time for which requests were held back
+	began   time.Time     // its first request
 	ended   time.Time     // its last answer; zero while it has none
 	until   time.Time     // when its state may change
 	place   int           // in the heap
@@ -63,9 +69,9 @@ type Step struct {
 	Tokens, Cached int
 }
 
-// Admits reports whether a request may go, with a capacity of all caches in tokens. Limit is the longest time for which a program is held
-// back, in all. A request without a session, and every request if the capacity is not known, may go.
-func (t *Table) Admits(s Step, capacity int, limit time.Duration, now time.Time) bool {
+// Admits reports whether a request may go, with a capacity of all caches in tokens. A program is held back for at most longest, in all. A
+// request without a session, and every request if the capacity is not known, may go.
+func (t *Table) Admits(s Step, capacity int, longest time.Duration, now time.Time) bool {
 	if s.Session == 0 || capacity <= 0 {
 		return true
 	}
@@ -74,7 +80,7 @@ func (t *Table) Admits(s Step, capacity int, limit time.Duration, now time.Time)
 	t.expire(now)
 	others, tokens := t.present, t.tokens
 	if p := t.bySession[s.Session]; p != nil {
-		if p.runs > 0 || p.held >= limit || p.steps > 0 && float64(s.Cached) >= kept*float64(min(s.Tokens, p.tokens)) {
+		if p.runs > 0 || p.held >= t.limit(longest) || p.steps > 0 && float64(s.Cached) >= kept*float64(min(s.Tokens, p.tokens)) {
 			return true
 		}
 		if p.present {
@@ -85,17 +91,25 @@ func (t *Table) Admits(s Step, capacity int, limit time.Duration, now time.Time)
 	return others == 0 || len(t.bySession) >= maxPrograms || tokens+s.Tokens <= capacity
 }
 
-// Hold records that a request is held back. It returns how long its program was held back before, and the work that is expected of it: its
-// context times the steps that programs which came as far had before them.
-func (t *Table) Hold(s Step, now time.Time) (held time.Duration, work float64) {
+// Hold records that a request is held back. It returns for how long it may be, if a program is for at most longest in all, and the work
+// that is expected of the program: its context times the steps that programs which came as far had before them.
+func (t *Table) Hold(s Step, longest time.Duration, now time.Time) (left time.Duration, work float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.program(s.Session, now)
 	if p == nil {
-		return 0, float64(s.Tokens)
+		return t.limit(longest), float64(s.Tokens)
 	}
 	p.waits++
-	return p.held, float64(s.Tokens) * t.stepsAfter(p.steps)
+	return max(0, t.limit(longest)-p.held), float64(s.Tokens) * t.stepsAfter(p.steps)
+}
+
+// limit returns the longest time for which a program is held back: longest, or less if programs take less time. mu is held.
+func (t *Table) limit(longest time.Duration) time.Duration {
+	if t.timed == 0 {
+		return longest
+	}
+	return min(longest, patience*t.took)
 }
 
 // EndHold records that a request is not held back any more, after a time.
@@ -158,7 +172,7 @@ func (t *Table) program(session uint64, now time.Time) *program {
 	if t.bySession == nil {
 		t.bySession = map[uint64]*program{}
 	}
-	p := &program{session: session, until: now.Add(running)}
+	p := &program{session: session, began: now, until: now.Add(running)}
 	t.bySession[session] = p
 	heap.Push(&t.byUntil, p)
 	return p
@@ -228,6 +242,10 @@ func (t *Table) leave(p *program) {
 func (t *Table) forget(p *program) {
 	heap.Remove(&t.byUntil, p.place)
 	delete(t.bySession, p.session)
+	if p.steps > 1 && !p.ended.IsZero() {
+		t.timed = min(t.timed+1, lengthKeep)
+		t.took += (max(0, p.ended.Sub(p.began)-p.held) - t.took) / time.Duration(t.timed)
+	}
 	switch {
 	case p.steps == 0:
 	case len(t.lengths) < lengthKeep:

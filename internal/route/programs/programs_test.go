@@ -78,7 +78,7 @@ func TestWorkIsLearned(t *testing.T) {
 	now := start
 	expect := func(s Step, want float64) {
 		t.Helper()
-		if _, work := x.Hold(s, now); work != want {
+		if _, work := x.Hold(s, limit, now); work != want {
 			t.Errorf("work %v of %+v, want %v", work, s, want)
 		}
 		x.EndHold(s.Session, 0, now)
@@ -105,6 +105,44 @@ func TestWorkIsLearned(t *testing.T) {
 		x.Began(Step{Session: 6, Tokens: 1}, now)
 	}
 	expect(Step{Session: 6, Tokens: 10}, 200)
+}
+
+// TestShortProgramsAreHeldShortly: where programs take fifteen seconds, one is held back for at most twice that. The time for which they were
+// held back does not count.
+func TestShortProgramsAreHeldShortly(t *testing.T) {
+	var x Table
+	now := start
+	s := Step{Session: 1, Tokens: 1000}
+	if left, _ := x.Hold(s, limit, now); left != limit {
+		t.Errorf("no program has ended, and one is held back for %v", left)
+	}
+	now = now.Add(time.Minute)
+	x.EndHold(s.Session, time.Minute, now)
+	for range 3 {
+		x.Began(s, now)
+		now = now.Add(5 * time.Second)
+		x.Ended(s.Session, now)
+	}
+	now = now.Add(time.Hour) // the program is forgotten
+	for range 2 {
+		x.Admits(Step{Session: 9, Tokens: 1}, 1, limit, now)
+		now = now.Add(time.Hour)
+	}
+
+	s.Session = 2
+	if left, _ := x.Hold(s, limit, now); left != 30*time.Second {
+		t.Errorf("one of 15 s has ended, and the next is held back for up to %v", left)
+	}
+	x.EndHold(s.Session, 20*time.Second, now)
+	if left, _ := x.Hold(s, limit, now); left != 10*time.Second {
+		t.Errorf("after a hold of 20 s it is held back for up to %v", left)
+	}
+	if x.Began(Step{Session: 3, Tokens: 1000}, now); x.Admits(s, 1000, limit, now) {
+		t.Error("it was not held back for the rest")
+	}
+	if x.EndHold(s.Session, 10*time.Second, now); !x.Admits(s, 1000, limit, now) {
+		t.Error("it was held back for longer")
+	}
 }
 
 // TestNoProgramStarves: whatever the load and the order in which steps go, all steps of a program together are held back for no longer
@@ -135,7 +173,7 @@ func TestNoProgramStarves(t *testing.T) {
 			_, isRunning := runs[session]
 			if _, waits := waiting[session]; !waits && !isRunning {
 				waiting[session] = step{Step{Session: session, Tokens: 200 + rng.IntN(800)}, now}
-				x.Hold(waiting[session].Step, now)
+				x.Hold(waiting[session].Step, limit, now)
 			}
 			for session, s := range waiting {
 				waited := now.Sub(s.since)
@@ -174,7 +212,7 @@ func TestSums(t *testing.T) {
 			x.Ended(s.Session, now)
 		case 2:
 			if s.Session != 0 {
-				x.Hold(s, now)
+				x.Hold(s, limit, now)
 			}
 		case 3:
 			x.EndHold(s.Session, time.Second, now)
