@@ -31,10 +31,10 @@ import (
 // and partner are least together, and a prefill worker by its transfer to the decode worker, which has been chosen before.
 //
 // The fixed time is the fixed part of a pass that computes prompts. A prompt pays it, and delays others by it, unless it is computed in one
-// pass with a prompt that is booked there already. Then all prompts of the pass wait for each other. If every pass has k prompts, each
-// prompt has a k-th part of the delay of the n requests on the rank, and waits for k prompts: n·fixed/k + FirstToken·k·own. The sum is least
-// with as many prompts as make both parts equal, so the share of the first one, which the others join, is √(FirstToken·own·n·fixed). It is
-// never more than the delay of these requests by a pass for this prompt alone, Interference·n·fixed.
+// pass with a prompt that is booked there already. Then all prompts of the pass wait for each other. With k prompts in every pass, each
+// prompt has a k-th part of the delay of the n requests on the rank, and waits for k prompts: n·fixed/k + FirstToken·k·own. The sum is
+// least where both parts are equal, so the share of the first prompt, which the others join, is √(FirstToken·own·n·fixed). It is never more
+// than the delay of these requests by a pass for this prompt alone, Interference·n·fixed.
 //
 // The model of a pass is [perfmodel.Pass], learned for each class of workers. Prompts and answers of the requests on the rank are taken
 // from their bookings. An engine whose slots are not known is expected to run whatever is booked.
