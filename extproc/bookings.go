@@ -88,8 +88,12 @@ func (r *Router) applyEnd(e *bus.RequestEnd) {
 	r.doors.accessLog.Apply(&entry, time.Now())
 }
 
-// publishGone tells the other replicas that an Envoy closed its access log: their entries may be lost with it.
-func (r *Router) publishGone(b *bus.Bus, source string, closed time.Time) {
+// logClosed tells the other replicas that an Envoy closed its access log: their entries may be lost with it.
+func (r *Router) logClosed(source string, closed time.Time) {
+	b := r.bus.Load()
+	if b == nil {
+		return
+	}
 	if err := b.PublishGone(bus.Gone{Replica: r.replica, Source: source, Ago: max(0, time.Since(closed))}); err != nil {
 		r.log.Debug("end of an access log not published", "source", source, "err", err)
 	}

@@ -13,16 +13,22 @@ import (
 	"github.com/stator-project/stator/internal/metric"
 )
 
-// newDecisionLog opens the configured decision log. It returns a nil writer and a nil file if none is
-// configured. A log that cannot be opened is an error, so that a wrong path is found at the start; later
-// errors are counted and logged, and requests are served without a log.
-func newDecisionLog(cfg *config.Decisions, log *slog.Logger, reg prometheus.Registerer) (*decisionlog.Writer, *decisionFile, error) {
+// decisionLog is the decision log with its file. The file is closed after Run, which writes the last lines.
+type decisionLog struct {
+	*decisionlog.Writer
+	*decisionFile
+}
+
+// newDecisionLog opens the configured decision log; nil if none is configured. A log that cannot be opened is
+// an error, so that a wrong path is found at the start; later errors are counted and logged, and requests are
+// served without a log.
+func newDecisionLog(cfg *config.Decisions, log *slog.Logger, reg prometheus.Registerer) (*decisionLog, error) {
 	if cfg.Log == "" {
-		return nil, nil, nil
+		return nil, nil
 	}
 	file, err := openDecisionFile(cfg.Log, cfg.LogBytes)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 
 	part := metric.For(reg, "decision_log")
@@ -30,7 +36,7 @@ func newDecisionLog(cfg *config.Decisions, log *slog.Logger, reg prometheus.Regi
 	lost := part.Counter("lost_total", "Lines lost because they came faster than the disk could write, or because a write failed.")
 	errors := &rareErrors{log: log, path: cfg.Log}
 
-	return decisionlog.NewWriter(decisionlog.WriterConfig{
+	return &decisionLog{decisionlog.NewWriter(decisionlog.WriterConfig{
 		HashEvery: cfg.HashEvery,
 		Append:    file.append,
 		Written:   func(lines int) { written.Add(float64(lines)) },
@@ -38,7 +44,7 @@ func newDecisionLog(cfg *config.Decisions, log *slog.Logger, reg prometheus.Regi
 			lost.Add(float64(lines))
 			errors.logSometimes(err)
 		},
-	}), file, nil
+	}), file}, nil
 }
 
 // rareErrors logs errors of the decision log, at most once a minute: a full disk would otherwise fill the

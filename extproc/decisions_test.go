@@ -29,8 +29,7 @@ import (
 
 // testLog is a decision log in a folder of the test's.
 type testLog struct {
-	*decisionlog.Writer
-	*decisionFile
+	*decisionLog
 	metrics *prometheus.Registry
 	log     testkit.Log
 }
@@ -40,7 +39,7 @@ func newTestLog(t *testing.T, limit int64) *testLog {
 	l := &testLog{metrics: prometheus.NewRegistry()}
 	cfg := &config.Decisions{Log: filepath.Join(t.TempDir(), "decisions.jsonl"), LogBytes: limit, HashEvery: 2}
 	var err error
-	if l.Writer, l.decisionFile, err = newDecisionLog(cfg, l.log.Logger(), l.metrics); err != nil {
+	if l.decisionLog, err = newDecisionLog(cfg, l.log.Logger(), l.metrics); err != nil {
 		t.Fatal(err)
 	}
 	return l
@@ -132,7 +131,7 @@ func TestDecisionLogNeverBlocks(t *testing.T) {
 // TestDecisionLogMustBeWritable: the error names the settings that chose the file.
 func TestDecisionLogMustBeWritable(t *testing.T) {
 	cfg := &config.Decisions{Log: filepath.Join(t.TempDir(), "no", "such", "folder"), LogBytes: 1 << 20, HashEvery: 1}
-	_, _, err := newDecisionLog(cfg, nil, prometheus.NewRegistry())
+	_, err := newDecisionLog(cfg, nil, prometheus.NewRegistry())
 	if err == nil || !strings.Contains(err.Error(), "--decision-log") {
 		t.Errorf("%v does not name the setting", err)
 	}
@@ -219,8 +218,8 @@ func TestDecisionLogSurvivesAFullDisk(t *testing.T) {
 // TestEndsAreLogged: the end of a request with a decision is logged, others are not.
 func TestEndsAreLogged(t *testing.T) {
 	l := newTestLog(t, 1<<30)
-	r := &Router{decisionLog: l.Writer, state: &state{fleet: fleet.New(fleet.Hooks{})}, demand: newDemand()}
-	silent := &Router{state: r.state, demand: newDemand()}
+	r := &Router{records: records{decisionLog: l.decisionLog, demand: newDemand()}, state: &state{fleet: fleet.New(fleet.Hooks{})}}
+	silent := &Router{state: r.state, records: records{demand: newDemand()}}
 	now := time.Unix(1_000_000, 0).UTC()
 	r.requestEnded(&messages.Entry{Decision: "x", FirstByte: 1500 * time.Microsecond, FirstToken: 1700 * time.Microsecond, Status: 200, ResponseBytes: 7}, "as_picked", nil, now)
 	r.requestEnded(&messages.Entry{}, "unpicked", nil, now)

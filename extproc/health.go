@@ -2,6 +2,8 @@ package extproc
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -92,3 +94,37 @@ func serveHealth(ln net.Listener, h *health.Server, log *slog.Logger) (stop func
 		<-done
 	}
 }
+
+// Listening returns an error before Run listens for Envoys. A gateway that sent requests until then would get no decision: what it does
+// with them depends on its failure mode. The admin port is open before, so its /readyz asks here.
+func (r *Router) Listening() error {
+	if r.listens.Load() {
+		return nil
+	}
+	return errStarts
+}
+
+var errStarts = errors.New("the router waits for the workers on the bus, or takes the cache states of other replicas")
+
+// ReadyModels returns an error unless every model has a ready worker, or one starts as soon as requests wait. The error names the workers
+// that are not ready, and why. One model without a worker is enough: a load balancer cannot send the requests of the others here alone.
+func (r *Router) ReadyModels() error {
+	for _, m := range r.routes.Models() {
+		if m.Ready > 0 || m.Adapter != "" {
+			continue // adapters come and go, and need no worker
+		}
+		if r.Idle(m.Pool) {
+			continue // its requests wait here for a worker that starts for them
+		}
+		err := fmt.Errorf("model %s has no ready worker", m.Name)
+		if unready := r.fleet.Snapshot().Unready(m.Name); unready != "" {
+			err = fmt.Errorf("%w: %s", err, unready)
+		}
+		return err
+	}
+	return nil
+}
+
+// Degraded returns why requests are decided without the files of their models; nil if all have them. The router serves all the same: see
+// [hubFiles].
+func (r *Router) Degraded() error { return errors.Join(r.models.hubErr(), r.absent(), r.absentParts()) }

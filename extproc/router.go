@@ -1,10 +1,6 @@
 package extproc
 
 import (
-	"cmp"
-	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -17,25 +13,19 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
-	"github.com/stator-project/stator/extproc/answers"
 	"github.com/stator-project/stator/extproc/cachesync"
 	"github.com/stator-project/stator/extproc/emitters"
-	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/extproc/quota"
 	"github.com/stator-project/stator/extproc/sockets"
-	"github.com/stator-project/stator/extproc/spans"
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/enginetls"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/peers"
-	"github.com/stator-project/stator/internal/route/pick"
 )
 
 // Config is read by New and not changed later.
@@ -62,63 +52,46 @@ type Config struct {
 // Router is the router process. Create it with [New].
 type Router struct {
 	*state
-	models *catalog
-	doors  *doors
+	models *catalog // of the configuration, with the names that clients use for them
+	doors  *doors   // the servers that Envoy connects to
 
 	// The parts that keep the state up to date.
-	replica string // the name of this process among the replicas; every start has a new one
-	ends    *foreignEnds
+	replica string             // the name of this process among the replicas; every start has a new one
+	ends    *foreignEnds       // of requests that other replicas have decided
 	members *discovery.Members // the workers of the fleet; a lease on the bus does not replace a listed one
 	// lists has the list of a new configuration until it is applied. It has one place: a newer list replaces it.
 	lists     chan []fleet.Worker
-	socketsMu sync.Mutex // held from the reading of the listed workers to the setting of sockets
-	sockets   *sockets.Reader
-	emitters  *emitters.Set // nil for none
-	caches    *cachesync.Syncer
-	loads     *adapterLoads
-	demand    *demand // the requests of clients to this replica
-	indexes   indexes
-	expected  atomic.Pointer[expectations]
-	parts     bus.Parts      // of the cluster, by the bus
-	lines     *answers.Lines // nil for none
-	picks     *answers.Lines // of decisions; nil for none
-	// answers are the metrics by model, worker and tenant.
-	answers *answers.Metrics
-	quotas  *quota.Table // of tenants
-	sharing sync.Mutex   // held while the sums of quotas are shared
-	listens atomic.Bool  // for Envoys
+	socketsMu sync.Mutex                   // held from the reading of the listed workers to the setting of sockets
+	sockets   *sockets.Reader              // of the engines that this router reads itself
+	emitters  *emitters.Set                // nil for none
+	caches    *cachesync.Syncer            // of the engines that the bus has events of
+	loads     *adapterLoads                // has workers load the adapters that requests name
+	indexes   indexes                      // from and for other replicas
+	expected  atomic.Pointer[expectations] // of the configuration in force
+	parts     bus.Parts                    // of the cluster, by the bus
+	quotas    *quota.Table                 // of tenants
+	sharing   sync.Mutex                   // held while the sums of quotas are shared
+	listens   atomic.Bool                  // for Envoys
 
 	// bus is nil without a bus, and before Run. Requests can end before Run, and then have nothing to publish.
 	bus atomic.Pointer[bus.Bus]
 
-	tracer       *spans.Tracer       // nil without tracing
-	decisionLog  *decisionlog.Writer // nil without a decision log
-	decisionFile *decisionFile       // nil without a decision log
+	records
 }
 
 // New returns a router with the models and workers of its configuration. It opens the decision log.
 func New(cfg Config) (*Router, error) {
 	settings := cfg.Settings
 	r := &Router{
-		state: &state{log: cfg.Log}, replica: newReplica(), lists: make(chan []fleet.Worker, 1), demand: newDemand(),
-		answers: answers.New(cfg.Metrics), quotas: quota.New(), indexes: indexes{slots: make(chan struct{}, takenAtOnce)},
-	}
-	if cfg.LogRequests {
-		r.lines = &answers.Lines{Log: cfg.Log, PerSecond: answers.LinesPerSecond}
-	}
-	if n := settings.Decisions.LinesPerSecond; n > 0 {
-		r.picks = &answers.Lines{Log: cfg.Log, PerSecond: n}
+		state: &state{log: cfg.Log}, replica: newReplica(), lists: make(chan []fleet.Worker, 1),
+		quotas: quota.New(), indexes: indexes{slots: make(chan struct{}, takenAtOnce)},
 	}
 	r.models = newCatalog(r.state, cfg.Metrics)
 	r.state.init(settings, r.replica, r.models.blockSize)
 	r.loads = newAdapterLoads(&cfg, r.fleet, r.models.adapterPath)
 
 	var err error
-	r.decisionLog, r.decisionFile, err = newDecisionLog(&settings.Decisions, cfg.Log, cfg.Metrics)
-	if err != nil {
-		return nil, err
-	}
-	r.tracer, err = r.newTracer(cfg)
+	r.records, err = newRecords(&cfg, r.replica)
 	if err != nil {
 		return nil, err
 	}
@@ -195,60 +168,6 @@ func listedEmitters(settings *config.Config) (list []emitters.Emitter) {
 	return list
 }
 
-// decided counts a final decision about a client's request: as demand for its model, which planners count, and as a refusal if it is
-// one. Answers are counted when they have ended. With decisions.linesPerSecond it logs the pick, with the cache state of the rank: a
-// prompt that is cached there by an index that is not exact may not be.
-func (r *Router) decided(d *decision.Decision) {
-	r.demand.decided(d)
-	r.answers.Refused(d)
-	r.doors.turns.Decided(d)
-	if r.picks == nil || d.Outcome != decision.Picked {
-		return
-	}
-	if rank, ok := r.fleet.Snapshot().Rank(d.Worker, d.Rank); ok {
-		r.picks.Picked(d, r.feed.State(rank).String(), d.At)
-	}
-}
-
-// logClosed tells the other replicas that an Envoy closed its access log.
-func (r *Router) logClosed(source string, closed time.Time) {
-	if b := r.bus.Load(); b != nil {
-		r.publishGone(b, source, closed)
-	}
-}
-
-// requestEnded counts the end of a request, and writes it to the decision log. Entries without a decision are left out there:
-// their requests went past the router.
-func (r *Router) requestEnded(e *messages.Entry, outcome string, k *pick.Booking, now time.Time) {
-	f := r.fleet.Snapshot()
-	if k == nil && e.Booking != "" {
-		// The relay has ended the bookings of its attempts.
-		if last, ok := r.doors.requests.LastBooking(e.Booking); ok {
-			k = &last
-		}
-	}
-	r.demand.ended(e, k, f)
-	if isEmpty, regular := e.IsEmptyAnswer(); regular {
-		r.doors.requests.Answered(e.Booking, isEmpty, now)
-	}
-	trace := ""
-	if r.tracer != nil {
-		trace = r.doors.requests.EndSpan(e.Booking, answerOf(e, outcome), now)
-	}
-	if k != nil {
-		how := answers.How{Retried: outcome == accesslog.Retried, Tokens: r.doors.requests.Settings().AnswerTokens, Trace: trace}
-		tokens := r.answers.Ended(k, e, how, f)
-		r.doors.requests.ChargeAnswer(k.Caller.Value().Account, tokens, now)
-		if r.lines != nil {
-			r.lines.Answered(k, e, now)
-		}
-	}
-
-	if r.decisionLog != nil && e.Decision != "" {
-		r.decisionLog.Ended(endOf(e, outcome, now))
-	}
-}
-
 // Fleet returns the router's workers.
 func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 
@@ -286,40 +205,6 @@ func (r *Router) Routes() *route.Router { return r.routes }
 // stay in the index: most of them are still right when the bus is back.
 func (r *Router) BusLost() { r.caches.Disconnected() }
 
-// Listening returns an error before Run listens for Envoys. A gateway that sent requests until then would get no decision: what it does
-// with them depends on its failure mode. The admin port is open before, so its /readyz asks here.
-func (r *Router) Listening() error {
-	if r.listens.Load() {
-		return nil
-	}
-	return errStarts
-}
-
-var errStarts = errors.New("the router waits for the workers on the bus, or takes the cache states of other replicas")
-
-// ReadyModels returns an error unless every model has a ready worker, or one starts as soon as requests wait. The error names the workers
-// that are not ready, and why. One model without a worker is enough: a load balancer cannot send the requests of the others here alone.
-func (r *Router) ReadyModels() error {
-	for _, m := range r.routes.Models() {
-		if m.Ready > 0 || m.Adapter != "" {
-			continue // adapters come and go, and need no worker
-		}
-		if r.Idle(m.Pool) {
-			continue // its requests wait here for a worker that starts for them
-		}
-		err := fmt.Errorf("model %s has no ready worker", m.Name)
-		if unready := r.fleet.Snapshot().Unready(m.Name); unready != "" {
-			err = fmt.Errorf("%w: %s", err, unready)
-		}
-		return err
-	}
-	return nil
-}
-
-// Degraded returns why requests are decided without the files of their models; nil if all have them. The router serves all the same: see
-// [hubFiles].
-func (r *Router) Degraded() error { return errors.Join(r.models.hubErr(), r.absent(), r.absentParts()) }
-
 // Reload replaces the models and settings that need no restart; see the package comment. After an error the old
 // ones stay in use.
 func (r *Router) Reload(settings *config.Config) error {
@@ -341,176 +226,4 @@ func (r *Router) Reload(settings *config.Config) error {
 	r.doors.requests.Reload(requestSettings(settings))
 	r.routes.Wake(time.Now()) // queued requests may fit the new limits
 	return nil
-}
-
-// RunConfig is read by Run.
-type RunConfig struct {
-	// Listen opens the listener for Envoy. It is called once.
-	Listen func() (net.Listener, error)
-	// Health is the listener of the port for health alone, from the start of Run to its end; nil for none.
-	Health net.Listener
-	// Bus is the bus to follow; nil for none.
-	Bus *bus.Bus
-	// Peers carries the messages between replicas of the router if there is no Bus; nil for a router alone. It needs no buckets.
-	Peers *bus.Bus
-	// AwaitFleet delays Listen until the workers on the bus are in the fleet.
-	AwaitFleet bool
-	// DrainTime bounds how long Run goes on after ctx has ended, with requests that have no decision yet and with responses that pass
-	// through the router. It is over when Hard ends, which may be nil.
-	DrainTime time.Duration
-	Hard      context.Context
-}
-
-// hard returns Hard, or a context that never ends.
-func (cfg *RunConfig) hard() context.Context {
-	if cfg.Hard == nil {
-		return context.Background()
-	}
-	return cfg.Hard
-}
-
-// Run follows the bus and the listed workers, and serves Envoy, until it is asked to end, by a context that ends, or serving fails. With
-// other routers it goes on a little: see leaveTime. It must be called once.
-func (r *Router) Run(asked context.Context, cfg RunConfig) error {
-	ctx, stop := r.outlive(asked, &cfg)
-	var followers sync.WaitGroup
-	defer followers.Wait()
-	defer stop()
-
-	if cfg.Health != nil {
-		defer serveHealth(cfg.Health, r.doors.health, r.log)()
-	}
-	followers.Go(func() { r.sockets.Run(ctx) })
-	followers.Go(func() { r.emitters.Run(ctx) })
-	followers.Go(func() { r.members.Run(ctx) })
-	followers.Go(func() { r.followList(ctx) })
-	followers.Go(func() { r.doors.requests.Run(ctx) })
-	followers.Go(func() { r.models.follow(ctx) })
-	followers.Go(func() { r.models.followHub(ctx) })
-	followers.Go(func() { r.loads.loadAdapters(ctx) })
-	if cfg.Bus == nil && r.limits().HasBudgets() {
-		r.log.Info("without a bus, the budgets of tenants are counted in the memory of this router alone, and at 0 again when it restarts")
-	}
-	if link := cmp.Or(cfg.Bus, cfg.Peers); link != nil {
-		r.bus.Store(link)
-		r.ends.join()
-	}
-	switch {
-	case cfg.Bus != nil:
-		followers.Go(func() { r.followBus(ctx, cfg.Bus) })
-	case cfg.Peers != nil:
-		r.indexes.link.Store(cfg.Peers)
-		followers.Go(func() { r.followReplicas(ctx, cfg.Peers) })
-		followers.Go(func() { r.members.Drains().Run(ctx, cfg.Peers) })
-		followers.Go(func() { r.serveIndexes(ctx, cfg.Peers) })
-		fallthrough
-	default:
-		followers.Go(func() { _ = r.members.FollowBus(ctx, nil) })
-	}
-	followers.Go(func() { r.followCoverage(ctx, r.members.Synced()) })
-
-	// An empty fleet would refuse every request, so the router waits for the workers that there are.
-	if cfg.Bus != nil && cfg.AwaitFleet {
-		select {
-		case <-r.members.Synced():
-		case <-ctx.Done():
-			return nil
-		}
-	}
-
-	if cfg.Peers != nil {
-		r.takeIndexes(ctx)
-	}
-
-	// Envoy serves by itself while it cannot connect. Listening ends that, so it comes last.
-	ln, err := cfg.Listen()
-	if err != nil {
-		return err
-	}
-	r.listens.Store(true)
-	if cfg.Bus != nil {
-		// The last answers end while the server drains.
-		defer func() { _ = r.shareBudgets(context.Background(), cfg.Bus) }()
-	}
-	return grpcserve.Run(ctx, r.doors.grpc, r.doors.endings.Listener(r.doors.accessLog.Listener(ln)), func(ctx context.Context) error {
-		return r.runBesideServer(ctx, asked, &cfg)
-	})
-}
-
-// leaveTime is the time from the request to end until a router refuses streams. It has no health any more then, so that Envoys open their
-// streams at other routers: they check its health every two seconds. Without it requests go on undecided while Envoys still send them here.
-const leaveTime = 2500 * time.Millisecond
-
-// outlive returns a context that ends leaveTime after the request to end, or at once if no other router decides or there is no time to
-// drain.
-func (r *Router) outlive(asked context.Context, cfg *RunConfig) (context.Context, context.CancelFunc) {
-	ctx, end := context.WithCancel(context.WithoutCancel(asked))
-	over := context.AfterFunc(asked, func() {
-		defer end()
-		if r.peers.Live() == 0 {
-			return
-		}
-		leaving, cancel := context.WithTimeout(cfg.hard(), min(leaveTime, cfg.DrainTime))
-		defer cancel()
-		select {
-		case <-leaving.Done():
-		case <-ctx.Done():
-		}
-	})
-	return ctx, func() { over(); end() }
-}
-
-// runBesideServer runs the parts that belong to the serving of Envoy, until ctx ends: the settling of prefills, the decision log, and the
-// watch for closed access logs. It closes the decision log after its last line. The router is not healthy any more once asked has ended.
-func (r *Router) runBesideServer(ctx, asked context.Context, cfg *RunConfig) error {
-	var all sync.WaitGroup
-	all.Go(func() { r.settlePrefills(ctx) })
-	all.Go(func() { r.followHealth(asked) })
-	if r.doors.relayAt != nil {
-		all.Go(func() { r.doors.serveRelay(ctx, cfg.DrainTime, cfg.hard()) })
-		all.Go(func() { r.doors.turns.Run(ctx) })
-	}
-	if r.decisionLog != nil {
-		all.Go(func() {
-			r.decisionLog.Run(ctx)
-			r.decisionFile.close()
-		})
-	}
-
-	// The tracer goes on until the last request has ended, so that its span is exported too.
-	tracing, stopTracing := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopTracing()
-	if r.tracer != nil {
-		all.Go(func() { r.tracer.Run(tracing) })
-	}
-
-	err := r.doors.accessLog.Run(ctx)
-	// The access log is not followed any more, so its streams need no end of their own. The streams of requests end first, because the
-	// server resets what is left when it stops.
-	drain, cancel := context.WithTimeout(cfg.hard(), cfg.DrainTime)
-	defer cancel()
-	r.doors.drain(drain)
-	r.doors.requests.EndSpans(time.Now())
-	stopTracing()
-	all.Wait()
-	return err
-}
-
-// settleEvery is short compared with a prefill, because the measured prefill times are as exact as this.
-// A round over a thousand bookings takes some ten microseconds.
-const settleEvery = 20 * time.Millisecond
-
-// settlePrefills moves bookings from prefill to decode when events report their prompts' blocks.
-func (r *Router) settlePrefills(ctx context.Context) {
-	tick := time.NewTicker(settleEvery)
-	defer tick.Stop()
-
-	for {
-		select {
-		case now := <-tick.C:
-			r.routes.SettlePrefills(now)
-		case <-ctx.Done():
-			return
-		}
-	}
 }

@@ -20,7 +20,7 @@ const (
 // watcher writes the ends of a shadow's requests to its decision log. It implements exchange.Feedback. The rest of a shadow is in package
 // route, whose decisions have no effect then, and in package stream, which reads the copies.
 type watcher struct {
-	log     *decisionlog.Writer // nil for none
+	log     *decisionLog // nil for none
 	watched atomic.Int64
 }
 

@@ -13,7 +13,7 @@ import (
 // at one time are bounded.
 func TestWatcher(t *testing.T) {
 	l := newTestLog(t, 1<<20)
-	w := &watcher{log: l.Writer}
+	w := &watcher{log: l.decisionLog}
 	for range maxWatched {
 		if !w.Follow("envoy", "x") {
 			t.Fatal("a request within the bound is not followed")

@@ -14,14 +14,14 @@ import (
 
 // newTracer returns the exporter of spans; nil if none is configured. A shadow exports none: its requests are copies of requests that
 // another router decides about.
-func (r *Router) newTracer(cfg Config) (*spans.Tracer, error) {
+func newTracer(cfg *Config, replica string) (*spans.Tracer, error) {
 	t := &cfg.Settings.Tracing
 	if t.Endpoint == "" || cfg.Shadow {
 		return nil, nil
 	}
 	// The file was checked when it was read, so an error here is a mistake of the program.
 	return spans.New(spans.Config{
-		Endpoint: t.Endpoint, Ratio: t.Ratio, SlowerThan: time.Duration(t.SlowerThan), Instance: r.replica,
+		Endpoint: t.Endpoint, Ratio: t.Ratio, SlowerThan: time.Duration(t.SlowerThan), Instance: replica,
 		Log: cfg.Log, Metrics: cfg.Metrics,
 	})
 }
