@@ -13,20 +13,8 @@ const attributeUpstream = "upstream.address"
 // readResponse decodes the HttpHeaders of a response. Two settings of the filter name the worker that answered, and
 // either suffices: the attribute, and the load balancer's metadata.
 func (r *Request) readResponse(content, attributes, metadata []byte) error {
-	hasHeaders := false
-	w := over(content)
-	for w.next() {
-		switch w.tag {
-		case headersHeaders<<3 | length:
-			if w.once(&hasHeaders) {
-				w.err = readMap(w.bytes, r.readResponseHeader)
-			}
-		case headersEndOfStream<<3 | varint:
-			r.EndOfStream = w.number != 0
-		}
-	}
-	if w.err != nil {
-		return w.err
+	if err := r.readHeaders(content, r.readResponseHeader); err != nil {
+		return err
 	}
 
 	_, filter, err := readEntry(attributes)
@@ -60,15 +48,4 @@ func servedOf(metadata []byte) (address string, err error) {
 		return err
 	})
 	return address, err
-}
-
-// textOf returns the text under a key of a Struct; empty if there is none.
-func textOf(message []byte, key string) (text string, err error) {
-	err = readEntries(message, func(name, value []byte) (err error) {
-		if string(name) == key {
-			text, err = readText(value)
-		}
-		return err
-	})
-	return text, err
 }
