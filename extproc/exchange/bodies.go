@@ -88,7 +88,7 @@ func (s *Service) Run(ctx context.Context) {
 
 // trim gives memory back to the system when large bodies are done and few others are there.
 func (s *Service) trim() {
-	budgets := []*Budget{&s.bodies, &s.prefilling, &s.relayed}
+	budgets := []*Budget{&s.bodies, &s.prefilling, &s.relay.bodies}
 	used := int64(0)
 	for _, b := range budgets {
 		used += b.Used()

@@ -71,17 +71,12 @@ type Exchange struct {
 	envelope *handoff.Envelope  // of a body that is not parsed; nil before it was read, and for a body that is no JSON
 	reading  request.Reading    // of the prompt, for the prefill worker; empty for a request with one leg
 
-	broke       []string        // prefill workers that the body has broken
-	transferred bool            // the decode worker's body has the members of a transfer
-	migrations  prompt.Override // the limit that the client has given
-	began       time.Time       // when the headers arrived
-	prefiller   string          // the address of the prefill worker for a sidecar; empty for none
-	cached      int             // tokens of the prompt that the prefill worker had; -1 if not known
-	wanted      bool            // the end of the request is to be reported; see follow.go
-	eventStream bool            // the response is a stream of events
-	ending      Ending          // in phase Following
-	span        *spans.Span     // nil without a tracer, and when it was handed over
-	steps       *request.Steps  // for span; nil without one
+	prefilled  prefilled
+	migrations prompt.Override // the limit that the client has given
+	began      time.Time       // when the headers arrived
+	span       *spans.Span     // nil without a tracer, and when it was handed over
+	steps      *request.Steps  // for span; nil without one
+	following
 }
 
 // Phase returns the event that comes next.

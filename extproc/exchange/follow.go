@@ -30,6 +30,13 @@ type Ending struct {
 	Unseen bool
 }
 
+// following is the state of a request that may be followed to its end.
+type following struct {
+	wanted      bool   // the end is to be reported
+	eventStream bool   // the response is a stream of events
+	ending      Ending // in phase Following
+}
+
 // Response holds the headers of a response that matter here.
 type Response struct {
 	Status uint32

@@ -70,7 +70,7 @@ func TestStreamsGoToTheRelay(t *testing.T) {
 		if c.relayed {
 			want = relayAt + "," + want
 		}
-		p, _ := s.plans.take(r.Pick.ID)
+		p, _ := s.relay.plans.take(r.Pick.ID)
 		if r.Destinations != want || (p != nil) != c.relayed || p != nil && p.migration.Limit != c.left {
 			t.Errorf("%s %s with limit %q goes to %s, want %s; %+v", c.path, c.body, c.limit, r.Destinations, want, p)
 		}

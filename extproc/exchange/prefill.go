@@ -51,6 +51,14 @@ func (x *Exchange) isRelayed(d *decision.Decision) bool {
 		x.speculates(d)
 }
 
+// prefilled is the result of prefill.
+type prefilled struct {
+	broke       []string // prefill workers that the body has broken
+	transferred bool     // the decode worker's body has the members of a transfer
+	cached      int      // tokens of the prompt that the prefill worker had; -1 if not known
+	named       string   // the address of the prefill worker for a sidecar; empty for none
+}
+
 // prefill has a prefill worker compute the prompt of a picked request. It returns the body for the decode worker: the given one if no
 // prefill worker has computed it. False means that the body has broken prefill workers, and must go to no other worker.
 //
@@ -59,7 +67,7 @@ func (x *Exchange) isRelayed(d *decision.Decision) bool {
 func (x *Exchange) prefill(d *decision.Decision, body []byte) (decode []byte, ok bool) {
 	s, size := x.svc, x.size
 	if s.Settings().Sidecars {
-		x.prefiller = s.prefills.Name(x.origin.Context, x.toPrefill(d, body))
+		x.prefilled.named = s.prefills.Name(x.origin.Context, x.toPrefill(d, body))
 		x.reading = request.Reading{}
 		return body, true
 	}
@@ -70,10 +78,10 @@ func (x *Exchange) prefill(d *decision.Decision, body []byte) (decode []byte, ok
 	defer func() { s.bodies.takeBack(size, &s.prefilling) }()
 
 	ask := x.toPrefill(d, body)
-	decode, x.cached = s.prefills.Compute(x.origin.Context, ask)
+	decode, x.prefilled.cached = s.prefills.Compute(x.origin.Context, ask)
 	x.steps.End(request.Prefilled)
-	x.broke = ask.Broke
-	x.transferred = ask.Source != nil
+	x.prefilled.broke = ask.Broke
+	x.prefilled.transferred = ask.Source != nil
 	x.reading = request.Reading{} // it is not needed during the answer
 	return decode, !ask.IsPoison()
 }

@@ -86,7 +86,8 @@ const headerRetryOn = "x-envoy-retriable-status-codes"
 
 // pick returns the reply with a decision: the address, and the changes of the request's headers.
 func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
-	r := Reply{Pick: d, Destinations: x.destinations(d), Body: body, Cached: x.cached, Logged: x.svc.Settings().AccessLog, Last: true}
+	r := Reply{Pick: d, Destinations: x.destinations(d), Body: body, Cached: x.prefilled.cached, Last: true}
+	r.Logged = x.svc.Settings().AccessLog
 	set := func(key, value string) { r.Set = append(r.Set, envoynames.Header{Key: key, Value: value}) }
 
 	// The endpoint picker protocol requires the pick as a header too. An Envoy that reads the metadata would have to
@@ -106,13 +107,13 @@ func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 	if d.Split && x.head.RequestID == "" {
 		set(prefill.HeaderRequestID, x.requestID())
 	}
-	if x.prefiller != "" {
-		set(envoynames.HeaderPrefiller, x.prefiller)
+	if x.prefilled.named != "" {
+		set(envoynames.HeaderPrefiller, x.prefilled.named)
 	} else if x.svc.Settings().Sidecars {
 		r.Remove = []string{envoynames.HeaderPrefiller} // a client would have the sidecar send its prompt anywhere
 	}
 	if isRelayed := x.isRelayed(d); (d.Split || isRelayed) && x.usesRelay() {
-		x.svc.plans.add(d.ID, newPlan(d, isRelayed, x.broke, x.migration(d)))
+		x.svc.relay.plans.add(d.ID, newPlan(d, isRelayed, x.prefilled.broke, x.migration(d)))
 		set(envoynames.HeaderDecision, d.ID)
 		if d.Split {
 			set(headerRetryOn, x.retriable(d.Transfer))
@@ -133,19 +134,19 @@ func (x *Exchange) pick(d *decision.Decision, body []byte) Reply {
 // retriable are the statuses with which a decode worker answers when it cannot fetch a prompt: vLLM's is 500. TensorRT-LLM has
 // 400 for all faults. Without a transfer it is the client's fault, which a second worker would find too.
 func (x *Exchange) retriable(t fleet.Transfer) string {
-	if t == fleet.TransferContext && x.transferred {
+	if t == fleet.TransferContext && x.prefilled.transferred {
 		return "400,500"
 	}
 	return "500"
 }
 
 // usesRelay reports whether further attempts of split requests go to the relay. A sidecar makes them by itself.
-func (x *Exchange) usesRelay() bool { return x.svc.relay != "" && !x.svc.Settings().Sidecars }
+func (x *Exchange) usesRelay() bool { return x.svc.relay.address != "" && !x.svc.Settings().Sidecars }
 
 // destinations returns the picked address, followed by the addresses to try after a failure. For a split request that is the relay alone. A
 // stream that goes to the relay has its worker next, for a relay that is away, and no others: the relay has tried them.
 func (x *Exchange) destinations(d *decision.Decision) string {
-	relay := x.svc.relay
+	relay := x.svc.relay.address
 	switch {
 	case d.Split && x.usesRelay() && x.isRelayed(d):
 		return relay

@@ -16,7 +16,6 @@ import (
 	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
-	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/sessionid"
 )
 
@@ -68,8 +67,9 @@ type Service struct {
 	metrics  *metrics
 	started  time.Time
 	settings atomic.Pointer[Settings]
-	// The budgets of bodies: for decisions, at prefill workers, and at the relay; and that of streams at the relay.
-	bodies, prefilling, relayed, streams Budget
+	// The budgets of bodies: for decisions, and at prefill workers.
+	bodies, prefilling Budget
+	relay              relay
 
 	quotas   *quota.Table
 	routers  func() int // that decide, this one included
@@ -77,14 +77,9 @@ type Service struct {
 	prefills Prefills
 	turns    *speculate.Sender // nil for none
 	clock    Clock
-	relay    string // its address; empty for none
 	shadow   bool
 	// tenantKey returns the key of tenants' salts.
 	tenantKey func() []byte
-	// plans are the latest decisions whose requests may come to the relay. lastBookings are of the last attempts of the relay's latest
-	// requests, by the ids of their first decisions.
-	plans        latest[*plan]
-	lastBookings latest[pick.Booking]
 	// spans are those of the latest decisions whose requests have not ended.
 	tracer *spans.Tracer // nil for none
 	spans  latest[*spans.Span]
@@ -125,8 +120,8 @@ type Config struct {
 // New returns a service that decides with cfg.Router.
 func New(set Settings, cfg Config) *Service {
 	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started,
-		relay: cfg.Relay, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, turns: cfg.Turns, clock: cfg.Clock, shadow: cfg.Shadow,
-		quotas: cfg.Quotas, routers: cfg.Routers, tracer: cfg.Tracer}
+		relay: relay{address: cfg.Relay}, tenantKey: cfg.TenantKey, prefills: cfg.Prefills, turns: cfg.Turns, clock: cfg.Clock,
+		shadow: cfg.Shadow, quotas: cfg.Quotas, routers: cfg.Routers, tracer: cfg.Tracer}
 	if s.quotas == nil {
 		s.quotas = quota.New()
 	}
@@ -149,7 +144,7 @@ func New(set Settings, cfg Config) *Service {
 
 // Reload replaces the settings. A request that has begun may use old and new ones.
 func (s *Service) Reload(set Settings) {
-	for _, b := range []*Budget{&s.bodies, &s.prefilling, &s.relayed, &s.streams} {
+	for _, b := range []*Budget{&s.bodies, &s.prefilling, &s.relay.bodies, &s.relay.streams} {
 		b.limit.Store(set.BodiesBytes)
 	}
 	set.sessionHeaders = sessionid.Headers(set.Sessions)
@@ -170,10 +165,10 @@ func (s *Service) Free(bytes int) { s.bodies.Free(bytes) }
 func (s *Service) IsShadow() bool { return s.shadow }
 
 // RelayBudget returns the budget of the bodies at the relay.
-func (s *Service) RelayBudget() *Budget { return &s.relayed }
+func (s *Service) RelayBudget() *Budget { return &s.relay.bodies }
 
 // StreamBudget returns the budget of the token ids and the events that streams at the relay hold.
-func (s *Service) StreamBudget() *Budget { return &s.streams }
+func (s *Service) StreamBudget() *Budget { return &s.relay.streams }
 
 // CountProtocolError counts a request whose events did not fit the door's protocol.
 func (s *Service) CountProtocolError() { s.metrics.outcomes.WithLabelValues("protocol_error").Inc() }
@@ -198,7 +193,7 @@ func (s *Service) Begin(from Origin) Exchange {
 	if from.Context == nil {
 		from.Context = context.Background()
 	}
-	return Exchange{svc: s, origin: from, cached: -1}
+	return Exchange{svc: s, origin: from, prefilled: prefilled{cached: -1}}
 }
 
 // observed counts a reply that ends the decision, which began at that time, and returns it. Decisions after a wait are

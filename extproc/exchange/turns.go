@@ -22,5 +22,5 @@ func (r *Relayed) beginTurn(status int, stream bool) *speculate.Turn {
 	return r.svc.turns.Begin(speculate.Request{
 		Endpoint: r.exchange.target.endpoint, Model: r.model, Body: r.body, Session: r.first.Session, Source: r.first.Source,
 		Authorization: r.exchange.head.Authorization,
-	}, stream, &r.svc.streams)
+	}, stream, &r.svc.relay.streams)
 }
