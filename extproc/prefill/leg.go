@@ -91,7 +91,7 @@ func (l *Leg) send(ctx context.Context) (answer []byte) {
 	switch {
 	case l.outcome == Transferred:
 		l.observe(answer)
-	case l.outcome == Refused && isFault(status):
+	case l.outcome == Refused && IsFault(status):
 		l.refusal = &Refusal{Status: status, Body: answer}
 	}
 	return answer
@@ -103,8 +103,8 @@ type Refusal struct {
 	Body   []byte
 }
 
-// isFault reports whether a status means that a request is wrong, so that each worker refuses it.
-func isFault(status int) bool {
+// IsFault reports whether a status means that a request is wrong, so that each worker refuses it.
+func IsFault(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge || status == http.StatusUnprocessableEntity
 }
 

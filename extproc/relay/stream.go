@@ -11,6 +11,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/migrate"
+	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/metric"
 )
 
@@ -284,10 +285,9 @@ func (s *stream) begun(a *exchange.Attempt) (*continuation, error) {
 
 	_ = c.response.Body.Close()
 	cancel()
-	switch status := c.response.StatusCode; status {
-	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+	status := c.response.StatusCode
+	if prefill.IsFault(status) {
 		return nil, refusalError(status)
-	default:
-		return nil, fmt.Errorf("the answer has status %d, and is no stream of events that the relay can read", status)
 	}
+	return nil, fmt.Errorf("the answer has status %d, and is no stream of events that the relay can read", status)
 }
