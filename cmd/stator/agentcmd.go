@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/admin"
-	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/workeragent"
@@ -84,7 +83,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	stores, found, err := kvStores(p.cfg, wanted, o.node, &site, p.bus, p.log, p.reg)
+	stores, err := newKVStores(p.cfg, wanted, o.node, &site, p.bus, p.log, p.reg)
 	if err != nil {
 		return err
 	}
@@ -96,7 +95,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	a, err := workeragent.New(workeragent.Config{
 		Launches: wanted, Scaled: p.cfg.Planner.ByAgents(), Node: o.node, Site: site, State: state,
 		Bus: p.bus, Log: p.log, Metrics: p.reg, Engines: p.engines,
-		IndexBytes: p.cfg.Index.MaxBytes, Store: reportedStore(stores), Files: ensure, DrainTime: o.drain, Hard: env.hard,
+		IndexBytes: p.cfg.Index.MaxBytes, Store: stores.report, Files: ensure, DrainTime: o.drain, Hard: env.hard,
 	})
 	if err != nil {
 		return err
@@ -111,14 +110,8 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 			return a.Reload(launches, cfg.Planner.DrainTimeout.Std())
 		})
 	})
-	p.part(found.Run)
-	if len(stores) > 0 {
-		p.part(func(ctx context.Context) error { return p.bus.HoldPart(ctx, bus.PartStore, o.node) })
-	}
-	for _, s := range stores {
-		p.part(s.Run)
-	}
-	return p.runParts(ctx, admin.Sources{Ready: p.bus.Err, Agent: a.Status, KV: kvSources(stores)})
+	stores.addParts(p.part, p.bus, o.node)
+	return p.runParts(ctx, admin.Sources{Ready: p.bus.Err, Agent: a.Status, KV: stores.sources()})
 }
 
 // launchesOf returns the engines of a node, with their GPUs.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -21,11 +22,16 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// kvStores returns the stores of KV blocks of the models whose engines a node launches, and the announcer by which they find the stores
+// kvStores are the stores of KV blocks of the models whose engines a node launches, and the announcer by which they find the stores
 // of other nodes.
-func kvStores(cfg *config.Config, launches []engine.Launch, name string, site *engine.Site, b *bus.Bus, log *slog.Logger,
-	reg prometheus.Registerer) (all []*node.Node, found *announce.Announcer, err error) {
-	found = announce.New(b, name)
+type kvStores struct {
+	all   []*node.Node
+	found *announce.Announcer
+}
+
+func newKVStores(cfg *config.Config, launches []engine.Launch, name string, site *engine.Site, b *bus.Bus, log *slog.Logger,
+	reg prometheus.Registerer) (s kvStores, err error) {
+	s.found = announce.New(b, name)
 	launched := map[string]bool{}
 	for i := range launches {
 		launched[launches[i].Model] = launched[launches[i].Model] || launches[i].KVStore
@@ -38,7 +44,7 @@ func kvStores(cfg *config.Config, launches []engine.Launch, name string, site *e
 		k := &m.KV
 		token, err := peerToken(k)
 		if err != nil {
-			return nil, nil, fmt.Errorf("token of the nodes that share KV blocks of %s: %w", m.Name, err)
+			return s, fmt.Errorf("token of the nodes that share KV blocks of %s: %w", m.Name, err)
 		}
 
 		n, err := node.New(node.Config{
@@ -48,18 +54,29 @@ func kvStores(cfg *config.Config, launches []engine.Launch, name string, site *e
 			ObjectPrefix: k.Prefix, ObjectBytes: k.ObjectBytes, ObjectWrite: writePolicy(k.ObjectWrite), Node: nodeName(name),
 			PeerToken: token, Peers: k.Peers, PeerListen: k.PeerListen, PeerAddress: k.PeerAddress, Host: site.Host,
 			NIXL:   kvNIXL(k),
-			Served: func(address string) { found.Serve(m.Name, address) },
+			Served: func(address string) { s.found.Serve(m.Name, address) },
 			Log:    log, Metrics: reg,
 		})
 		if err != nil {
-			return nil, nil, fmt.Errorf("store of KV blocks of %s: %w", m.Name, err)
+			return s, fmt.Errorf("store of KV blocks of %s: %w", m.Name, err)
 		}
-		all = append(all, n)
+		s.all = append(s.all, n)
 		if token != "" {
-			found.Follow(m.Name, n)
+			s.found.Follow(m.Name, n)
 		}
 	}
-	return all, found, nil
+	return s, nil
+}
+
+// addParts adds the parts of a process that run the stores.
+func (s *kvStores) addParts(part func(func(context.Context) error), b *bus.Bus, name string) {
+	part(s.found.Run)
+	if len(s.all) > 0 {
+		part(func(ctx context.Context) error { return b.HoldPart(ctx, bus.PartStore, name) })
+	}
+	for _, n := range s.all {
+		part(n.Run)
+	}
 }
 
 // peerToken returns the token of the nodes that send each other blocks; empty without a file.
@@ -78,23 +95,21 @@ func kvNIXL(k *config.KV) *node.NIXL {
 	return &node.NIXL{Library: k.NIXLLibrary}
 }
 
-// reportedStore returns a function for agents that returns what routers need to know of a model's store.
-func reportedStore(stores []*node.Node) func(model string) fleet.Store {
-	return func(model string) (none fleet.Store) {
-		for _, s := range stores {
-			if s.Model() == model {
-				return s.Report()
-			}
+// report returns what routers need to know of a model's store.
+func (s *kvStores) report(model string) (none fleet.Store) {
+	for _, n := range s.all {
+		if n.Model() == model {
+			return n.Report()
 		}
-		return none
 	}
+	return none
 }
 
-// kvSources returns stores as the admin port has them.
-func kvSources(stores []*node.Node) []admin.KVStore {
-	all := make([]admin.KVStore, len(stores))
-	for i, s := range stores {
-		all[i] = s
+// sources returns the stores as the admin port has them.
+func (s *kvStores) sources() []admin.KVStore {
+	all := make([]admin.KVStore, len(s.all))
+	for i, n := range s.all {
+		all[i] = n
 	}
 	return all
 }

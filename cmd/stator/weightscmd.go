@@ -254,10 +254,7 @@ func (o *weightsOptions) listen(share *weights.Share) (stop func() error, betwee
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- share.Serve(ctx, ln) }()
-	return func() error {
-		cancel()
-		return <-ended
-	}, between, nil
+	return func() error { cancel(); return <-ended }, between, nil
 }
 
 // reach returns the host beyond loopback that this node listens on or fetches from, or else one of loopback.
