@@ -39,14 +39,36 @@ func EnvoyGateway(s SnippetSettings, m Mesh) ([]byte, error) {
 		ref := []string{"- name: " + r.name, "  namespace: " + r.namespace, fmt.Sprintf("  port: %d", r.port)}
 		return indent + strings.Join(ref, "\n"+indent) + "\n"
 	}
-	object := func(kind, name, namespace, about string) string {
-		return fmt.Sprintf("%s\napiVersion: gateway.envoyproxy.io/v1alpha1\nkind: %s\nmetadata:\n  name: %s\n  namespace: %s\nspec:\n",
-			wrap(about), kind, name, namespace)
+	object := func(kind, namespace, about string) string {
+		return fmt.Sprintf("%s\napiVersion: gateway.envoyproxy.io/v1alpha1\nkind: %s\nmetadata:\n  name: stator\n  namespace: %s\nspec:\n",
+			wrap(about), kind, namespace)
 	}
 
 	parts := []string{
-		wrap(aboutEnvoyGateway) + "\n\n" + object("EnvoyExtensionPolicy", "stator", m.Namespace, aboutExtension(&s)) +
-			target("HTTPRoute", m.Route) + "  extProc:\n  - backendRefs:\n" + routers("    ") + fmt.Sprintf(`    backendSettings:
+		wrap(aboutEnvoyGateway) + "\n\n" + object("EnvoyExtensionPolicy", m.Namespace, aboutExtension(&s)) +
+			target("HTTPRoute", m.Route) + "  extProc:\n  - backendRefs:\n" + routers("    ") + fmt.Sprintf(
+			extension, m.MessageTimeout, !s.FailClosed, envoynames.NamespaceLB, envoynames.NamespaceLB, envoynames.Namespace),
+
+		object("BackendTrafficPolicy", m.Namespace, aboutTraffic) + target("HTTPRoute", m.Route) + fmt.Sprintf(
+			traffic, envoynames.HeaderDestination, s.MaxBodyBytes, int(s.IdleTimeout.Seconds())),
+
+		object("ClientTrafficPolicy", m.GatewayNamespace, aboutClients) + target("Gateway", m.Gateway) + fmt.Sprintf(
+			"  connection:\n    bufferLimit: \"%d\"\n  headers:\n    earlyRequestHeaders:\n      remove:\n      - %s\n",
+			s.MaxBodyBytes, strings.Join(s.removed(), "\n      - ")),
+
+		object("EnvoyProxy", m.GatewayNamespace, fmt.Sprintf(aboutProxy, m.Gateway)) +
+			"  telemetry:\n    accessLog:\n      settings:\n      - sinks:\n        - type: ALS\n          als:\n            type: " +
+			"HTTP\n            logName: stator\n            backendRefs:\n" + routers("            "),
+	}
+	if m.Namespace != r.namespace || m.GatewayNamespace != r.namespace {
+		parts = append(parts, fmt.Sprintf(grant, wrap("Objects of other namespaces may name the Service of the routers."),
+			r.namespace, m.Namespace, m.GatewayNamespace, r.name))
+	}
+	return docs(parts...), nil
+}
+
+// extension ends the policy of the filter.
+const extension = `    backendSettings:
       circuitBreaker:
         maxConnections: 100000
         maxPendingRequests: 100000
@@ -62,10 +84,10 @@ func EnvoyGateway(s SnippetSettings, m Mesh) ([]byte, error) {
       writableNamespaces:
       - %s
       - %s
-`, m.MessageTimeout, !s.FailClosed, envoynames.NamespaceLB, envoynames.NamespaceLB, envoynames.Namespace),
+`
 
-		object("BackendTrafficPolicy", "stator", m.Namespace, aboutTraffic) + target("HTTPRoute", m.Route) + fmt.Sprintf(
-			`  loadBalancer:
+// traffic ends the policy of the cluster of workers.
+const traffic = `  loadBalancer:
     type: RoundRobin
     endpointOverride:
       extractFrom:
@@ -82,22 +104,7 @@ func EnvoyGateway(s SnippetSettings, m Mesh) ([]byte, error) {
     http:
       connectionIdleTimeout: 4s
       streamIdleTimeout: %ds
-`, envoynames.HeaderDestination, s.MaxBodyBytes, int(s.IdleTimeout.Seconds())),
-
-		object("ClientTrafficPolicy", "stator", m.GatewayNamespace, aboutClients) + target("Gateway", m.Gateway) + fmt.Sprintf(
-			"  connection:\n    bufferLimit: \"%d\"\n  headers:\n    earlyRequestHeaders:\n      remove:\n      - %s\n",
-			s.MaxBodyBytes, strings.Join(s.removed(), "\n      - ")),
-
-		object("EnvoyProxy", "stator", m.GatewayNamespace, fmt.Sprintf(aboutProxy, m.Gateway)) +
-			"  telemetry:\n    accessLog:\n      settings:\n      - sinks:\n        - type: ALS\n          als:\n            type: " +
-			"HTTP\n            logName: stator\n            backendRefs:\n" + routers("            "),
-	}
-	if m.Namespace != r.namespace || m.GatewayNamespace != r.namespace {
-		parts = append(parts, fmt.Sprintf(grant, wrap("Objects of other namespaces may name the Service of the routers."),
-			r.namespace, m.Namespace, m.GatewayNamespace, r.name))
-	}
-	return docs(parts...), nil
-}
+`
 
 // grant allows the objects of two namespaces to name a Service.
 const grant = `%s
