@@ -11,6 +11,36 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// Auth names the clients that Envoy admits. With keys and issuers, one of both suffices.
+type Auth struct {
+	// KeysFile is a file with API keys: a list of {tenant: NAME, key: KEY}. Control planes read it, again when it changes, and send the
+	// keys to Envoys. A tenant may have several keys. Clients send a key as OpenAI's, Anthropic's and Azure's do: in authorization,
+	// x-api-key or api-key.
+	KeysFile string `yaml:"keysFile" file:"watched" default:"no API keys"`
+	// JWT lists the issuers of JSON Web Tokens, which clients send in authorization. A token must name one of them in iss, and the
+	// time at which it expires in exp.
+	JWT []Issuer `yaml:"jwt"`
+}
+
+// Issuer is an issuer of tokens.
+type Issuer struct {
+	// Issuer is the value of iss in its tokens.
+	Issuer string `yaml:"issuer" default:"required"`
+	// Audiences are the values of aud, of which a token needs one. Without it an issuer's tokens for other services are accepted.
+	Audiences []string `yaml:"audiences" default:"required"`
+	// JWKSFile is a file with the public keys of the issuer, as a JSON Web Key Set. Control planes read it, again when it changes.
+	JWKSFile string `yaml:"jwksFile" file:"watched" default:"jwksURL"`
+	// JWKSURL is the https:// URL of such a set in place of a file. Each Envoy fetches it at its start, and again every 5 minutes.
+	JWKSURL string `yaml:"jwksURL" default:"jwksFile"`
+	// JWKSCAFile is a file with the authorities that may have signed the certificate of jwksURL's server, as each Envoy sees it.
+	JWKSCAFile string `yaml:"jwksCAFile" file:"relative"`
+	// TenantClaim is the claim that is the tenant. A dot leads into a claim that is an object: org.id. A token without it is refused.
+	TenantClaim string `yaml:"tenantClaim"`
+}
+
+// IsOn reports whether clients are authenticated.
+func (a *Auth) IsOn() bool { return a.KeysFile != "" || len(a.JWT) > 0 }
+
 // Bounds of keys and tokens.
 const (
 	maxKeysFile = 1 << 20
@@ -112,38 +142,6 @@ const (
 	maxTokens   = 1_000_000_000
 	maxBudget   = 1_000_000_000_000_000
 )
-
-// limits checks what tenants may send.
-func (v *validator) limits(g *Gateway) {
-	l := &g.Limits
-	all := append([]TenantLimits{{
-		"", l.RequestsPerMinute, l.PromptTokensPerMinute, l.AnswerTokensPerMinute, l.TokensPerDay, l.TokensPerMonth,
-	}}, l.Tenants...)
-	seen, path := map[string]bool{}, "gateway.limits"
-	for i, t := range all {
-		if i > 0 {
-			path = fmt.Sprintf("gateway.limits.tenants[%d]", i-1)
-			v.is(t.Name != "", path+".name", "is required: the name of a tenant")
-			v.is(!seen[t.Name], path+".name", "is there twice")
-			seen[t.Name] = true
-		}
-		v.within(t.RequestsPerMinute, maxRequests, path+".requestsPerMinute")
-		v.within(t.PromptTokensPerMinute, maxTokens, path+".promptTokensPerMinute")
-		v.within(t.AnswerTokensPerMinute, maxTokens, path+".answerTokensPerMinute")
-		v.within(t.TokensPerDay, maxBudget, path+".tokensPerDay")
-		v.within(t.TokensPerMonth, maxBudget, path+".tokensPerMonth")
-		v.is(t.AnswerTokensPerMinute == 0 || g.AnswerTokens, path+".answerTokensPerMinute", "needs gateway.answerTokens: true")
-		v.is(t.TokensPerDay == 0 || g.AnswerTokens, path+".tokensPerDay", "needs gateway.answerTokens: true")
-		v.is(t.TokensPerMonth == 0 || g.AnswerTokens, path+".tokensPerMonth", "needs gateway.answerTokens: true")
-	}
-	v.is(g.TenantHeader != "" || len(all) == 1 && all[0] == (TenantLimits{}), "gateway.limits",
-		"has no effect until gateway.auth or gateway.tenantHeader is set")
-}
-
-// within checks a limit.
-func (v *validator) within(n, most int64, path string) {
-	v.is(n >= 0 && n <= most, path, "must lie between 0 and %d", most)
-}
 
 // auth checks whom the gateway admits.
 func (v *validator) auth(a *Auth) {

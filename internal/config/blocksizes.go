@@ -6,7 +6,25 @@ import (
 	"slices"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/serving"
 )
+
+// BlockSize is a number of tokens in a KV block, written as a number or "auto".
+type BlockSize int
+
+// AutoBlockSize is the BlockSize "auto". It takes no size below MinAutoBlockSize from an engine: an index of single tokens is too large.
+const (
+	AutoBlockSize    BlockSize = 0
+	MinAutoBlockSize int       = 4
+)
+
+// LaunchBlockSize returns the tokens in a block of engines that agents start.
+func (m *Model) LaunchBlockSize() int {
+	if m.BlockSize == AutoBlockSize {
+		return serving.DefaultBlockSize
+	}
+	return int(m.BlockSize)
+}
 
 // BlockSizes are the block sizes of a model's engines, in tokens.
 //

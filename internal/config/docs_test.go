@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -52,30 +53,38 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("%s differs from the comments in config.go: run make golden", docsFile)
+		t.Errorf("%s differs from the comments of the configuration's structs: run make golden", docsFile)
 	}
 }
 
-// readComments returns the comment of every field of config.go, by type and field.
+// readComments returns the comment of every field of the package's structs, by type and field.
 func readComments(t *testing.T) map[string]map[string]string {
-	f, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)
+	paths, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	comments := map[string]map[string]string{}
-	ast.Inspect(f, func(n ast.Node) bool {
-		ts, ok := n.(*ast.TypeSpec)
-		if !ok {
-			return true
+	for _, path := range paths {
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if st, ok := ts.Type.(*ast.StructType); ok {
-			comments[ts.Name.Name] = map[string]string{}
-			for _, field := range st.Fields.List {
-				comments[ts.Name.Name][field.Names[0].Name] = strings.Join(strings.Fields(field.Doc.Text()), " ")
+		ast.Inspect(f, func(n ast.Node) bool {
+			ts, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
 			}
-		}
-		return true
-	})
+			if st, ok := ts.Type.(*ast.StructType); ok {
+				comments[ts.Name.Name] = map[string]string{}
+				for _, field := range st.Fields.List {
+					for _, name := range field.Names {
+						comments[ts.Name.Name][name.Name] = strings.Join(strings.Fields(field.Doc.Text()), " ")
+					}
+				}
+			}
+			return true
+		})
+	}
 	return comments
 }
 

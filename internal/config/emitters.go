@@ -6,6 +6,22 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
+// Emitter is a cache outside engines that publishes its blocks in vLLM's format over ZMQ, as LMCache's coordinator does.
+type Emitter struct {
+	// Name is unique among the emitters of the file and matches [a-z0-9-]+.
+	Name string `yaml:"name" default:"required"`
+	// KVEvents is the ZMQ endpoint on which it publishes, such as "tcp://10.0.0.1:5557".
+	KVEvents string `yaml:"kvEvents" default:"required"`
+	// KVReplay is the ZMQ endpoint on which it replays. Without it, a gap or a lost connection leaves the emitter stale until it restarts.
+	KVReplay string `yaml:"kvReplay" default:"none"`
+	// Node is the node whose workers can load its blocks: the part before the dot in the names of workers with an agent.
+	Node string `yaml:"node" default:"all workers of the model"`
+	// Workers are the names of the workers that can load its blocks, in place of a node.
+	Workers []string `yaml:"workers" default:"all workers of the model"`
+	// Topic is the topic of its messages. Messages on the endpoint with other topics are of other caches.
+	Topic string `yaml:"topic" default:"kv@node:NODE@MODEL with node, else kv@pool:…@MODEL; required with workers"`
+}
+
 // maxEmitters bounds the emitters of one model. Each is a connection of each router.
 const maxEmitters = 1024
 

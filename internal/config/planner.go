@@ -13,6 +13,84 @@ import (
 	"github.com/stator-project/stator/internal/plan/forecast"
 )
 
+// Targets are bounds of latencies. 0s is no bound.
+type Targets struct {
+	// TTFT is the time to the first token.
+	TTFT Duration `yaml:"ttft" default:"the value of planner"`
+	// ITL is the mean time between the tokens of a request.
+	ITL Duration `yaml:"itl" default:"the value of planner"`
+	// E2E is the time of a whole request.
+	E2E Duration `yaml:"e2e" default:"the value of planner"`
+	// Quantile is the share of requests that are to be within the bounds, above 0 and below 1.
+	Quantile float64 `yaml:"quantile" default:"the value of planner"`
+}
+
+// Planner configures how many workers each model has.
+type Planner struct {
+	// Algorithm decides. "configured" means the configured numbers. "sla" keeps the targets: it forecasts demand, and computes
+	// the workers for it from a profile or an estimate. "reactive" is the rule of Kubernetes' horizontal pod autoscaler. See
+	// docs/planning.md.
+	Algorithm string `yaml:"algorithm"`
+	// Connector carries plans out: "local" has agents start and stop engines, "kubernetes" scales the objects of launch[].target,
+	// "virtual" publishes the numbers on the bus for a program of yours, and "none" carries nothing out.
+	Connector string `yaml:"connector" reload:"the planner"`
+	// UpOnly has connector kubernetes raise numbers of replicas and lower none, and drain no worker.
+	UpOnly bool `yaml:"upOnly"`
+	// Advisory makes plans and shows them, and carries nothing out: no worker is started, drained or weighted.
+	Advisory bool `yaml:"advisory"`
+	// Interval is the time between two plans, 1s to 10m.
+	Interval Duration `yaml:"interval" reload:"the planner"`
+	// TTFT is the longest time to the first token. 0s is no bound. A shorter one needs more workers.
+	TTFT Duration `yaml:"ttft"`
+	// ITL is the longest mean time between the tokens of a request. 0s is no bound.
+	ITL Duration `yaml:"itl"`
+	// E2E is the longest time of a whole request. 0s is no bound.
+	E2E Duration `yaml:"e2e"`
+	// Quantile is the share of requests that are to be within these bounds, above 0 and below 1.
+	Quantile float64 `yaml:"quantile"`
+	// Mode selects the need that counts: "throughput" is the forecast demand, "load" the engines' present work, and "both" the
+	// greater need.
+	Mode string `yaml:"mode"`
+	// Forecast is the model of forecasts: constant, kalman, arima, seasonal, or auto, which uses at each horizon the one that was nearest
+	// lately.
+	Forecast string `yaml:"forecast"`
+	// Headroom is the quantile of the forecast that must be served, above 0 and below 1: 0.5 is the expected demand. A higher one
+	// needs more workers and misses targets less often. For targets of a quantile above 0.9 it is higher than this.
+	Headroom float64 `yaml:"headroom"`
+	// DownAfter is the time for which a pool keeps the most workers that it needed. A shorter time saves GPUs and starts
+	// workers more often.
+	DownAfter Duration `yaml:"downAfter"`
+	// DrainTimeout is the longest time that a worker that is no longer needed may take to end its requests. Then it is stopped
+	// all the same.
+	DrainTimeout Duration `yaml:"drainTimeout"`
+	// MinGPUs is the least number of GPUs of all workers that a plan asks for. 0 is no bound.
+	MinGPUs int `yaml:"minGPUs"`
+	// MaxGPUs is the greatest number of GPUs. If it does not suffice, all pools get a part of their need. 0 is no bound.
+	MaxGPUs int `yaml:"maxGPUs"`
+	// MaxWatts bounds the power of all workers whose gpu is set. 0 is no bound.
+	MaxWatts float64 `yaml:"maxWatts"`
+	// Warm is a file with earlier rates of requests per second, one a line for each interval, the newest last, with which forecasts
+	// begin. It needs a single model.
+	Warm string `yaml:"warm" file:"relative" default:"none" reload:"the planner"`
+	// Log is a file to which every observation and its plan are appended as a line of JSON. "stator replay --plan" makes the plans again.
+	// A file of 256 MiB is renamed by appending ".1", and replaces the last file of that name.
+	Log string `yaml:"log" file:"relative" default:"none" reload:"the planner"`
+	// Prometheus supplies demand instead of the routers on the bus: from the metrics of NVIDIA Dynamo's frontends.
+	Prometheus Prometheus `yaml:"prometheus"`
+}
+
+// Prometheus is a server with the metrics of NVIDIA Dynamo's frontends.
+type Prometheus struct {
+	// URL is the server, such as "http://prometheus:9090". Without it demand comes from the routers on the bus.
+	URL string `yaml:"url" default:"none" reload:"the planner"`
+	// TokenFile is a file with a bearer token. It is read again at every request.
+	TokenFile string `yaml:"tokenFile" file:"relative" default:"none" reload:"the planner"`
+	// CAFile has the certificates that may have signed the server's, in PEM. Without it the system's certificates count.
+	CAFile string `yaml:"caFile" file:"relative" default:"none" reload:"the planner"`
+	// Namespace is Dynamo's namespace of the frontends' metrics.
+	Namespace string `yaml:"namespace" default:"any" reload:"the planner"`
+}
+
 // The values of planner.connector.
 const (
 	ConnectorNone    = "none"
