@@ -21,6 +21,8 @@ import (
 //	a report with a smaller sum or time     nothing yet: the replica has started again
 //	a report comes late                     the differences over the time between the two, by the replica's own clock: while a planner,
 //	                                        the bus or a replica stands still, the rate stays
+//	a replica has stood still               its reports of the second after the gap count together with the gap: they have the requests
+//	                                        that waited there
 //	no report for silentAfter               nothing; the replica's queue does not count either, and it is forgotten
 //	no two reports of a replica since take  the demand is not known
 //
@@ -37,6 +39,7 @@ type replicaDemand struct {
 	up       time.Duration
 	last     map[string]bus.ModelDemand
 	over     time.Duration     // that the additions cover; 0 if there is none
+	settles  time.Duration     // for how long its next reports still belong to a gap
 	requests map[string]uint64 // by model
 }
 
@@ -47,7 +50,10 @@ type modelDemand struct {
 }
 
 const (
-	// silentAfter is after how long a replica without a report is gone. Replicas report once a second.
+	// reportsEvery is the interval of reports. One that covers more than lateAfter is late.
+	reportsEvery = time.Second
+	lateAfter    = 3 * reportsEvery / 2
+	// silentAfter is after how long a replica without a report is gone.
 	silentAfter = 10 * time.Second
 	// maxReplicas bounds the replicas that are remembered.
 	maxReplicas = 1024
@@ -74,7 +80,7 @@ func (d *demands) apply(r *bus.Demand, now time.Time) (waiting []string) {
 		known.last = nil
 	}
 	if known.last != nil {
-		known.over += known.since(r, now)
+		known.cover(known.since(r, now))
 	}
 	next := make(map[string]bus.ModelDemand, len(r.Models))
 	for i := range r.Models {
@@ -104,6 +110,20 @@ func (k *replicaDemand) startedAgain(r *bus.Demand) bool {
 	})
 }
 
+// cover adds the time of one more report.
+func (k *replicaDemand) cover(t time.Duration) {
+	k.over += t
+	switch {
+	case k.settles > 0:
+		k.settles = max(0, k.settles-t)
+	case t > lateAfter && k.up > 0: // by its own clock
+		k.settles = reportsEvery
+	}
+}
+
+// isKnown reports whether there are additions, and no further report belongs to them.
+func (k *replicaDemand) isKnown() bool { return k.over > 0 && k.settles == 0 }
+
 // since returns the time from the last report until r.
 func (k *replicaDemand) since(r *bus.Demand, now time.Time) time.Duration {
 	if k.up > 0 {
@@ -115,7 +135,7 @@ func (k *replicaDemand) since(r *bus.Demand, now time.Time) time.Duration {
 // rate returns the arrivals per second of a model, of all replicas.
 func (d *demands) rate(model string) (rate float64) {
 	for _, r := range d.replicas {
-		if r.over > 0 {
+		if r.isKnown() {
 			rate += float64(r.requests[model]) / r.over.Seconds()
 		}
 	}
@@ -158,9 +178,15 @@ func (d *demands) take(now time.Time) []plan.Demand {
 	defer d.mu.Unlock()
 
 	d.forgetSilent(now)
-	over := time.Duration(0)
+	over, settles := time.Duration(0), false
 	for _, r := range d.replicas {
-		over = max(over, r.over)
+		if r.isKnown() {
+			over = max(over, r.over)
+		}
+		settles = settles || r.settles > 0
+	}
+	if over == 0 && settles {
+		return nil
 	}
 
 	// A model that is in no report now may have been removed from the configuration. One that had no request is in all of them.
@@ -180,8 +206,10 @@ func (d *demands) take(now time.Time) []plan.Demand {
 
 	d.models = map[string]*modelDemand{}
 	for _, r := range d.replicas {
-		r.over = 0
-		clear(r.requests)
+		if r.isKnown() {
+			r.over = 0
+			clear(r.requests)
+		}
 	}
 	return out
 }

@@ -70,3 +70,58 @@ func TestStandstill(t *testing.T) {
 		})
 	}
 }
+
+// TestRequestsThatWaitedForARouter: 10 requests/s come to a router that stands still for 5 s. Its first report afterwards has none of the
+// requests that waited, and its second one, 200 ms later, has all of them. No plan sees more than 10 requests/s.
+func TestRequestsThatWaitedForARouter(t *testing.T) {
+	const ms = time.Millisecond
+	d := newDemands()
+	start := time.Unix(1000, 0)
+	report := func(at time.Duration, requests uint64) {
+		d.apply(&bus.Demand{Replica: "a", Up: at, Models: []bus.ModelDemand{{Model: "m", Requests: requests}}}, start.Add(at))
+	}
+	known, requests := 0, 0
+	for at := time.Duration(0); at <= 40*time.Second; at += 100 * ms {
+		sum := uint64(at / (100 * ms))
+		switch {
+		case at > 20*time.Second && at < 25*time.Second:
+		case at == 25*time.Second:
+			report(at, 200)
+		case at == 25*time.Second+200*ms, at%time.Second == 0:
+			report(at, sum)
+		}
+		if at%time.Second != 100*ms {
+			continue
+		}
+		for _, x := range d.take(start.Add(at)) {
+			known++
+			requests += x.Requests
+			if rate := float64(x.Requests) / x.Over.Seconds(); rate > 10.01 {
+				t.Errorf("after %v: %.1f requests/s over %v", at, rate, x.Over)
+			}
+		}
+	}
+	if known < 30 || requests != 390 {
+		t.Errorf("%d plans saw %d requests, want 390", known, requests)
+	}
+}
+
+// Every second report of a router is lost: its rate is known all the same.
+func TestLateReportsAlone(t *testing.T) {
+	d := newDemands()
+	start := time.Unix(1000, 0)
+	known := 0
+	for at := time.Second; at <= time.Minute; at += 2 * time.Second {
+		sum := uint64(10 * at / time.Second)
+		d.apply(&bus.Demand{Replica: "a", Up: at, Models: []bus.ModelDemand{{Model: "m", Requests: sum}}}, start.Add(at))
+		for _, x := range d.take(start.Add(at)) {
+			known++
+			if rate := float64(x.Requests) / x.Over.Seconds(); rate > 10.01 || rate < 9.99 {
+				t.Errorf("after %v: %.1f requests/s over %v", at, rate, x.Over)
+			}
+		}
+	}
+	if known < 14 {
+		t.Errorf("the rate was known %d times", known)
+	}
+}
