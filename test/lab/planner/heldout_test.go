@@ -10,16 +10,13 @@ import (
 
 // Every load that is held out can be generated: with the rate of its clients, in order, and with lengths of the typical shape.
 func TestHeldOutLoads(t *testing.T) {
-	windows, err := readWindows(clientsText)
-	if err != nil || len(windows) != 15 {
-		t.Fatal(len(windows), err)
+	for text, want := range map[string]int{clientsText: 15, secondText: 8, thirdText: 8} {
+		windows, err := readWindows(text)
+		if err != nil || len(windows) != want {
+			t.Fatal(len(windows), err)
+		}
+		testLoads(t, windows)
 	}
-	testLoads(t, windows)
-	windows, err = readWindows(secondText)
-	if err != nil || len(windows) != 8 {
-		t.Fatal(len(windows), err)
-	}
-	testLoads(t, windows)
 }
 
 func testLoads(t *testing.T, windows map[string][]clientOf) {
@@ -57,10 +54,10 @@ func testLoads(t *testing.T, windows map[string][]clientOf) {
 // The rows of all sets have enough requests, and prompts that fit into the caches of their engines.
 func TestHeldOutRows(t *testing.T) {
 	rows, err := heldOutIn("all")
-	if err != nil || len(rows) != 16+8 {
+	if err != nil || len(rows) != 16+8+8 {
 		t.Fatal(len(rows), err)
 	}
-	if _, err := heldOutIn("third"); err == nil {
+	if _, err := heldOutIn("fourth"); err == nil {
 		t.Error("a set that does not exist")
 	}
 	b := &bench{traces: t.TempDir(), less: 1, arrivals: map[string][]trace.Arrival{}}
