@@ -159,6 +159,7 @@ type Score struct {
 	Slot           float64 `json:"slot,omitempty"`
 	Others         float64 `json:"others,omitempty"`
 	Evict          float64 `json:"evict,omitempty"`
+	Room           float64 `json:"room,omitempty"`
 	Decode         float64 `json:"decode"`
 	Requests       float64 `json:"requests"`
 	Own            float64 `json:"own"`
@@ -222,8 +223,8 @@ func viewCandidate(c *decision.Candidate) Candidate {
 		UntrackedRequests: c.Untracked,
 		Score: Score{
 			Total: s.Total, Wait: s.Wait, Prefill: s.Prefill, Decode: s.Decode, Requests: s.Requests, Own: s.Own,
-			Slot: s.Slot, Others: s.Others, Evict: s.Evict,
-			Credit: s.Credit, Ahead: s.Ahead, Transfer: s.Transfer, LoadedTokens: s.Loaded, PulledTokens: s.Pulled,
+			Slot: s.Slot, Others: s.Others, Evict: s.Evict, Room: s.Room,
+			Credit: s.Credit, Ahead: s.Ahead, Transfer: s.Transfer, LoadedTokens: int(s.Loaded), PulledTokens: int(s.Pulled),
 			UncachedTokens: s.Uncached, Preference: s.Preference,
 		},
 	}

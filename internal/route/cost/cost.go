@@ -33,6 +33,8 @@ type Request struct {
 	// MinPrefillTokens is the smallest booked prefill of all candidates; only the decay of
 	// [Weights.OverlapDecay] needs it.
 	MinPrefillTokens int64
+	// MostHeld is the most tokens of the prompt that one candidate holds on its device; only [Delay] needs it.
+	MostHeld int
 	// Line and Decode are the learned times of prefills and of decode steps on the candidate's class of workers; only [Delay] needs
 	// them.
 	Line, Decode perfmodel.Line
@@ -118,6 +120,11 @@ func (f *Facts) Cached(r *Request) int {
 	return min(f.HeldBlocks()*max(1, r.BlockSize), f.reusable(r))
 }
 
+// OnDevice is the number of prompt tokens that the rank holds on its device and need not compute, in whole blocks.
+func (f *Facts) OnDevice(r *Request) int {
+	return min(f.Overlap[fleet.Device]*max(1, r.BlockSize), f.reusable(r))
+}
+
 // reusable returns the most tokens of the prompt that the rank's cache can have, in whole blocks of its engine. An engine computes at least
 // the last token of a prompt, and with it the block of that token: vLLM computes the last block of a prompt again that it has cached as a
 // whole.
@@ -154,12 +161,14 @@ func (f *Facts) footprint() float64 {
 // Score is the cost of a candidate and the named terms it is the sum of. Lower is better. Terms
 // are in milliseconds by [Delay], and in blocks by [Weights].
 type Score struct {
-	Total    float64
-	Wait     float64 // Delay: the prefills that are booked there
-	Slot     float64 `json:",omitempty"` // Delay: until enough requests have ended
-	Prefill  float64 // this prompt's prefill, weighed; by Weights together with the booked prefill
-	Others   float64 // Delay: of the requests there, by this prompt's prefill
-	Evict    float64 // Delay: of later requests, by the tokens that this prompt evicts
+	Total   float64
+	Wait    float64 // Delay: the prefills that are booked there
+	Slot    float64 `json:",omitempty"` // Delay: until enough requests have ended
+	Prefill float64 // this prompt's prefill, weighed; by Weights together with the booked prefill
+	Others  float64 // Delay: of the requests there, by this prompt's prefill
+	Evict   float64 // Delay: of later requests, by the tokens that this prompt evicts
+	// Room is, by Delay, the delay of requests that wait for room in the cache, by blocks of the prompt that another rank holds.
+	Room     float64 `json:",omitempty"`
 	Decode   float64 // Delay: by longer steps; by Weights the blocks of running requests and of this one
 	Requests float64 // Weights: booked requests
 	// Own is, by Delay, the time of this prompt's prefill on the rank, before FirstToken.
@@ -171,10 +180,9 @@ type Score struct {
 	// decodes. Partner is the cost by which the prefill worker that is near enough exceeds the cheapest one.
 	Transfer float64 `json:",omitempty"`
 	Partner  float64 `json:",omitempty"`
-	// Loaded is, by Delay, the tokens of OnNode, OnPeers and Outside that are worth loading.
-	Loaded int `json:",omitempty"`
-	// Pulled is, by Delay, the prompt tokens that the rank should fetch from another worker's cache.
-	Pulled int `json:",omitempty"`
+	// Loaded is, by Delay, the tokens of OnNode, OnPeers and Outside that are worth loading, and Pulled the prompt tokens that the rank
+	// should fetch from another worker's cache. They are small because thousands of decisions are kept.
+	Loaded, Pulled int32 `json:",omitempty"`
 	// Uncached is the prompt tokens that this rank would have to compute.
 	Uncached int
 	// Tie orders candidates of equal Total: lower is better. Delay sets it to Uncached, so caches break ties. Weights does

@@ -60,8 +60,8 @@ func TestScores(t *testing.T) {
 }
 
 func table(t *testing.T, d *datadriven.TestData, r Request, by Function) string {
-	text := fmt.Sprintf("%-9s %8s = %8s + %8s + %8s + %8s + %8s + %8s   %8s\n",
-		by, "cost", "wait", "slot", "prefill", "others", "evict", "decode", "uncached")
+	text := fmt.Sprintf("%-9s %8s = %8s + %8s + %8s + %8s + %8s + %8s + %8s   %8s\n",
+		by, "cost", "wait", "slot", "prefill", "others", "evict", "room", "decode", "uncached")
 	if by.String() == NameDynamo {
 		text = fmt.Sprintf("%-8s %8s = %8s + %8s + %8s   %8s %8s\n", by, "cost", "prefill", "decode", "requests", "credit", "uncached")
 	}
@@ -75,6 +75,7 @@ func table(t *testing.T, d *datadriven.TestData, r Request, by Function) string 
 		if p := facts[i].Booked.PrefillTokens; i == 0 || p < r.MinPrefillTokens {
 			r.MinPrefillTokens = p
 		}
+		r.MostHeld = max(r.MostHeld, facts[i].OnDevice(&r))
 	}
 	for i := range facts {
 		var s Score
@@ -83,8 +84,8 @@ func table(t *testing.T, d *datadriven.TestData, r Request, by Function) string 
 			text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f   %8.1f %8d\n", names[i], s.Total, s.Prefill, s.Decode, s.Requests, s.Credit, s.Uncached)
 			continue
 		}
-		text += fmt.Sprintf("%-9s %8.1f = %8.1f + %8.1f + %8.1f + %8.1f + %8.1f + %8.1f   %8d\n",
-			names[i], s.Total, s.Wait, s.Slot, s.Prefill, s.Others, s.Evict, s.Decode, s.Uncached)
+		text += fmt.Sprintf("%-9s %8.1f = %8.1f + %8.1f + %8.1f + %8.1f + %8.1f + %8.1f + %8.1f   %8d\n",
+			names[i], s.Total, s.Wait, s.Slot, s.Prefill, s.Others, s.Evict, s.Room, s.Decode, s.Uncached)
 	}
 	return text
 }
@@ -216,7 +217,7 @@ func TestLoadsWithinReach(t *testing.T) {
 	fast, slow := fleet.TierLoad{Token: 10 * time.Microsecond}, fleet.TierLoad{Token: 200 * time.Microsecond}
 	for name, c := range map[string]struct {
 		host, peers   fleet.TierLoad
-		loaded        int
+		loaded        int32
 		own           float64 // milliseconds
 		nothingOnNode bool
 	}{
@@ -234,7 +235,7 @@ func TestLoadsWithinReach(t *testing.T) {
 		}
 		var s Score
 		Default().Score(&r, &f, &s)
-		if s.Loaded != c.loaded || s.Uncached != 1601-c.loaded || s.Tie != 1601 || math.Abs(s.Own-c.own) > 1e-9 {
+		if s.Loaded != c.loaded || s.Uncached != 1601-int(c.loaded) || s.Tie != 1601 || math.Abs(s.Own-c.own) > 1e-9 {
 			t.Errorf("%s: %d tokens are loaded, %d are computed in %v ms; want %d in %v", name, s.Loaded, s.Uncached, s.Own, c.loaded, c.own)
 		}
 	}

@@ -19,13 +19,16 @@ import (
 //	others   = Interference · requests on the rank · own, without its fixed time
 //	           + its share of the pass's fixed time
 //	evict    = Evict · reuse · (FirstToken + Interference · requests on the rank) · own, without its fixed time
+//	room     = FirstToken · time of an answer · requests that run · tokens of the prompt that another rank holds / tokens of the cache
 //	decode   = Decode · tokens of the answer · time of a step for a token · (tokens of all contexts + requests · tokens of this context)
-//	cost     = wait + slot + prefill + transfer + partner + others + evict + decode
+//	cost     = wait + slot + prefill + transfer + partner + others + evict + room + decode
 //
 // Time before the first token counts FirstToken times, because it delays the first token and the end of the request. All requests that run
 // stand still while a prompt is computed (others), and each of their steps is longer by the context of this request, as its steps are by
 // theirs (decode). A computed prompt takes the place of cached tokens; reuse is the mean number of times that such a token was found again,
-// at most once (evict, if the cache is full). Terms that are equal on all ranks of a class are left out.
+// at most once (evict, if the cache is full). If requests wait for room in the cache, they wait longer for the room of tokens that requests
+// on another rank share with this one (room): the tokens by which the rank holds less of the prompt on its device than the rank that holds
+// most. Terms that are equal on all ranks of a class are left out.
 //
 // The time of a transfer depends on the place that both workers share. A decode worker is judged by the prefill worker for which transfer
 // and partner are least together, and a prefill worker by its transfer to the decode worker, which has been chosen before.
@@ -90,6 +93,10 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 		b := f.batch(r)
 		s.Wait = w.FirstToken * f.wait(r, &b)
 		s.Slot = w.FirstToken * b.slot(r, pace)
+		if b.crowded {
+			missing := max(0, r.MostHeld-f.OnDevice(r))
+			s.Room = w.FirstToken * b.answer(r, pace) * b.running * float64(missing) / float64(max(1, r.BlockSize)*f.Capacity)
+		}
 		interference := w.Interference * b.requests
 		s.Others = interference*compute + min(math.Sqrt(w.FirstToken*compute*b.requests*fixed), interference*fixed)
 		s.Decode = w.Decode * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
@@ -98,7 +105,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	if r.Reuse > 0 && f.evicts(r, s.Uncached) {
 		s.Evict = w.Evict * r.Reuse * delayed * compute
 	}
-	s.Total = s.Wait + s.Slot + s.Prefill + s.Transfer + s.Partner + s.Others + s.Evict + s.Decode
+	s.Total = s.Wait + s.Slot + s.Prefill + s.Transfer + s.Partner + s.Others + s.Evict + s.Room + s.Decode
 }
 
 // prefill fills in the tokens of the prompt that the rank must compute, load and fetch. It returns the time of the prefill in
@@ -131,13 +138,13 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	s.Tie = s.Uncached
 	if f.OnNode+f.OnPeers > 0 {
 		loaded, gain := w.load(r, f, token)
-		s.Loaded = loaded
+		s.Loaded = int32(loaded)
 		s.Uncached -= loaded // and not Tie: among equal costs the rank that has the blocks is better
 		saved = min(saved+gain, float64(f.reusable(r)))
 	}
 	if f.Outside != [fleet.Tiers]int{} {
 		loaded, gain := w.outside(r, f, token)
-		s.Loaded += loaded
+		s.Loaded += int32(loaded)
 		s.Uncached -= loaded
 		saved = min(saved+gain, float64(f.reusable(r)))
 	}
@@ -145,7 +152,7 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	compute = token * (float64(r.PromptTokens) - saved)
 	if f.Pullable > 0 {
 		if pulled, took := f.pull(r, token); pulled > 0 {
-			s.Pulled = pulled
+			s.Pulled = int32(pulled)
 			s.Transfer += took
 			s.Uncached -= pulled
 			s.Tie = s.Uncached
@@ -182,6 +189,7 @@ type batch struct {
 	waiting  float64 // that must end before this request can run
 	context  float64 // tokens that the running ones have in the cache, the sum of their contexts
 	oldest   float64 // milliseconds since the first of them was booked
+	crowded  bool    // the cache has no room for all
 }
 
 // batch divides the requests of a rank into running and waiting ones, by its slots and by its cache.
@@ -201,6 +209,7 @@ func (f *Facts) batch(r *Request) (b batch) {
 	if room := blockSize * float64(f.Capacity); room > 0 {
 		if held := f.footprint() * (each*b.requests + r.context()); held > room {
 			b.running = min(b.running, max(1, b.requests*room/held))
+			b.crowded = true
 		}
 	}
 	if full || b.running < b.requests {
@@ -220,9 +229,13 @@ func (b *batch) slot(r *Request, pace float64) float64 {
 	if b.waiting <= 0 {
 		return 0
 	}
-	step := pace * (milliseconds(r.Decode.Base) + b.context*r.Decode.Token*perMillisecond)
-	answer := r.Answer * step
+	answer := b.answer(r, pace)
 	return max(0, answer-b.oldest) + b.waiting*answer/b.running
+}
+
+// answer returns the time of an answer in milliseconds.
+func (b *batch) answer(r *Request, pace float64) float64 {
+	return r.Answer * pace * (milliseconds(r.Decode.Base) + b.context*r.Decode.Token*perMillisecond)
 }
 
 // wait returns the time in milliseconds of the prefills that are booked before the request. Facts.Wait is their rest, if the engine

@@ -14,7 +14,7 @@ func TestLoadsFromOutside(t *testing.T) {
 	const none = time.Duration(0)
 	for _, c := range []struct {
 		host, external time.Duration // measured, a token
-		loaded         int
+		loaded         int32
 		prefill        float64 // ms, twice
 	}{
 		{none, none, 96, 2 * (161 - 0.75*64 - 0.25*32)},
@@ -29,7 +29,7 @@ func TestLoadsFromOutside(t *testing.T) {
 		f.Outside[fleet.Host], f.Outside[fleet.External] = 4, 2
 		var s Score
 		Default().Score(&r, &f, &s)
-		if diff := s.Prefill - c.prefill; s.Loaded != c.loaded || s.Uncached != 161-c.loaded || diff > 1e-9 || diff < -1e-9 {
+		if diff := s.Prefill - c.prefill; s.Loaded != c.loaded || s.Uncached != 161-int(c.loaded) || diff > 1e-9 || diff < -1e-9 {
 			t.Errorf("%v and %v: %d loaded, %d to compute, %v ms; want %d and %v ms", c.host, c.external, s.Loaded, s.Uncached, s.Prefill, c.loaded, c.prefill)
 		}
 	}

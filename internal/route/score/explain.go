@@ -67,7 +67,7 @@ func (j *Judged) Explain(d *decision.Decision, won, shown int) {
 		}
 		j.judgeOne(c, &d.Candidates[i].Score)
 		if at == won {
-			j.explainPull(d, &c.Facts, d.Candidates[i].Score.Pulled)
+			j.explainPull(d, &c.Facts, int(d.Candidates[i].Score.Pulled))
 			j.explainOnward(d, &c.Facts)
 		}
 	}

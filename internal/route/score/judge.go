@@ -89,7 +89,11 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 	g.addUnseen(j, f, now)
 	j.joinRanks(f, overlap)
 	for i := range j.Candidates {
-		g.uses.discount(&j.Candidates[i], q)
+		c := &j.Candidates[i]
+		g.uses.discount(c, q)
+		if c.Facts.Overlap[fleet.Device] > 0 {
+			j.Request.MostHeld = max(j.Request.MostHeld, c.Facts.OnDevice(&j.Request))
+		}
 	}
 
 	j.findSources(f, overlap)
