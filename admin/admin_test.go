@@ -130,16 +130,22 @@ func newWorld(t *testing.T) *world {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stator_example", Help: "An example."}, func() float64 { return 1 }))
 	w.handler = admin.Handler(admin.Sources{
-		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed, Peers: receiver,
-		Coverage: func() kvindex.Coverage { return index.Coverage(w.fleet.Snapshot()) },
-		Envoys: func() []accesslog.Envoy {
-			return []accesslog.Envoy{{Name: "edge-1", Ends: "stream_end", Followed: 2, ByResponse: 1, ByStreamEnd: 7}}
-		},
-		Emitters: func() []emitters.State {
-			return []emitters.State{{
-				Name: "pool", Model: "sim", Address: "tcp://pool:5557", Place: "cluster", Connected: true, Messages: 12,
-				RankState: feed.RankState{State: feed.Exact, Blocks: 640, LastEvent: w.now},
-			}}
+		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot,
+		RouterSources: admin.RouterSources{
+			Router: w.router, Feed: w.feed, Peers: receiver,
+			Coverage: func() kvindex.Coverage { return index.Coverage(w.fleet.Snapshot()) },
+			Envoys: func() []accesslog.Envoy {
+				return []accesslog.Envoy{{Name: "edge-1", Ends: "stream_end", Followed: 2, ByResponse: 1, ByStreamEnd: 7}}
+			},
+			Emitters: func() []emitters.State {
+				return []emitters.State{{
+					Name: "pool", Model: "sim", Address: "tcp://pool:5557", Place: "cluster", Connected: true, Messages: 12,
+					RankState: feed.RankState{State: feed.Exact, Blocks: 640, LastEvent: w.now},
+				}}
+			},
+			Promises: func() []drift.WorkerStats {
+				return []drift.WorkerStats{{Worker: "a", Promised: 1200, Found: 1150, Windows: 1}}
+			},
 		},
 		XDS:    func() xds.Status { return exampleXDS },
 		Drains: discovery.NewDrains(w.fleet, slog.New(slog.DiscardHandler)),
@@ -149,11 +155,8 @@ func newWorld(t *testing.T) *world {
 				Err: errors.New("router.policy: nope is not a policy"),
 			}
 		},
-		Agent: func() []workeragent.EngineStatus { return exampleEngines },
-		KV:    exampleStores,
-		Promises: func() []drift.WorkerStats {
-			return []drift.WorkerStats{{Worker: "a", Promised: 1200, Found: 1150, Windows: 1}}
-		},
+		Agent:   func() []workeragent.EngineStatus { return exampleEngines },
+		KV:      exampleStores,
 		History: exampleHistory(),
 		Plan: func() plan.Plan {
 			settings := &plan.Settings{Models: []plan.Model{

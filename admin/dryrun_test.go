@@ -23,7 +23,7 @@ func TestDryRun(t *testing.T) {
 	if _, err := members.Put(fleet.Worker{Name: "a", Model: "sim", Address: "10.0.0.1:80", Ranks: 1, State: fleet.Starting}); err != nil {
 		t.Fatal(err)
 	}
-	h := admin.Handler(admin.Sources{Fleet: members.Snapshot, DryRun: func(path, tenant string, body []byte) (*decision.Decision, error) {
+	h := admin.Handler(admin.Sources{Fleet: members.Snapshot, RouterSources: admin.RouterSources{DryRun: func(path, tenant string, body []byte) (*decision.Decision, error) {
 		got = append(got, call{path, tenant, string(body)})
 		if strings.Contains(string(body), "wrong") {
 			return nil, errors.New("the body has no model")
@@ -31,7 +31,7 @@ func TestDryRun(t *testing.T) {
 		d := &decision.Decision{ID: "dry-run", Model: "sim", Outcome: decision.Picked}
 		d.Worker = "a"
 		return d, nil
-	}})
+	}}})
 	const path = "/dry-run?path=/v1/chat/completions&tenant=red"
 	for _, c := range []struct {
 		method, path, media, header, body string
@@ -75,12 +75,12 @@ func TestDryRun(t *testing.T) {
 func TestDryRunOfBodies(t *testing.T) {
 	var h func(body *strings.Reader) *httptest.ResponseRecorder
 	var inner *httptest.ResponseRecorder
-	handler := admin.Handler(admin.Sources{DryRun: func(string, string, []byte) (*decision.Decision, error) {
+	handler := admin.Handler(admin.Sources{RouterSources: admin.RouterSources{DryRun: func(string, string, []byte) (*decision.Decision, error) {
 		if inner == nil { // a second one while this one runs
 			inner = h(strings.NewReader("{}"))
 		}
 		return &decision.Decision{ID: "dry-run"}, nil
-	}})
+	}}})
 	h = func(body *strings.Reader) *httptest.ResponseRecorder {
 		r := httptest.NewRequest("POST", "/dry-run", body)
 		r.Header.Set("Content-Type", "application/json")

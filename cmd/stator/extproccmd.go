@@ -112,11 +112,17 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	p.part(func(ctx context.Context) error { return p.followConfig(ctx, router.Reload) })
 	return p.runParts(ctx, admin.Sources{
 		Ready: func() error { return cmp.Or(p.foundNone(), router.Listening(), router.ReadyModels()) },
-		Fleet: router.Fleet().Snapshot, Router: router.Routes(), DryRun: router.DryRun, Feed: router.Feed(), Peers: router.Peers(),
-		Emitters: router.Emitters,
-		Coverage: router.Coverage, Promises: router.Promises, Envoys: router.Envoys, Degraded: router.Degraded,
+		Fleet: router.Fleet().Snapshot, RouterSources: routerSources(router), Degraded: router.Degraded,
 		Drains: router.Drains(), OnBus: p.bus != nil,
 	})
+}
+
+// routerSources returns the parts of a router that pages of the admin port show.
+func routerSources(r *extproc.Router) admin.RouterSources {
+	return admin.RouterSources{
+		Router: r.Routes(), DryRun: r.DryRun, Feed: r.Feed(), Peers: r.Peers(), Emitters: r.Emitters, Coverage: r.Coverage,
+		Promises: r.Promises, Envoys: r.Envoys,
+	}
 }
 
 // settle compares the flags with the configuration, and changes both where one decides about the other.

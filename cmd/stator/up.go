@@ -148,10 +148,8 @@ func (u *up) runParts(ctx context.Context) error {
 
 func (u *up) sources(past *history.History) admin.Sources {
 	return admin.Sources{
-		Metrics: u.reg, History: past, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(),
-		Emitters: u.router.Emitters,
-		Plan:     u.planner.Current, Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises,
-		Envoys: u.router.Envoys, DryRun: u.router.DryRun, Drains: u.router.Drains(), OnBus: true, Config: u.configStatus(),
+		Metrics: u.reg, History: past, RouterSources: routerSources(u.router), Plan: u.planner.Current,
+		Fleet: u.router.Fleet().Snapshot, Drains: u.router.Drains(), OnBus: true, Config: u.configStatus(),
 		Engines: u.engines, Agent: u.agent.Status, EnvoyMetrics: u.envoys.metrics, KV: u.stores.sources(), XDS: u.control.server.Status,
 		Degraded: func() error {
 			return errors.Join(u.bus.Err(), u.router.Degraded(), u.followed.Degraded(), u.envoys.missing())
