@@ -367,15 +367,15 @@ func TestLogIsRewritten(t *testing.T) {
 		if !d.Pin(key(1), time.Now().Add(time.Duration(i)*time.Hour)) {
 			t.Fatal("block 1 is not there")
 		}
-		if s := d.Stats(); s.LogBytes > d.maxLog || s.LogErrors+s.LogLost > 0 {
+		if s := d.Stats(); s.LogBytes > d.log.most || s.LogErrors+s.LogLost > 0 {
 			t.Fatalf("%+v", s)
 		}
 	}
 	d.Close()
 
 	info, err := os.Stat(filepath.Join(cfg.Dir, indexName))
-	if err != nil || info.Size() != d.maxLog {
-		t.Errorf("the log has %d bytes, want %d: %v", info.Size(), d.maxLog, err)
+	if err != nil || info.Size() != d.log.most {
+		t.Errorf("the log has %d bytes, want %d: %v", info.Size(), d.log.most, err)
 	}
 	d = open(t, cfg)
 	for n := range 4 {

@@ -7,18 +7,29 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/stator-project/stator/kvbm/pool"
 )
 
+// indexLog is the log of the blocks, with the records that wait for it. The tier's lock guards it, but for out while busy is set.
+type indexLog struct {
+	pending []byte // a batch of records
+	spare   []byte // the batch that is written, or an empty one
+	busy    bool   // a goroutine writes: out is its own
+	idle    sync.Cond
+	out     logWriter
+	most    int64 // bytes
+}
+
 // logRecord adds a record of a registered slot to the pending batch. It is left out while the log is slower than the blocks. The
 // tier is locked.
 func (d *Disk) logRecord(kind byte, i int) {
-	if len(d.pending) == cap(d.pending) {
+	if len(d.log.pending) == cap(d.log.pending) {
 		d.stats.LogLost++
 		return
 	}
-	d.pending = appendRecord(d.pending, d.record(kind, i))
+	d.log.pending = appendRecord(d.log.pending, d.record(kind, i))
 }
 
 func (d *Disk) record(kind byte, i int) record {
@@ -30,19 +41,19 @@ func (d *Disk) record(kind byte, i int) record {
 func (d *Disk) writeLog() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.logging {
+	if d.log.busy {
 		return
 	}
-	d.logging = true
+	d.log.busy = true
 	d.writePending()
 	d.endLogging()
 }
 
 // writePending writes batches until none is left. The tier is locked, except while a batch is written.
 func (d *Disk) writePending() {
-	for len(d.pending) > batchHeader {
-		batch := d.pending
-		d.pending = d.spare
+	for len(d.log.pending) > batchHeader {
+		batch := d.log.pending
+		d.log.pending = d.log.spare
 		d.mu.Unlock()
 		err := d.writeBatch(batch)
 		d.mu.Lock()
@@ -52,24 +63,24 @@ func (d *Disk) writePending() {
 			d.stats.LogLost += uint64((len(batch) - batchHeader) / recordBytes)
 			d.noteError(err)
 		}
-		d.stats.LogBytes = d.log.size
-		d.spare = batch[:batchHeader]
+		d.stats.LogBytes = d.log.out.size
+		d.log.spare = batch[:batchHeader]
 	}
 }
 
 func (d *Disk) endLogging() {
-	d.logging = false
-	d.logIdle.Broadcast()
+	d.log.busy = false
+	d.log.idle.Broadcast()
 }
 
 // writeBatch appends a batch to the log, or first writes a new log if this one is too long.
 func (d *Disk) writeBatch(batch []byte) error {
-	if d.log.size+int64(len(batch)) > d.maxLog {
+	if d.log.out.size+int64(len(batch)) > d.log.most {
 		if err := d.rewriteLog(); err != nil {
 			return err
 		}
 	}
-	if err := d.log.write(batch); err != nil {
+	if err := d.log.out.write(batch); err != nil {
 		return fmt.Errorf("write the index: %w", err)
 	}
 	return nil
@@ -99,11 +110,11 @@ func (d *Disk) rewriteLog() error {
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.log.f != nil {
-		d.log.f.Close()
+	if d.log.out.f != nil {
+		d.log.out.f.Close()
 		d.stats.Rewrites++
 	}
-	d.log = w
+	d.log.out = w
 	d.stats.LogBytes = w.size
 	return nil
 }
@@ -116,7 +127,7 @@ func (d *Disk) createLog(identity uint64) (w logWriter, err error) {
 	}
 	w = logWriter{f: d.cfg.files.wrap(indexName, f), identity: identity}
 
-	err = allocate(f, d.maxLog)
+	err = allocate(f, d.log.most)
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return w, err
 	}
@@ -159,11 +170,11 @@ func (d *Disk) Flush() (blocks int, err error) {
 
 	d.epoch++
 	blocks = d.pool.Flush()
-	d.pending = d.pending[:batchHeader]
-	for d.logging {
-		d.logIdle.Wait()
+	d.log.pending = d.log.pending[:batchHeader]
+	for d.log.busy {
+		d.log.idle.Wait()
 	}
-	d.logging = true
+	d.log.busy = true
 	d.mu.Unlock()
 	err = d.rewriteLog()
 	if err != nil { // the old log has the blocks

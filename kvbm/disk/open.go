@@ -63,15 +63,15 @@ func (d *Disk) open() error {
 
 // openIndex registers the blocks of the log, and begins a new one.
 func (d *Disk) openIndex(slots int) error {
-	d.logIdle.L = &d.mu
+	d.log.idle.L = &d.mu
 	d.pool = pool.New(slots)
 	d.entries = make([]entry, slots)
-	d.pending = newBatch()
-	d.spare = newBatch()
+	d.log.pending = newBatch()
+	d.log.spare = newBatch()
 	d.health.pause = backoff.Backoff{Min: leastPause, Max: mostPause}
 
 	// A new log has one record for each slot, so the next one follows after three more for each, or more.
-	d.maxLog = logHeader + max(leastLog, 4*int64(slots)*recordBytes)
+	d.log.most = logHeader + max(leastLog, 4*int64(slots)*recordBytes)
 	// Generations begin with the time, so that they are new even if the log was lost.
 	d.generation = uint64(d.cfg.Now().UnixNano())
 
@@ -107,7 +107,7 @@ func (d *Disk) closeFiles() error {
 	d.memory = nil
 
 	var first error
-	for _, f := range []file{d.log.f, d.blocks, d.lock} {
+	for _, f := range []file{d.log.out.f, d.blocks, d.lock} {
 		if f == nil {
 			continue
 		}
