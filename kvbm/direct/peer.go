@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/stator-project/stator/internal/kv/block"
 	"github.com/stator-project/stator/kvbm/stream"
 	"github.com/stator-project/stator/nixl/transfer"
-	"github.com/stator-project/stator/nixl/wire"
 )
 
 // mostBytes bounds the blocks of one READ, so that a fetch of many blocks that fails has some of them.
@@ -263,49 +261,6 @@ func (p *Peer) done(ctx context.Context, id uint64) {
 	}
 }
 
-// join adds the peer's agent to the child, unless the child has it, and removes the one before it.
-func (p *Peer) join(ctx context.Context, h helper, epoch uint64, a *answer) error {
-	p.joining.Lock()
-	defer p.joining.Unlock()
-	if p.agent != a.Agent {
-		if err := p.change(ctx, h, epoch, a); err != nil {
-			return err
-		}
-	}
-	if p.epoch == epoch {
-		return nil
-	}
-
-	name, err := h.AddPeer(ctx, p.endpoint)
-	if err == nil && name != a.Agent {
-		err = fmt.Errorf("%w: the endpoint of %s is that of %s", errAnswer, a.Agent, name)
-	}
-	if err != nil {
-		p.agent = "" // the next answer has the endpoint again
-		return err
-	}
-	p.epoch = epoch
-	return nil
-}
-
-// change takes over another agent of the peer. The one before is removed from the child, if it is in this one.
-//
-// Requires: joining.
-func (p *Peer) change(ctx context.Context, h helper, epoch uint64, a *answer) error {
-	if len(a.Endpoint) == 0 {
-		return fmt.Errorf("%w: the endpoint of %s is missing", errAnswer, a.Agent)
-	}
-	if p.epoch == epoch {
-		if err := h.RemovePeer(ctx, p.agent); err != nil && !errors.Is(err, transfer.ErrNoPeer) {
-			return fmt.Errorf("remove the peer's process of before: %w", err)
-		}
-	}
-	p.agent = a.Agent
-	p.endpoint = a.Endpoint
-	p.epoch = 0
-	return nil
-}
-
 // transfer reads blocks of the peer. When it returns, no more bytes arrive in their slots.
 func (p *Peer) transfer(ctx context.Context, h helper, a *answer, from, to []int32) error {
 	deadline, _ := ctx.Deadline() // read has set one
@@ -356,17 +311,6 @@ func (p *Peer) hasEnded(of *answer) bool {
 	return false
 }
 
-// free ends the quarantine of a transfer whose peer's process has ended.
-func (p *Peer) free(h helper, agent string, f *transfer.Failure) {
-	ctx, cancel := context.WithTimeout(context.Background(), callTime)
-	defer cancel()
-	_ = h.PeerDied(ctx, agent) // after an error the child is fenced
-	select {
-	case <-f.Safe:
-	case <-ctx.Done():
-	}
-}
-
 // compare compares the blocks that have come with the tags of the answer. Its error reports a block with other bytes.
 func compare(a *answer, dst [][]byte, results []stream.Result) (err error) {
 	mac := block.NewMAC([block.MACKeyBytes]byte(a.Key))
@@ -382,73 +326,4 @@ func compare(a *answer, dst [][]byte, results []stream.Result) (err error) {
 		}
 	}
 	return err
-}
-
-// notTried are the errors with which no transfer was begun, for a reason that is not the peer's or is over soon. They are no reason to wait
-// before the peer is tried again.
-var notTried = []error{errNotRunning, errRoom, errTime, transfer.ErrStarting, transfer.ErrTooMany, transfer.ErrNoPeer}
-
-// kinds are the errors that are logged by their kind, because their texts may change with each failure.
-var kinds = []error{
-	stream.ErrNoCalls, stream.ErrDeclined, stream.ErrDamaged, errAnswer, transfer.ErrDeadline, transfer.ErrBackend, block.ErrLayout,
-}
-
-// ended notes the end of a read, and logs a reason if its kind differs from the kind before.
-func (p *Peer) ended(ctx context.Context, err error) {
-	if errors.Is(err, errPausing) || err != nil && ctx.Err() != nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.isNIXL = err == nil
-	p.reason = err
-	if err == nil {
-		p.d.counts.nixlOK.Add(1)
-		p.pauses.Reset()
-		p.logFault("nixl", nil)
-		return
-	}
-	if slices.ContainsFunc(notTried, func(own error) bool { return errors.Is(err, own) }) {
-		return
-	}
-	p.d.counts.nixlFailed.Add(1)
-	if errors.Is(err, transfer.ErrEnded) {
-		return // of this node's child, perhaps because of another peer
-	}
-
-	kind := "other"
-	for _, k := range kinds {
-		if errors.Is(err, k) {
-			kind = k.Error()
-		}
-	}
-	p.until = time.Now().Add(p.pauses.Next())
-	p.logFault(kind, err)
-}
-
-// logFault logs a kind of result that differs from the kind before.
-//
-// Requires: mu.
-func (p *Peer) logFault(kind string, err error) {
-	if p.logged == kind {
-		return
-	}
-	p.logged = kind
-	if err == nil {
-		p.d.cfg.Log.Info("KV blocks of a peer come by NIXL", "peer", p.address)
-		return
-	}
-	p.d.cfg.Log.Warn("KV blocks of a peer come by TCP and not by NIXL", "peer", p.address, "err", err)
-}
-
-// agentOf returns the name of the agent of an endpoint. A helper without an endpoint is one whose child starts again.
-func agentOf(endpoint []byte) (string, error) {
-	if endpoint == nil {
-		return "", transfer.ErrStarting
-	}
-	e, err := wire.ParseEndpoint(endpoint)
-	if err != nil {
-		return "", err
-	}
-	return e.Agent, nil
 }
