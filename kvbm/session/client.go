@@ -31,9 +31,8 @@ type Client struct {
 	waiting map[uint32]chan answer // guarded by mu; nil after the end
 	err     error                  // guarded by mu; why the session has ended
 
-	writing sync.Mutex
-	out     []byte // guarded by writing
-	done    chan struct{}
+	out  frameBuffer
+	done chan struct{}
 
 	once   sync.Once
 	closed error // of Close
@@ -256,10 +255,10 @@ func (c *Client) abandon(kind byte, ch chan answer) {
 
 // send sends a frame.
 func (c *Client) send(kind byte, number uint32, body []byte) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	c.out = append(appendFrame(c.out[:0], kind, number, len(body)), body...)
-	if _, err := c.conn.Write(c.out); err != nil {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	c.out.frame = append(appendFrame(c.out.frame[:0], kind, number, len(body)), body...)
+	if _, err := c.conn.Write(c.out.frame); err != nil {
 		return fmt.Errorf("%w: %w", ErrEnded, err)
 	}
 	return nil

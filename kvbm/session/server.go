@@ -292,13 +292,13 @@ func (x *session) welcome(number uint32) error {
 
 // send sends a frame.
 func (x *session) send(kind byte, number uint32, body []byte) error {
-	x.writing.Lock()
-	defer x.writing.Unlock()
-	x.out = append(appendFrame(x.out[:0], kind, number, len(body)), body...)
+	x.out.mu.Lock()
+	defer x.out.mu.Unlock()
+	x.out.frame = append(appendFrame(x.out.frame[:0], kind, number, len(body)), body...)
 	if err := x.conn.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil {
 		return err
 	}
-	_, err := x.conn.Write(x.out)
+	_, err := x.conn.Write(x.out.frame)
 	return err
 }
 

@@ -46,8 +46,7 @@ type session struct {
 	running sync.WaitGroup
 	changes chan []byte // bodies that wait to be sent
 
-	writing sync.Mutex
-	out     []byte // guarded by writing
+	out frameBuffer
 }
 
 // maxChanges bounds the changes that wait for a client. A client that is so far behind has to begin again.

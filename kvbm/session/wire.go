@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/block"
@@ -194,4 +195,10 @@ func appendSlots(dst []byte, slots []int) []byte {
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(i))
 	}
 	return dst
+}
+
+// frameBuffer has the frame that is being written. Its mutex is held meanwhile, so that frames do not mix.
+type frameBuffer struct {
+	mu    sync.Mutex
+	frame []byte // guarded by mu
 }
