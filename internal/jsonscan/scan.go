@@ -3,7 +3,6 @@ package jsonscan
 import (
 	"errors"
 	"strconv"
-	"unsafe"
 )
 
 // Scanner reads a JSON text once, front to back. The first error is kept in Err. After it every method does
@@ -298,54 +297,4 @@ func (s *Scanner) digits() {
 	if s.At == start {
 		s.Fail("expected a digit")
 	}
-}
-
-// RawString reads a string and returns the bytes between its quotes. It checks the escapes and does not
-// decode them.
-func (s *Scanner) RawString() []byte {
-	text, _ := s.text()
-	return text
-}
-
-// text is RawString, which also reports whether there are escapes.
-func (s *Scanner) text() (text []byte, escaped bool) {
-	if s.Err != nil || s.At >= len(s.Src) || s.Src[s.At] != '"' {
-		s.Fail("expected a string")
-		return nil, false
-	}
-
-	start := s.At + 1
-	n, escaped, ok := TextLength(s.Src[start:])
-	s.At = start + n
-	switch {
-	case ok:
-		s.At++
-		return s.Src[start : s.At-1], escaped
-	case s.At >= len(s.Src):
-		s.Fail("unexpected end in a string")
-	case s.Src[s.At] == '\\':
-		s.Fail("invalid escape in a string")
-	default:
-		s.Fail("control character in a string (escape it)")
-	}
-	return nil, false
-}
-
-// AppendString reads a string and appends its characters to dst, as [AppendText] does.
-func (s *Scanner) AppendString(dst []byte) []byte {
-	text, escaped := s.text()
-	if !escaped {
-		return append(dst, text...)
-	}
-	return AppendText(dst, text)
-}
-
-// NewString reads a string and returns its characters in memory of their own.
-func (s *Scanner) NewString() string {
-	text, escaped := s.text()
-	if !escaped {
-		return string(text)
-	}
-	out := AppendText(make([]byte, 0, len(text)), text)
-	return unsafe.String(unsafe.SliceData(out), len(out))
 }
