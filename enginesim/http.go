@@ -3,7 +3,6 @@ package enginesim
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,7 +11,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
@@ -185,31 +183,6 @@ func (s *Sim) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return io.ReadAll(limited)
 }
 
-// refusal returns an error as vLLM writes it.
-func (s *Sim) refusal(err error) *openai.Error {
-	var api *openai.Error
-	var long *engine.TooLongError
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &api):
-		return api
-	case errors.As(err, &long):
-		return openai.Invalid("input_tokens", "",
-			"This model's maximum context length is %d tokens. However, your request has %d input tokens. "+
-				"Please reduce the length of the input messages.",
-			long.Limit, long.Tokens)
-	case errors.As(err, &large):
-		return &openai.Error{Status: http.StatusRequestEntityTooLarge,
-			Message: fmt.Sprintf("The request body is larger than %d bytes: send less.", large.Limit)}
-	case errors.Is(err, engine.ErrQueueFull):
-		return &openai.Error{Status: http.StatusServiceUnavailable,
-			Message: "The engine's queue is full: try again later, or send less at once."}
-	}
-
-	// The remaining errors are of the core, about an empty prompt.
-	return openai.Invalid("", "", "%v", err)
-}
-
 // whole writes the answer to a request that does not stream.
 func (c *completion) whole(w http.ResponseWriter) {
 	if c.req.Endpoint == openai.Embeddings {
@@ -300,55 +273,6 @@ func (c *completion) appendEnd(b, head []byte) []byte {
 		b = append(c.appendUsage(append(b, "],"...)), "}\n\n"...)
 	}
 	return append(b, "data: [DONE]\n\n"...)
-}
-
-// errorTypes are the types of vLLM's errors by HTTP status.
-var errorTypes = map[int]string{
-	http.StatusBadRequest:            "BadRequestError",
-	http.StatusNotFound:              "NotFoundError",
-	http.StatusRequestEntityTooLarge: "BadRequestError",
-	http.StatusServiceUnavailable:    "ServiceUnavailableError",
-}
-
-// writeError writes an error as the engine does that the transfers are of. The code of vLLM's errors is the status as a number.
-func (s *Sim) writeError(w http.ResponseWriter, e *openai.Error) {
-	switch s.cfg.KVTransferKind {
-	case fleet.TransferBootstrap:
-		writeFlatError(w, e, cmp.Or(sglangTypes[e.Status], strconv.Itoa(e.Status)))
-		return
-	case fleet.TransferContext:
-		writeFlatError(w, e, cmp.Or(errorTypes[e.Status], "InternalServerError"))
-		return
-	}
-	b := openai.AppendString([]byte(`{"error":{"message":`), e.Message)
-	b = openai.AppendString(append(b, `,"type":`...), cmp.Or(errorTypes[e.Status], "InternalServerError"))
-	b = append(b, `,"param":`...)
-	if e.Param == "" {
-		b = append(b, "null"...)
-	} else {
-		b = openai.AppendString(b, e.Param)
-	}
-
-	b = strconv.AppendInt(append(b, `,"code":`...), int64(e.Status), 10)
-	writeJSON(w, e.Status, append(b, "}}"...))
-}
-
-// writeAnthropicError writes an error as vLLM does on /v1/messages.
-func writeAnthropicError(w http.ResponseWriter, e *openai.Error) {
-	b := openai.AppendString([]byte(`{"type":"error","error":{"type":`), cmp.Or(errorTypes[e.Status], "InternalServerError"))
-	b = openai.AppendString(append(b, `,"message":`...), e.Message)
-	writeJSON(w, e.Status, append(b, "}}"...))
-}
-
-// sglangTypes are the types of SGLang's errors. For other statuses the type is the status as text.
-var sglangTypes = map[int]string{http.StatusBadRequest: "BadRequest"}
-
-// writeFlatError writes an error as SGLang and TensorRT-LLM do: without a member "error" around it.
-func writeFlatError(w http.ResponseWriter, e *openai.Error, kind string) {
-	b := openai.AppendString([]byte(`{"object":"error","message":`), e.Message)
-	b = openai.AppendString(append(b, `,"type":`...), kind)
-	b = strconv.AppendInt(append(b, `,"param":null,"code":`...), int64(e.Status), 10)
-	writeJSON(w, e.Status, append(b, '}'))
 }
 
 // writeJSON writes an answer. Errors of writing mean that the client has left.
