@@ -64,7 +64,7 @@ func (r *Router) Ended(e Ending, now time.Time) (ended pick.Booking, ok bool) {
 
 // endProgramStep records that a step of a program has ended, if its pool holds programs back.
 func (r *Router) endProgramStep(k *pick.Booking, made *predict.Promise, now time.Time) {
-	if m := r.model(k.Rank.Worker.Model, true); m != nil && m.Programs && made != nil && made.Session != 0 {
+	if m := r.model(k.Rank.Worker.Model); m != nil && m.Programs && made != nil && made.Session != 0 {
 		r.queueOf(m).programs.Ended(made.Session, now)
 	}
 }

@@ -11,18 +11,6 @@ import (
 	"github.com/stator-project/stator/internal/route/serving"
 )
 
-// Start is whether a worker of a pool starts because requests wait for it, and how soon it is ready.
-type Start struct {
-	// Not is why none starts, as a sentence has it after "and"; empty if one does.
-	Not string
-	// After is the time of a start, as far as is known.
-	After time.Duration
-	// Decode means that requests go to decode workers, which are not there yet.
-	Decode bool
-}
-
-func (s Start) ok() bool { return s.Not == "" }
-
 // starts returns whether a worker starts for requests for a model that wait.
 func (r *Router) starts(m *serving.Model) Start {
 	if m.Hold == 0 || r.cfg.Starts == nil {

@@ -12,7 +12,7 @@ type ids struct {
 	replica string // the name of this router; empty if it is the only one
 	seed    uint64
 	last    atomic.Uint64
-	hash    maphash.Seed // of IDFor
+	hash    maphash.Seed // of the ids for requests of an Envoy
 }
 
 func (i *ids) init(cfg Config) {
@@ -20,21 +20,18 @@ func (i *ids) init(cfg Config) {
 	i.hash = maphash.MakeSeed()
 }
 
-// NewID returns a fresh decision id, for a caller that must name the decision before it is made (see Request.ID). It ends in 16
-// hex digits: a counter that starts at the seed, mixed by a bijection. So ids of one router never repeat, and ids of two
-// routers are equal only by chance.
-func (r *Router) NewID() string {
-	x := r.ids.seed + r.ids.last.Add(1)*0x9e3779b97f4a7c15
+// next returns a fresh id. It ends in 16 hex digits: a counter that starts at the seed, mixed by a bijection. So ids of one
+// router never repeat, and ids of two routers are equal only by chance.
+func (i *ids) next() string {
+	x := i.seed + i.last.Add(1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return r.ids.text(x ^ x>>31)
+	return i.text(x ^ x>>31)
 }
 
-// IDFor returns the decision id for a request of one Envoy that has this request id: always the same one of this router, and
-// one that clients cannot guess. It serves if Envoy may lose the id of a decision. Two requests may have the same request
-// id, so look at [Router.IsBooked] first.
-func (r *Router) IDFor(source, requestID string) string {
-	return r.ids.text(maphash.Comparable(r.ids.hash, [2]string{source, requestID}))
+// of returns the id for a request of one Envoy that has this request id: always the same one, and one that clients cannot guess.
+func (i *ids) of(source, requestID string) string {
+	return i.text(maphash.Comparable(i.hash, [2]string{source, requestID}))
 }
 
 // text returns the id with that number: its digits, after the name of this router if there are several routers.

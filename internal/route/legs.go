@@ -7,22 +7,10 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/decision"
-	"github.com/stator-project/stator/internal/route/eligible"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/request"
-	"github.com/stator-project/stator/internal/route/score"
 	"github.com/stator-project/stator/internal/route/serving"
 )
-
-// legsSpace is the memory of chooseLegs.
-type legsSpace struct {
-	asked  request.Prepared
-	field  eligible.Field // of prefill workers
-	judged score.Judged
-}
-
-// reset forgets the request.
-func (s *legsSpace) reset() { s.asked = request.Prepared{} }
 
 // chooseLegs decides whether a prefill worker computes the prompt of a request for decode workers, whose field is in w. It compares the
 // costs of both ways: how long the prompt waits and is computed there, its transfer, and how much that holds up other requests. A decode

@@ -21,7 +21,7 @@ func (r *Router) SetModels(models map[string]*serving.Config) error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("model %s: %w", name, err))
 		}
-		if old := (*r.models.Load())[name]; old != nil {
+		if old := r.model(name); old != nil {
 			m.KeepPolicies(old)
 		}
 		ready[name] = m
@@ -35,6 +35,9 @@ func (r *Router) SetModels(models map[string]*serving.Config) error {
 	return nil
 }
 
+// model returns the model of that name, or nil.
+func (r *Router) model(name string) *serving.Model { return (*r.models.Load())[name] }
+
 // ModelStatus is one line of the model listing.
 type ModelStatus struct {
 	Name, Pool, Adapter, Parent string
@@ -45,7 +48,7 @@ type ModelStatus struct {
 }
 
 // Serves reports whether requests may name this model.
-func (r *Router) Serves(name string) bool { return (*r.models.Load())[name] != nil }
+func (r *Router) Serves(name string) bool { return r.model(name) != nil }
 
 // Models lists the served models, sorted by name.
 func (r *Router) Models() []ModelStatus {

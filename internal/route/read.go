@@ -42,7 +42,10 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 		d.Stream, d.IncludeUsage = parsed.Stream, parsed.IncludeUsage
 	}
 
-	q.Model = r.model(d.Model, req.Known)
+	q.Model = r.model(d.Model)
+	if q.Model == nil && d.Model == "" && !req.Known {
+		q.Model = serving.Any // a request that names no model, on a path that is not parsed, may go to any worker
+	}
 	if q.Model == nil {
 		d.Model = decision.Clip(d.Model)
 		if len(*r.models.Load()) == 0 { // none has been discovered yet
@@ -125,21 +128,11 @@ func (r *Router) leaveUnread(q *request.Prepared, req *request.Request, why open
 	}
 }
 
-// model returns the model of that name, or nil. A request that names none on a path that is not parsed
-// may go to any worker.
-func (r *Router) model(name string, known bool) *serving.Model {
-	m := (*r.models.Load())[name]
-	if m == nil && name == "" && !known {
-		return serving.Any
-	}
-	return m
-}
-
 // kept returns the reading that a decision about a prefill worker can use; nil for none. Another block size, template or
 // tokenizer since then needs another reading, and so do hints in the body.
 func (r *Router) kept(req *request.Request) *request.Reading {
 	k := req.Reading
-	if k == nil || k.Model == nil || req.Role != fleet.Prefill || !req.IgnoreBodyHints || r.model(k.Model.Name, true) != k.Model {
+	if k == nil || k.Model == nil || req.Role != fleet.Prefill || !req.IgnoreBodyHints || r.model(k.Model.Name) != k.Model {
 		return nil
 	}
 	return k

@@ -38,7 +38,7 @@ const (
 // Preparer returns the part of a model that prepares prompts, and the size of its blocks in tokens. It is nil for a model whose prompts are
 // not read.
 func (r *Router) Preparer(model string) (p serving.Preparer, blockSize int) {
-	m := r.model(model, true)
+	m := r.model(model)
 	if m == nil {
 		return nil, 0
 	}

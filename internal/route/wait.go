@@ -301,7 +301,7 @@ func (r *Router) countGone(t *ticket, now time.Time) {
 // the request must go on waiting.
 func (r *Router) resume(w *workspace, t *ticket, now time.Time) *decision.Decision {
 	d := t.newDecision(now)
-	m := (*r.models.Load())[d.Model]
+	m := r.model(d.Model)
 	if m == nil {
 		d.Refuse(decision.Refuse(decision.ReasonModelNotFound, 0, 0, d.Model, " any more"))
 		return d
@@ -401,7 +401,7 @@ func (r *Router) Expire(of request.Ticket, now time.Time) *decision.Decision {
 func (r *Router) refuseWaited(t *ticket, now time.Time) *decision.Decision {
 	d := t.newDecision(now)
 	busy := serving.DefaultBusyStatus
-	if m := (*r.models.Load())[d.Model]; m != nil {
+	if m := r.model(d.Model); m != nil {
 		busy = m.Busy.RefusalStatus()
 		if t.wait.Starting && r.lacksWorker(m, t.hints.Role) {
 			d.Refuse(t.waiting.refuseStart(m, r.starts(m), d))

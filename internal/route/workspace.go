@@ -32,6 +32,13 @@ type workspace struct {
 	legs    legsSpace
 }
 
+// legsSpace is the memory of chooseLegs.
+type legsSpace struct {
+	asked  request.Prepared
+	field  eligible.Field // of prefill workers
+	judged score.Judged
+}
+
 // maxKept is the number of bytes of a request's and a prompt's buffers that survive a decision. One giant prompt
 // must not pin its memory forever.
 const maxKept = 4 << 20
@@ -73,7 +80,7 @@ func (p *workspaces) acquire() *workspace {
 // requests may arrive at once as clients like, but only GOMAXPROCS run.
 func (p *workspaces) release(w *workspace) {
 	w.asked.Reset()
-	w.legs.reset()
+	w.legs.asked = request.Prepared{}
 	w.parsed.Reset()
 	w.prompt.Reset()
 	w.prompt.Now, w.prompt.Done = time.Time{}, nil
