@@ -203,13 +203,13 @@ func (s *Sender) serve(ctx context.Context, t *Turn) string {
 	defer stop()
 	d, made := s.router.Speculate(ask, time.Now())
 	switch made {
-	case route.Cached:
+	case route.SpeculationCached:
 		return cached
-	case route.Busy:
+	case route.SpeculationBusy:
 		return busy
-	case route.Impossible:
+	case route.SpeculationImpossible:
 		return unread
-	case route.Booked:
+	case route.SpeculationBooked:
 	}
 	if result := s.begin(t, d, stop); result != "" {
 		s.router.Ended(route.Ending{ID: d.ID, Left: true, Speculative: true}, time.Now())

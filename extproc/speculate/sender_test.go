@@ -218,7 +218,7 @@ func TestNextRequestComesFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, made := w.router.Speculate(ask, time.Now())
-	if made != route.Booked {
+	if made != route.SpeculationBooked {
 		t.Fatal(made)
 	}
 	w.Decided(&decision.Decision{Client: decision.Client{Session: "one"}, Outcome: decision.Picked, Placement: decision.Placement{Worker: "b"}})

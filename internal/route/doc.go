@@ -20,6 +20,19 @@
 // The package does not talk to Envoy or engines. It does not log; [Router.Stats] has counters. It never
 // waits, and the caller passes the time.
 //
+// # Files
+//
+// A file uses only files that come before it in this list:
+//
+//	config, workspace, queues, ids, counts   the parts of a Router
+//	router                                   the Router; the files below have its methods
+//	models, start, read                      the models, the workers that start, and the request as it is read
+//	legs, book, programs, attempt            one attempt to book a request
+//	wake, wait                               how requests leave their queue, and how they join it
+//	decide, speculate                        the decision about a request, and about a speculative prefill
+//	settle, handed, ending                   what follows a decision: the prefill, the transfer and the end
+//	stats                                    the counters
+//
 // # Outcomes
 //
 // A request is Picked, Refused with a [decision.Reason], or Queued. A queued request gets its final decision when

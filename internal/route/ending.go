@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/predict"
 )
@@ -62,11 +63,26 @@ func (r *Router) Ended(e Ending, now time.Time) (ended pick.Booking, ok bool) {
 	return k, ok
 }
 
-// endProgramStep records that a step of a program has ended, if its pool holds programs back.
-func (r *Router) endProgramStep(k *pick.Booking, made *predict.Promise, now time.Time) {
-	if m := r.model(k.Rank.Worker.Model); m != nil && m.Programs && made != nil && made.Session != 0 {
-		r.queueOf(m).programs.Ended(made.Session, now)
-	}
+// End ends the booking of a decision, because its request is over, however it ended. False means that
+// there is no such booking (any more).
+func (r *Router) End(id string, now time.Time) bool {
+	_, ok := r.Ended(Ending{ID: id}, now)
+	return ok
+}
+
+// EndBefore ends the bookings of one Envoy that began before t, and returns their number: for an Envoy whose
+// access-log stream has stayed closed.
+func (r *Router) EndBefore(source string, t time.Time) int {
+	source = decision.Label(source)
+	return r.bookings.EndBefore(func(k *pick.Booking) bool { return k.Caller.Value().Source == source }, t)
+}
+
+// RankGone ends all bookings on a rank whose epoch is over. It is safe to call from the
+// fleet's hook of that name.
+func (r *Router) RankGone(rank fleet.RankID) int {
+	r.finder.Forget(rank)
+	r.judge.Forget(rank)
+	return r.bookings.EndIf(pick.RankGone, func(_ string, k *pick.Booking) bool { return k.Rank.ID == rank })
 }
 
 // learnAnswer learns the length of the answer of a request that was served.
@@ -176,22 +192,6 @@ func (r *Router) left(e *Ending, k *pick.Booking, made *predict.Promise, now tim
 		r.predictor.Withdraw(k.Rank, made)
 	}
 }
-
-// overdueAfter returns the time after its decision at which a request's first token is overdue: overdueFactor times the
-// expected time, and overdueSlack.
-//
-// The expectation is the wait for the prefills before it and its own prefill, by the line of the class and by the
-// rank's observed pace. Lines were wrong by up to 91 % on short prompts under noise, and a pass of an engine that decodes
-// many answers lasts longer than one that only prefills. The slack covers the time to the engine, and passes that are
-// slow for a moment. A worker that is suspected too early costs one probe.
-func overdueAfter(k *pick.Booking) time.Duration {
-	return overdueFactor*k.FirstToken.Duration() + overdueSlack
-}
-
-const (
-	overdueFactor = 4
-	overdueSlack  = 2 * time.Second
-)
 
 // unserved records that a rank did not serve a request.
 func (r *Router) unserved(load *fleet.Load, now time.Time) {

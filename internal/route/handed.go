@@ -8,7 +8,6 @@ import (
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/pick"
-	"github.com/stator-project/stator/internal/route/request"
 )
 
 // HasTransfers reports whether a worker takes part in transfers of KV caches.
@@ -16,35 +15,6 @@ func (r *Router) HasTransfers() bool {
 	return slices.ContainsFunc(r.fleet.Snapshot().Workers, func(w *fleet.Worker) bool {
 		return w.Role != fleet.Aggregated || w.Transfer != fleet.NoTransfer
 	})
-}
-
-// onward returns the transfer to the decode worker of a decision; the zero value if the worker's place is not known, or the decision has no
-// booking (any more). Its tokens are those that the worker did not hold when it was picked: by now the index expects all of them there.
-func (r *Router) onward(id string) (o request.Onward) {
-	k, ok := r.bookings.Get(id)
-	if place := r.placeOf(&k); ok && place.IsKnown() {
-		return request.Onward{Worker: k.Rank.Worker.Name, Place: place, Tokens: max(0, int(k.Prompt-k.Cached))}
-	}
-	return o
-}
-
-// placeOf returns the place of a booking's worker.
-func (r *Router) placeOf(k *pick.Booking) (p fleet.Place) {
-	if k.Rank.Worker == nil {
-		return p
-	}
-	return k.Rank.Worker.Place()
-}
-
-// sharedWith returns the level of the place that a booking's worker shares with another one.
-func (r *Router) sharedWith(k *pick.Booking, worker string) fleet.Level {
-	place := r.placeOf(k)
-	other := r.fleet.Snapshot().Worker(worker)
-	if other == nil {
-		return fleet.Apart
-	}
-	there := other.Place()
-	return place.Shared(&there)
 }
 
 // Handed records that a prefill worker has computed the prompt of a decision that is Split, so that its transfer to the decode
@@ -70,18 +40,18 @@ func (r *Router) Handed(d *decision.Decision, prefill string, now time.Time) boo
 	return true
 }
 
+// sharedWith returns the level of the place that a booking's worker shares with another one.
+func (r *Router) sharedWith(k *pick.Booking, worker string) fleet.Level {
+	other := r.fleet.Snapshot().Worker(worker)
+	if other == nil {
+		return fleet.Apart
+	}
+	here, there := k.Rank.Worker.Place(), other.Place()
+	return here.Shared(&there)
+}
+
 // isFull reports whether a request that comes to a rank now waits until another one has ended.
 func isFull(rank fleet.Rank, now time.Time) bool {
 	v := rank.Load.View(now, rank.Worker.Figures.Requests.Value)
 	return v.Queued || v.Slots > 0 && rank.Load.Booked().Requests+v.Untracked > int64(v.Slots)
-}
-
-// settleTransfers learns from the transfers that have arrived. Events that are late do not show when.
-func (r *Router) settleTransfers(now time.Time) {
-	r.transfers.Settle(func(rank fleet.Rank, last uint64) (time.Time, bool) {
-		if rank.Load.Lag() > maxEventLag {
-			return time.Time{}, false
-		}
-		return r.computedAt(rank, last, now)
-	}, now)
 }

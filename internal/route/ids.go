@@ -15,8 +15,8 @@ type ids struct {
 	hash    maphash.Seed // of the ids for requests of an Envoy
 }
 
-func (i *ids) init(cfg Config) {
-	i.replica, i.seed = cfg.Replica, cfg.Seed
+func (i *ids) init(replica string, seed uint64) {
+	i.replica, i.seed = replica, seed
 	i.hash = maphash.MakeSeed()
 }
 

@@ -136,3 +136,16 @@ func (r *Router) compareLegs(w *workspace, q *request.Prepared, d *decision.Deci
 	legs.Decode = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).Least()
 	return legs
 }
+
+// onward returns the transfer to the decode worker of a decision; the zero value if the worker's place is not known, or the decision has no
+// booking (any more). Its tokens are those that the worker did not hold when it was picked: by now the index expects all of them there.
+func (r *Router) onward(id string) (o request.Onward) {
+	k, ok := r.bookings.Get(id)
+	if !ok {
+		return o
+	}
+	if place := k.Rank.Worker.Place(); place.IsKnown() {
+		return request.Onward{Worker: k.Rank.Worker.Name, Place: place, Tokens: max(0, int(k.Prompt-k.Cached))}
+	}
+	return o
+}

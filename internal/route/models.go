@@ -30,13 +30,23 @@ func (r *Router) SetModels(models map[string]*serving.Config) error {
 		return err
 	}
 	// Queues first: a decision that sees the new models must find their queues.
-	r.setQueues(ready)
+	r.queues.configure(ready)
 	r.models.Store(&ready)
 	return nil
 }
 
 // model returns the model of that name, or nil.
 func (r *Router) model(name string) *serving.Model { return (*r.models.Load())[name] }
+
+// Preparer returns the part of a model that prepares prompts, and the size of its blocks in tokens. It is nil for a model whose prompts are
+// not read.
+func (r *Router) Preparer(model string) (p serving.Preparer, blockSize int) {
+	m := r.model(model)
+	if m == nil {
+		return nil, 0
+	}
+	return m.Prompt, m.BlockSize
+}
 
 // ModelStatus is one line of the model listing.
 type ModelStatus struct {

@@ -138,7 +138,7 @@ func TestRanksAsOne(t *testing.T) {
 // TestSpeculationNeedsRank: the next response may be computed on any rank, so that none computes its prefix before. The next message is
 // computed on the rank that is picked.
 func TestSpeculationNeedsRank(t *testing.T) {
-	for endpoint, want := range map[prompt.Endpoint]route.Speculation{prompt.Responses: route.Busy, prompt.Messages: route.Booked} {
+	for endpoint, want := range map[prompt.Endpoint]route.Speculation{prompt.Responses: route.SpeculationBusy, prompt.Messages: route.SpeculationBooked} {
 		r, _, _ := ranksOfOne(t)
 		req := batchOf(1, strings.Repeat("x", 64))
 		req.Endpoint = endpoint

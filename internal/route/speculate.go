@@ -8,16 +8,15 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/score"
-	"github.com/stator-project/stator/internal/route/serving"
 )
 
 // A speculative prefill computes a prompt that no client has sent yet, so that it is cached when it comes.
 //
 //	event                                             effect
-//	a rank holds the whole prompt already             nothing is booked: Cached
-//	no rank is idle                                   nothing is booked: Busy
-//	engines choose the ranks of the next turn's API   nothing is booked on those with several: Busy, if there are no others
-//	ranks are idle                                    it is booked on the one that holds most of the prompt: Booked
+//	a rank holds the whole prompt already             nothing is booked: SpeculationCached
+//	no rank is idle                                   nothing is booked: SpeculationBusy
+//	engines choose the ranks of the next turn's API   nothing is booked on those with several: SpeculationBusy, if there are no others
+//	ranks are idle                                    it is booked on the one that holds most of the prompt: SpeculationBooked
 //	a request of a client is booked on that rank      the caller stops it, see IsDisturbed
 //	it ends                                           the caller calls Ended, with Ending.Speculative
 //
@@ -29,21 +28,11 @@ type Speculation uint8
 
 // The results.
 const (
-	Booked     Speculation = iota
-	Cached                 // a rank holds the whole prompt
-	Busy                   // no rank is idle of which the next turn would find the cache
-	Impossible             // no rank may take the request, or its prompt is not read
+	SpeculationBooked     Speculation = iota
+	SpeculationCached                 // a rank holds the whole prompt
+	SpeculationBusy                   // no rank is idle of which the next turn would find the cache
+	SpeculationImpossible             // no rank may take the request, or its prompt is not read
 )
-
-// Preparer returns the part of a model that prepares prompts, and the size of its blocks in tokens. It is nil for a model whose prompts are
-// not read.
-func (r *Router) Preparer(model string) (p serving.Preparer, blockSize int) {
-	m := r.model(model)
-	if m == nil {
-		return nil, 0
-	}
-	return m.Prompt, m.BlockSize
-}
 
 // Speculate books a speculative prefill on the idle rank that holds most of its prompt. It never waits, and is not counted as a decision
 // about a client's request; Explain has it. The endpoint of the request is the API by which the next turn comes. Its content is a
@@ -55,15 +44,15 @@ func (r *Router) Speculate(req *request.Request, now time.Time) (*decision.Decis
 	q := &w.asked
 	d := &decision.Decision{ID: r.NewID(), At: now, Client: decision.Client{Session: decision.Label(req.Session)}}
 	if r.readPrompt(w, q, req, d) != nil || q.Parsed == nil || q.Role != fleet.Aggregated {
-		return nil, Impossible
+		return nil, SpeculationImpossible
 	}
 	d.Policy = speculative
 	f := r.finder.Find(&w.field, q, now)
 	if refused := f.Refusal(q, now); refused != nil {
 		if refused.IsBusy() {
-			return nil, Busy
+			return nil, SpeculationBusy
 		}
-		return nil, Impossible
+		return nil, SpeculationImpossible
 	}
 
 	q.Cut()
@@ -73,7 +62,7 @@ func (r *Router) Speculate(req *request.Request, now time.Time) (*decision.Decis
 	for range maxRaces {
 		j := r.judge.Field(&w.judged, &w.overlap, q, f, now)
 		won, result := idlest(j, d.Blocks)
-		if result != Booked {
+		if result != SpeculationBooked {
 			return nil, result
 		}
 		c := &j.Candidates[won]
@@ -86,9 +75,9 @@ func (r *Router) Speculate(req *request.Request, now time.Time) (*decision.Decis
 		r.predict(w, q, d, c)
 		r.judge.Touch(c, q.Chain)
 		r.recent.Add(d)
-		return d, Booked
+		return d, SpeculationBooked
 	}
-	return nil, Busy
+	return nil, SpeculationBusy
 }
 
 // speculative is the policy of the decisions about speculative prefills.
@@ -102,16 +91,16 @@ func idlest(j *score.Judged, blocks int) (won int, result Speculation) {
 		each := max(1, c.Facts.Each)
 		held := c.Facts.HeldBlocks()
 		if held >= blocks/each*each && c.Rank.Load.Caches() {
-			return -1, Cached
+			return -1, SpeculationCached
 		}
 		if isIdle(c) && (won < 0 || held > most) {
 			won, most = i, held
 		}
 	}
 	if won < 0 {
-		return -1, Busy
+		return -1, SpeculationBusy
 	}
-	return won, Booked
+	return won, SpeculationBooked
 }
 
 // isIdle reports whether nothing runs or waits on a candidate whose cache can hold a prompt for later, by bookings and by reports.

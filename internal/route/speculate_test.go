@@ -28,7 +28,7 @@ func TestSpeculate(t *testing.T) {
 	r := newLegs(t, serving.Config{}, "a1", "a2", "a3")
 	turn := text("x", 400)
 	holder := r.ask("first", turn).Worker
-	if _, made := r.speculate(turn); made != Cached {
+	if _, made := r.speculate(turn); made != SpeculationCached {
 		t.Errorf("a prompt that a busy rank holds: %v", made)
 	}
 	r.Ended(Ending{ID: "first", Served: r.address(holder)}, noon)
@@ -37,7 +37,7 @@ func TestSpeculate(t *testing.T) {
 	before := r.Stats()
 	id, made := r.speculate(next)
 	d, _ := r.Explain(id)
-	if made != Booked || d == nil || d.Worker != holder || d.Cached != 400 || !strings.Contains(d.String(), "policy speculative prefill") {
+	if made != SpeculationBooked || d == nil || d.Worker != holder || d.Cached != 400 || !strings.Contains(d.String(), "policy speculative prefill") {
 		t.Fatalf("%v: %v, want %s", made, d, holder)
 	}
 	if after := r.Stats(); after.Picked != before.Picked || after.Bookings.Open != 1 || r.IsDisturbed(id) || r.booked(holder) != (fleet.Amount{}) {
@@ -57,17 +57,17 @@ func TestSpeculate(t *testing.T) {
 func TestStoppedSpeculation(t *testing.T) {
 	r := newLegs(t, serving.Config{}, "a1")
 	id, made := r.speculate(text("x", 400))
-	if made != Booked {
+	if made != SpeculationBooked {
 		t.Fatal(made)
 	}
-	if _, again := r.speculate(text("x", 400)); again != Cached {
+	if _, again := r.speculate(text("x", 400)); again != SpeculationCached {
 		t.Errorf("the same prompt while it is computed: %v", again)
 	}
 	r.Ended(Ending{ID: id, Left: true, Speculative: true}, noon)
 	if s := r.Stats().Bookings; r.Bookings() != 0 || s.Ended[pick.Stopped] != 1 {
 		t.Errorf("%d bookings, %d stopped", r.Bookings(), s.Ended[pick.Stopped])
 	}
-	if _, again := r.speculate(text("x", 400)); again != Booked {
+	if _, again := r.speculate(text("x", 400)); again != SpeculationBooked {
 		t.Errorf("after it was stopped: %v", again)
 	}
 }
@@ -76,10 +76,10 @@ func TestStoppedSpeculation(t *testing.T) {
 func TestNoSpeculation(t *testing.T) {
 	r := newLegs(t, serving.Config{}, "a1")
 	r.ask("first", text("x", 400))
-	if _, made := r.speculate(text("y", 400)); made != Busy {
+	if _, made := r.speculate(text("y", 400)); made != SpeculationBusy {
 		t.Errorf("one busy rank: %v", made)
 	}
-	if _, made := newLegs(t, serving.Config{}, "p", "d").speculate(text("x", 400)); made != Impossible {
+	if _, made := newLegs(t, serving.Config{}, "p", "d").speculate(text("x", 400)); made != SpeculationImpossible {
 		t.Errorf("prefill and decode workers: %v", made)
 	}
 	if p, size := r.Preparer("m"); p == nil || size != 16 {

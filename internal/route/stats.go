@@ -44,7 +44,7 @@ func (r *Router) Stats() Stats {
 		Blocks: c.blocks.Load(), OverlapBlocks: c.overlap.Load(),
 		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(),
 		Stopped: c.stopped.Load(),
-		Busy:    c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
+		Busy:    c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queues.len.Load()),
 		Bookings: r.bookings.Stats(), HeldBack: c.heldBack.Load(), Unpromised: lost,
 	}
 	for why := range s.Unread {
@@ -90,7 +90,7 @@ type QueueStats struct {
 // Queues returns the counts of every class now.
 func (r *Router) Queues() []QueueStats {
 	var list []QueueStats
-	for _, w := range *r.queues.Load() {
+	for _, w := range r.queues.all() {
 		w.mu.Lock()
 		for _, c := range w.queue.Stats() {
 			list = append(list, QueueStats{Pool: w.pool, Class: c.Name, Requests: c.Requests, Tokens: c.Tokens,

@@ -100,3 +100,15 @@ func (p *workspaces) release(w *workspace) {
 func (w *workspace) size() int {
 	return w.parsed.Size() + w.prompt.Size() + w.asked.Size()
 }
+
+// mostCached returns the tokens of the prompt that the rank with the most of it has, in any tier.
+func (w *workspace) mostCached(blockSize int) (tokens int) {
+	for _, held := range w.overlap.Ranks() {
+		blocks := 0
+		for _, n := range held.Blocks {
+			blocks += n
+		}
+		tokens = max(tokens, blocks*blockSize)
+	}
+	return tokens
+}

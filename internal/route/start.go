@@ -7,7 +7,6 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/eligible"
-	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/serving"
 )
 
@@ -33,51 +32,6 @@ func (r *Router) hasDecode(m *serving.Model) bool {
 func (r *Router) lacksWorker(m *serving.Model, role fleet.Role) bool {
 	snap := r.fleet.Snapshot()
 	return !eligible.HasReady(m, snap, role) || role == fleet.Decode && !eligible.HasReady(m, snap, fleet.Prefill)
-}
-
-// hold puts a request into the queue of a model that lacks a worker, if one starts because requests wait. refused is the refusal without
-// that. It returns as enqueue does.
-func (r *Router) hold(
-	q *request.Prepared, req *request.Request, d *decision.Decision, refused *decision.Refusal,
-) (*decision.Decision, *decision.Refusal) {
-	if len(req.Only) > 0 || !r.lacksWorker(q.Model, q.Role) {
-		return nil, refused // only workers may take it that are there
-	}
-	start := r.starts(q.Model)
-	if !start.ok() {
-		if eligible.HasRanks(q.Model, r.fleet.Snapshot(), q.Role) {
-			return nil, refused
-		}
-		return nil, decision.Refuse(decision.ReasonNoReadyWorker, 0, unknownStart, q.Model.Name, "it has none, and "+start.Not)
-	}
-
-	q.Cut()
-	d.NameBlocks(q.Chain)
-	t := r.newTicket(q, req, d, decision.Wait{Starting: true})
-	wt := t.waiting
-	wt.mu.Lock()
-	defer wt.mu.Unlock()
-	// Requests that wait no more may have been the last ones, and the start that they have seen may have failed.
-	if wt.empty.IsZero() || wt.queue.Len() == 0 && d.At.Sub(wt.empty) > start.After {
-		wt.empty = d.At
-	}
-	turn := t.turn(q, q.Model.Hold)
-	if q.Deadline > 0 {
-		if expected := wt.startIn(start, d.At); expected > q.Deadline {
-			return nil, request.RefuseLate(q, expected)
-		}
-		turn.Until = t.wait.Since.Add(min(q.Deadline, q.Model.Hold))
-	}
-	first := wt.queue.Len() == 0
-	final, full := r.push(t, turn, req, d)
-	if full != nil {
-		after := decision.RoundUp(wt.startIn(start, d.At))
-		return nil, decision.Refuse(decision.ReasonQueueFull, serving.DefaultBusyStatus, after, "No worker is ready", full)
-	}
-	if first && r.cfg.Waits != nil {
-		r.cfg.Waits()
-	}
-	return final, nil
 }
 
 // unknownStart is the time to retry after where it is not known when a worker will be ready.
