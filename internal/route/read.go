@@ -16,69 +16,13 @@ import (
 // readPrompt parses the request, finds its model and policy, and renders and tokenizes its prompt. It writes its findings into d,
 // even if it refuses the request.
 func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Request, d *decision.Decision) *decision.Refusal {
-	q.Reset()
-	q.Dry = req.Dry
-	q.Steps = req.Steps
-	if req.Known {
-		q.Endpoint = req.Endpoint
+	if refused := r.parse(w, q, req, d); refused != nil {
+		return refused
 	}
-	d.Model = req.Model
-	if req.SaltKey != nil && !req.Known {
-		d.CacheSalt = request.TenantSalt(req.SaltKey, req.Tenant, "")
+	if refused := r.findModel(q, req, d); refused != nil {
+		return refused
 	}
-	if req.Known {
-		parsed, err := req.Parse(&w.parsed)
-		if err != nil {
-			d.Model = decision.Clip(d.Model)
-			return decision.RefuseError(err)
-		}
-		if req.SaltKey != nil {
-			parsed.CacheSalt = request.TenantSalt(req.SaltKey, req.Tenant, parsed.CacheSalt)
-			d.CacheSalt = parsed.CacheSalt
-		}
-		q.Steps.End(request.Parsed)
-		q.Parsed = parsed
-		d.Model, d.MaxTokens = parsed.Model, parsed.MaxTokens
-		d.Stream, d.IncludeUsage = parsed.Stream, parsed.IncludeUsage
-	}
-
-	q.Model = r.model(d.Model)
-	if q.Model == nil && d.Model == "" && !req.Known {
-		q.Model = serving.Any // a request that names no model, on a path that is not parsed, may go to any worker
-	}
-	if q.Model == nil {
-		d.Model = decision.Clip(d.Model)
-		if len(*r.models.Load()) == 0 { // none has been discovered yet
-			return decision.Refuse(decision.ReasonNoReadyWorker, 0, 10*time.Second, d.Model, "none has been found yet")
-		}
-		return decision.Refuse(decision.ReasonModelNotFound, 0, 0, d.Model, "")
-	}
-	if q.Model != serving.Any {
-		d.Pool = q.Model.Pool
-		d.Alias = q.Model.Name != q.Model.Pool && q.Model.Adapter == ""
-		d.Model = q.Model.Name // not the request's string, which may pin its body
-	}
-
-	q.Hints = request.ReadHints(req, q.Parsed)
-	q.Batch = request.BatchOf(q.Parsed)
-	if q.Role == fleet.Aggregated && r.hasDecode(q.Model) {
-		q.Role = fleet.Decode
-	}
-	d.Role = q.Role
-	c := q.Model.Choice(q.Role)
-	q.PolicyName, q.Policy = c.Policy, c.Picker
-	q.PolicyInput = q.Hints.PolicyInput(d.Session)
-	q.Session = learned.SessionHash(r.cfg.Seed, d.Session)
-	switch {
-	case req.Known && req.Endpoint == prompt.Embeddings:
-		q.RouteByLoad() // embeddings leave nothing in a cache that a later request could use
-	case q.Model.Prompt == nil || !req.Known:
-		q.RouteUnread()
-	}
-	if q.Model.Store && q.Role == fleet.Aggregated {
-		d.Pin = q.Hints.Pin // the KV connectors of prefill and decode workers read other parameters
-	}
-	q.MayWait = q.Model.Queue != nil && req.Ready != nil && !r.cfg.Shadow
+	r.findPolicy(q, req, d)
 
 	w.prompt.Done = req.Done
 	w.prompt.OnRendered = q.Steps.OnRendered()
@@ -100,6 +44,81 @@ func (r *Router) readPrompt(w *workspace, q *request.Prepared, req *request.Requ
 	d.Split = q.Splits
 	d.Speculates = q.Speculates && q.Parsed != nil && q.Endpoint.IsChat() && q.Role == fleet.Aggregated
 	return q.RefusalOf(req)
+}
+
+// parse parses the body, unless it comes parsed or its path is not known, and gives the prompt the salt of its tenant.
+func (r *Router) parse(w *workspace, q *request.Prepared, req *request.Request, d *decision.Decision) *decision.Refusal {
+	q.Reset()
+	q.Dry = req.Dry
+	q.Steps = req.Steps
+	d.Model = req.Model
+	if !req.Known {
+		if req.SaltKey != nil {
+			d.CacheSalt = request.TenantSalt(req.SaltKey, req.Tenant, "")
+		}
+		return nil
+	}
+
+	q.Endpoint = req.Endpoint
+	parsed, err := req.Parse(&w.parsed)
+	if err != nil {
+		d.Model = decision.Clip(d.Model)
+		return decision.RefuseError(err)
+	}
+	if req.SaltKey != nil {
+		parsed.CacheSalt = request.TenantSalt(req.SaltKey, req.Tenant, parsed.CacheSalt)
+		d.CacheSalt = parsed.CacheSalt
+	}
+	q.Steps.End(request.Parsed)
+	q.Parsed = parsed
+	d.Model, d.MaxTokens = parsed.Model, parsed.MaxTokens
+	d.Stream, d.IncludeUsage = parsed.Stream, parsed.IncludeUsage
+	return nil
+}
+
+// findModel finds the model that the request names. One that names none, on a path that is not known, may go to any worker.
+func (r *Router) findModel(q *request.Prepared, req *request.Request, d *decision.Decision) *decision.Refusal {
+	q.Model = r.model(d.Model)
+	switch {
+	case q.Model != nil:
+		d.Pool = q.Model.Pool
+		d.Alias = q.Model.Name != q.Model.Pool && q.Model.Adapter == ""
+		d.Model = q.Model.Name // not the request's string, which may pin its body
+		return nil
+	case d.Model == "" && !req.Known:
+		q.Model = serving.Any
+		return nil
+	}
+
+	d.Model = decision.Clip(d.Model)
+	if len(*r.models.Load()) == 0 { // none has been discovered yet
+		return decision.Refuse(decision.ReasonNoReadyWorker, 0, 10*time.Second, d.Model, "none has been found yet")
+	}
+	return decision.Refuse(decision.ReasonModelNotFound, 0, 0, d.Model, "")
+}
+
+// findPolicy reads the hints, and finds the role and the policy by which the request is routed.
+func (r *Router) findPolicy(q *request.Prepared, req *request.Request, d *decision.Decision) {
+	q.Hints = request.ReadHints(req, q.Parsed)
+	q.Batch = request.BatchOf(q.Parsed)
+	if q.Role == fleet.Aggregated && r.hasDecode(q.Model) {
+		q.Role = fleet.Decode
+	}
+	d.Role = q.Role
+	c := q.Model.Choice(q.Role)
+	q.PolicyName, q.Policy = c.Policy, c.Picker
+	q.PolicyInput = q.Hints.PolicyInput(d.Session)
+	q.Session = learned.SessionHash(r.cfg.Seed, d.Session)
+	switch {
+	case req.Known && req.Endpoint == prompt.Embeddings:
+		q.RouteByLoad() // embeddings leave nothing in a cache that a later request could use
+	case q.Model.Prompt == nil || !req.Known:
+		q.RouteUnread()
+	}
+	if q.Model.Store && q.Role == fleet.Aggregated {
+		d.Pin = q.Hints.Pin // the KV connectors of prefill and decode workers read other parameters
+	}
+	q.MayWait = q.Model.Queue != nil && req.Ready != nil && !r.cfg.Shadow
 }
 
 // noSalt returns the refusal of a request whose engine may put its prompt into a cache that all tenants share.
