@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/request"
 )
@@ -26,10 +25,8 @@ func (s *Service) DryRun(path, tenant string, body []byte, now time.Time) (*deci
 	}
 	defer s.Free(len(body))
 
-	req := request.Request{Endpoint: at.endpoint, Known: true, Body: body, Tenant: tenant, Splits: at.splits}
-	if set.TenantHeader != "" {
-		req.SaltKey = s.tenantKey()
-		req.NeedsSalt = at.endpoint == prompt.Messages && !set.passes(at.path)
+	req := request.Request{
+		Endpoint: at.endpoint, Known: true, Body: body, Splits: at.splits, Tenant: tenant, Salting: s.salting(set, &at),
 	}
 	return s.router.DryRun(&req, now), nil
 }

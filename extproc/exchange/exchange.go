@@ -233,11 +233,8 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	req := request.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
 		Session: x.head.Session.Text, Source: x.origin.Source, Done: x.origin.Context.Done(), Reading: &x.reading,
-		Tenant: x.tenant(), Only: x.head.Subset, Splits: !x.unread && x.splits(), Steps: x.steps,
-	}
-	if set.TenantHeader != "" {
-		req.SaltKey = x.svc.tenantKey()
-		req.NeedsSalt = x.target.endpoint == prompt.Messages && !set.passes(x.target.path)
+		Workers: request.Workers{Only: x.head.Subset}, Splits: !x.unread && x.splits(), Steps: x.steps,
+		Tenant: x.tenant(), Salting: x.svc.salting(set, &x.target),
 	}
 	if a := x.applyHints(&req); a != nil {
 		return answerWith(a)

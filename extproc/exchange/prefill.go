@@ -98,7 +98,8 @@ func (x *Exchange) toPrefill(d *decision.Decision, body []byte) *prefill.Request
 func (x *Exchange) prefillRequest(body []byte) request.Request {
 	known := x.target.known
 	r := request.Request{
-		Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Context.Done(), Reading: &x.reading, Only: x.head.Subset,
+		Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Context.Done(), Reading: &x.reading,
+		Workers: request.Workers{Only: x.head.Subset},
 	}
 	if !known {
 		r.Model = x.model()

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/extproc/quota"
+	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/decision"
+	"github.com/stator-project/stator/internal/route/request"
 )
 
 // tenant returns the client's tenant. The header that names it counts only from an Envoy of the operator's
@@ -18,6 +20,14 @@ func (x *Exchange) tenant() string {
 		return ""
 	}
 	return x.head.Tenant
+}
+
+// salting separates the cached prompts of tenants, if the gateway names them.
+func (s *Service) salting(set *Settings, at *target) request.Salting {
+	if set.TenantHeader == "" {
+		return request.Salting{}
+	}
+	return request.Salting{SaltKey: s.tenantKey(), NeedsSalt: at.endpoint == prompt.Messages && !set.passes(at.path)}
 }
 
 // limits returns what tenants may send; nil if there are no limits. Copies of requests have none.

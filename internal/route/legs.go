@@ -117,8 +117,10 @@ func refuseApart(q *request.Prepared) *decision.Refusal {
 func (r *Router) freePrefill(w *workspace, q *request.Prepared, d *decision.Decision) bool {
 	p := &w.legs.asked
 	*p = request.Prepared{
-		Hints: request.Hints{Role: fleet.Prefill, Rank: -1, OverlapWeight: q.OverlapWeight, PrefillLoadScale: q.PrefillLoadScale},
-		Model: q.Model, Batch: q.Batch, Tokens: q.Tokens, Blocks: q.Blocks, Chain: q.Chain, Coarse: q.Coarse,
+		Asked: request.Asked{Batch: q.Batch, Hints: request.Hints{
+			Workers: request.Workers{Role: fleet.Prefill}, Rank: -1, OverlapWeight: q.OverlapWeight, PrefillLoadScale: q.PrefillLoadScale,
+		}},
+		Model: q.Model, Tokens: q.Tokens, Blocks: q.Blocks, Chain: q.Chain, Coarse: q.Coarse,
 	}
 	return r.finder.Find(&w.legs.field, p, d.At).Free > 0
 }

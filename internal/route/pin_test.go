@@ -114,7 +114,8 @@ func TestCacheControl(t *testing.T) {
 		if err := r.SetModels(map[string]*serving.Config{"sim": {Prompt: multimodal(t), Store: c.store}}); err != nil {
 			t.Fatal(err)
 		}
-		d := r.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: body, IgnoreBodyHints: c.ignored, Role: c.role}, start)
+		d := r.Decide(&request.Request{Endpoint: prompt.Completions, Known: true, Body: body, IgnoreBodyHints: c.ignored,
+			Workers: request.Workers{Role: c.role}}, start)
 		if d.Pin != c.want {
 			t.Errorf("%s: a pin of %v, want %v", name, d.Pin, c.want)
 		}

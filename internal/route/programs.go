@@ -34,7 +34,7 @@ func (r *Router) isHeldBack(m *serving.Model, role fleet.Role, step programs.Ste
 func (wt *waiting) endHold(t *ticket, now time.Time) {
 	if t.held {
 		t.held = false
-		wt.programs.EndHold(t.session, now.Sub(t.wait.Since), now)
+		wt.programs.EndHold(t.asked.Session, now.Sub(t.wait.Since), now)
 	}
 }
 

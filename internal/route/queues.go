@@ -6,10 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/eligible"
-	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/programs"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/route/request"
@@ -81,16 +79,9 @@ type ticket struct {
 
 	// The request as it will be decided when its turn comes. Nothing here refers to the request's body.
 	decision decision.Decision
-	session  uint64 // see request.Prepared
-	held     bool   // it has been held back: see Router.isHeldBack
-	legs     bool   // see request.Prepared
-	stored   bool
-	endpoint prompt.Endpoint
-	splits   bool
-	hints    request.Hints
-	batch    request.Batch
-	policy   pick.Policy
+	asked    request.Asked
 	blocks   request.Kept
+	held     bool // it has been held back: see Router.isHeldBack
 	wait     decision.Wait
 	lane     eligible.LaneRanks // guarded by waiting.mu
 
@@ -104,9 +95,9 @@ func (t *ticket) Until() time.Time { return t.item.Until }
 // turn returns the request as the queue has it, for a longest wait.
 func (t *ticket) turn(q *request.Prepared, longest time.Duration) queue.Request {
 	return queue.Request{
-		Class: t.hints.Class, Tenant: t.hints.Tenant, Lane: t.hints.LaneFor(q.Model),
-		Restricted: t.hints.IsRestricted() || q.Model.Adapter != "",
-		Strict:     t.hints.Strict, HeadStart: t.hints.HeadStart,
+		Class: t.asked.Class, Tenant: t.asked.Tenant, Lane: t.asked.LaneFor(q.Model),
+		Restricted: t.asked.IsRestricted() || q.Model.Adapter != "",
+		Strict:     t.asked.Strict, HeadStart: t.asked.HeadStart,
 		Tokens: q.Tokens, At: t.wait.Since, Until: t.wait.Since.Add(longest), Value: t,
 	}
 }

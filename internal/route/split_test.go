@@ -37,7 +37,7 @@ func TestSplit(t *testing.T) {
 	if d.Outcome != decision.Picked || d.Worker != "d" || !d.Split || !strings.Contains(d.String(), "· decode workers") {
 		t.Errorf("split %v\n%s", d.Split, d)
 	}
-	asked := request.Request{ID: d.PrefillID(0), Endpoint: prompt.Completions, Known: true, Body: body, Role: fleet.Prefill}
+	asked := request.Request{ID: d.PrefillID(0), Endpoint: prompt.Completions, Known: true, Body: body, Workers: request.Workers{Role: fleet.Prefill}}
 	first := r.Decide(&asked, now)
 	asked.ID, asked.Except = d.PrefillID(1), []string{first.Worker}
 	second := r.Decide(&asked, now)
@@ -73,8 +73,8 @@ func (bytesOf) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
 func TestReading(t *testing.T) {
 	r := newLegs(t, serving.Config{Prefill: serving.PrefillRemote}, "p", "d")
 	decide := func(id, body string, k *request.Reading) *decision.Decision {
-		return r.Decide(&request.Request{ID: id, Endpoint: prompt.Completions, Known: true, Body: []byte(body), Role: fleet.Prefill,
-			IgnoreBodyHints: true, Reading: k}, noon)
+		return r.Decide(&request.Request{ID: id, Endpoint: prompt.Completions, Known: true, Body: []byte(body),
+			Workers: request.Workers{Role: fleet.Prefill}, IgnoreBodyHints: true, Reading: k}, noon)
 	}
 	var k request.Reading
 	long := text("a", 400)

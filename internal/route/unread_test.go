@@ -156,7 +156,7 @@ func TestTenantsOfOtherEngines(t *testing.T) {
 		}
 		d := r.Decide(&request.Request{
 			Endpoint: prompt.Messages, Known: true, Body: []byte(`{"model":"sim","messages":[{"role":"user","content":"x"}]}`),
-			SaltKey: []byte("0123456789abcdef"), Tenant: "red", NeedsSalt: c.needsSalt,
+			Tenant: "red", Salting: request.Salting{SaltKey: []byte("0123456789abcdef"), NeedsSalt: c.needsSalt},
 		}, start)
 		if status := statusOf(d); status != c.status || status == 0 && d.CacheSalt == "" {
 			t.Errorf("%s: status %d, salt %q", name, status, d.CacheSalt)

@@ -56,12 +56,10 @@ func (r *Router) enqueue(
 // newTicket returns the ticket of a request that waits from now on.
 func (r *Router) newTicket(q *request.Prepared, req *request.Request, d *decision.Decision, wait decision.Wait) *ticket {
 	t := &ticket{
-		waiting: r.queues.of(q.Model), ready: req.Ready, batch: q.Batch, policy: q.Policy, deciding: true,
-		legs: q.ChoosesLegs, splits: q.Splits, stored: q.Stored, endpoint: q.Endpoint, session: q.Session,
-		hints:  q.Hints.ForQueue(eligible.RanksFor(q.Model, r.fleet.Snapshot(), q.Role)),
-		blocks: q.KeepBlocks(), wait: wait,
+		waiting: r.queues.of(q.Model), ready: req.Ready, asked: q.Asked, blocks: q.KeepBlocks(), wait: wait, deciding: true,
 	}
-	t.wait.Since, t.wait.Tenant = d.At, t.hints.Tenant
+	t.asked.Hints = q.Hints.ForQueue(eligible.RanksFor(q.Model, r.fleet.Snapshot(), q.Role))
+	t.wait.Since, t.wait.Tenant = d.At, t.asked.Tenant
 	return t
 }
 
@@ -85,7 +83,7 @@ func (r *Router) push(
 	d.Outcome, req.Ticket = decision.Queued, t
 	d.Wait = &t.wait
 	t.decision = *d
-	t.decision.Split = t.splits
+	t.decision.Split = t.asked.Splits
 	t.decision.Candidates, t.decision.Others = nil, nil // the caller may use the memory of d again
 	r.drain(wt, d.At)                                   // a rank may have become free since attempt
 	t.deciding = false

@@ -6,7 +6,6 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/eligible"
-	"github.com/stator-project/stator/internal/route/learned"
 	"github.com/stator-project/stator/internal/route/programs"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/route/request"
@@ -51,13 +50,13 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 		t := it.Value.(*ticket)
 		m := models[t.decision.Model]
 		if m != nil && it.IsHeld() &&
-			r.isHeldBack(m, t.hints.Role, programs.Step{Session: t.session, Tokens: t.decision.PromptTokens}, now) {
+			r.isHeldBack(m, t.asked.Role, programs.Step{Session: t.asked.Session, Tokens: t.decision.PromptTokens}, now) {
 			return false
 		}
-		if m != nil && t.wait.Starting && !eligible.HasReady(m, open.Snapshot(), t.hints.Role) {
+		if m != nil && t.wait.Starting && !eligible.HasReady(m, open.Snapshot(), t.asked.Role) {
 			return false
 		}
-		return m == nil || open.CanGo(m, &t.lane, &t.hints)
+		return m == nil || open.CanGo(m, &t.lane, &t.asked.Hints)
 	}
 	var closed map[string]bool // lanes whose head could go and then found no free rank
 	for {
@@ -103,18 +102,12 @@ func (r *Router) resume(w *workspace, t *ticket, now time.Time) *decision.Decisi
 
 	q := &w.asked
 	q.Reset()
-	q.Hints = t.hints
-	q.Batch = t.batch
+	q.Asked = t.asked
 	q.Model = m
-	q.ChoosesLegs = t.legs
-	q.Splits, q.Remote = t.splits, t.splits
-	q.Stored = t.stored
-	q.Endpoint = t.endpoint
-	d.Role = q.Role
+	q.Remote = q.Splits
 	q.Tokens = d.PromptTokens
-	q.Policy = t.policy
-	q.PolicyInput = t.hints.PolicyInput(d.Session)
-	q.Session = learned.SessionHash(r.cfg.Seed, d.Session)
+	q.PolicyInput = q.Hints.PolicyInput(d.Session)
+	d.Role = q.Role
 	q.Deadline = 0 // enqueue has checked it: a request that waits as long as was expected is not refused
 	q.UseBlocks(&t.blocks)
 
@@ -124,7 +117,7 @@ func (r *Router) resume(w *workspace, t *ticket, now time.Time) *decision.Decisi
 	case refused.IsBusy(): // a request that did not wait came first
 		return nil
 	case refused.Reason == decision.ReasonNoReadyWorker &&
-		(eligible.HasRanks(m, r.fleet.Snapshot(), t.hints.Role) || r.lacksWorker(m, t.hints.Role) && r.starts(m).ok()):
+		(eligible.HasRanks(m, r.fleet.Snapshot(), t.asked.Role) || r.lacksWorker(m, t.asked.Role) && r.starts(m).ok()):
 		return nil // its workers may become ready again, or others start
 	default:
 		r.refuse(d, m, refused)
@@ -188,7 +181,7 @@ func (r *Router) refuseWaited(t *ticket, now time.Time) *decision.Decision {
 	busy := serving.DefaultBusyStatus
 	if m := r.model(d.Model); m != nil {
 		busy = m.Busy.RefusalStatus()
-		if t.wait.Starting && r.lacksWorker(m, t.hints.Role) {
+		if t.wait.Starting && r.lacksWorker(m, t.asked.Role) {
 			d.Refuse(t.waiting.refuseStart(m, r.starts(m), d))
 			return d
 		}

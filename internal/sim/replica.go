@@ -119,7 +119,8 @@ func (p *replica) decidePrefill(j *job, now time.Time) *decision.Decision {
 	p.tokens = j.engine.Prompt
 	return p.router.Decide(&request.Request{
 		ID: j.decision.PrefillID(len(j.handoff.tried)), Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed,
-		Role: fleet.Prefill, Except: j.handoff.tried, IgnoreBodyHints: true, Session: j.session, DecodeID: j.decision.ID,
+		Workers:         request.Workers{Role: fleet.Prefill, Except: j.handoff.tried, DecodeID: j.decision.ID},
+		IgnoreBodyHints: true, Session: j.session,
 	}, now)
 }
 

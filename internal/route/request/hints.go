@@ -16,14 +16,10 @@ import (
 )
 
 // Hints are the wishes of a request for its routing: the hints of its body and the hints of trusted headers, as one. Strings
-// alias the request; see clone.
+// alias the request; see ForQueue.
 type Hints struct {
-	Role          fleet.Role
+	Workers
 	Allowed       []string // workers, sorted; empty means every worker
-	except        []string // workers at which the request has failed
-	only          []string // endpoints, as in Request.Only
-	revision      string   // as in Request.Revision
-	DecodeID      string   // as in Request.DecodeID
 	Worker        string   // the only worker; empty means any
 	Rank          int      // the only rank; -1 means any
 	Class, Tenant string
@@ -45,9 +41,7 @@ type Hints struct {
 // ReadHints merges the hints of the body with the hints of trusted headers, which take
 // precedence. parsed may be nil.
 func ReadHints(req *Request, parsed *prompt.Request) Hints {
-	h := Hints{
-		Rank: -1, Role: req.Role, except: req.Except, only: req.Only, revision: req.Revision, DecodeID: req.DecodeID, Tenant: req.Tenant,
-	}
+	h := Hints{Workers: req.Workers, Rank: -1, Tenant: req.Tenant}
 	h.ReadsNoCache = parsed != nil && parsed.PromptLogprobs
 	if parsed != nil && !req.IgnoreBodyHints {
 		if h.Tenant == "" {
@@ -56,7 +50,7 @@ func ReadHints(req *Request, parsed *prompt.Request) Hints {
 		h.override(parsed.Hints)
 	}
 	h.override(req.Hints)
-	if req.Local {
+	if h.Local {
 		h.PrefillAt = openai.PrefillLocal
 	}
 
@@ -107,7 +101,7 @@ func (h *Hints) PolicyInput(session string) pick.Request {
 
 // IsRestricted reports whether some ready ranks of the pool may be closed to the request.
 func (h *Hints) IsRestricted() bool {
-	return len(h.except) > 0 || h.only != nil || h.revision != "" ||
+	return len(h.Except) > 0 || h.Only != nil || h.Revision != "" ||
 		len(h.Allowed) > 0 || h.Worker != "" || h.Rank >= 0 || len(h.Required) > 0
 }
 
@@ -127,13 +121,13 @@ const (
 
 // Excludes returns the first hint that closes a rank to the request.
 func (h *Hints) Excludes(r *fleet.Rank) Exclusion {
-	if slices.Contains(h.except, r.Worker.Name) {
+	if slices.Contains(h.Except, r.Worker.Name) {
 		return ExcludedByFailure
 	}
-	if !r.Worker.ExchangesCaches(h.revision) {
+	if !r.Worker.ExchangesCaches(h.Revision) {
 		return ExcludedByFailure
 	}
-	if h.only != nil && !h.isInSubset(r.Worker.Address) {
+	if h.Only != nil && !h.isInSubset(r.Worker.Address) {
 		return ExcludedBySubset
 	}
 	if len(h.Allowed) > 0 {
@@ -154,14 +148,14 @@ func (h *Hints) Excludes(r *fleet.Rank) Exclusion {
 
 // isInSubset reports whether the endpoints that may take the request contain an address, or its IP.
 func (h *Hints) isInSubset(address string) bool {
-	if _, ok := slices.BinarySearch(h.only, address); ok {
+	if _, ok := slices.BinarySearch(h.Only, address); ok {
 		return true
 	}
 	ip := address[:max(0, strings.LastIndexByte(address, ':'))]
-	if _, ok := slices.BinarySearch(h.only, ip); ok {
+	if _, ok := slices.BinarySearch(h.Only, ip); ok {
 		return true
 	}
-	_, ok := slices.BinarySearch(h.only, strings.Trim(ip, "[]"))
+	_, ok := slices.BinarySearch(h.Only, strings.Trim(ip, "[]"))
 	return ok
 }
 
@@ -200,14 +194,14 @@ func (h *Hints) ForQueue(pool []fleet.Rank) Hints {
 			kept.Allowed = []string{decision.Clip(h.Allowed[0])}
 		}
 	}
-	if h.only != nil {
-		kept.only = []string{}
+	if h.Only != nil {
+		kept.Only = []string{}
 		for i := range pool {
 			if address := pool[i].Worker.Address; pool[i].Number == 0 && h.isInSubset(address) {
-				kept.only = append(kept.only, address)
+				kept.Only = append(kept.Only, address)
 			}
 		}
-		slices.Sort(kept.only)
+		slices.Sort(kept.Only)
 	}
 	for _, p := range h.Preferred {
 		if slices.ContainsFunc(pool, func(r fleet.Rank) bool { return r.Worker.Taints.Has(p.Taint) }) {
@@ -243,8 +237,8 @@ func (h *Hints) lane() string {
 		workers = h.Worker
 	}
 	lane := strings.Join(append([]string{h.Role.String(), workers + "/" + strconv.Itoa(h.Rank)}, h.Required...), ",")
-	if h.only != nil {
-		lane += ";" + strings.Join(h.only, ",")
+	if h.Only != nil {
+		lane += ";" + strings.Join(h.Only, ",")
 	}
 	return decision.Label(lane)
 }

@@ -17,34 +17,25 @@ import (
 // Prepared is a request after it was read: its model, its hints and its prompt. The router fills it from a [Request], or from what its
 // queue has kept of one. The steps after that only read it.
 type Prepared struct {
-	Hints
+	Asked
 	Model *serving.Model
 	// Parsed is nil for a request that is routed by load alone. Its strings alias the body, or memory that the next
 	// request uses again.
 	Parsed *prompt.Request
 
 	PolicyName  string
-	Policy      pick.Policy
 	PolicyInput pick.Request
-	Session     uint64 // see learned.SessionHash
 
 	// Dry is Request.Dry.
 	Dry bool
-	// Endpoint is the API of the request; [prompt.Chat] for a path that is not read.
-	Endpoint prompt.Endpoint
-	// Stored means that the engine may store the answer for later requests of the session.
-	Stored bool
-
-	// ChoosesLegs means that the decision includes the choice of the worker that computes the prompt, splits that a prefill worker can
-	// compute it, and remote that a prefill worker should compute it, or has done so.
-	ChoosesLegs, Splits, Remote bool
+	// Remote means that a prefill worker should compute the prompt, or has done so.
+	Remote bool
 
 	// Prefills has the least cost of a prefill worker for each site of free ones; empty if sites do not matter, or the prompt does not come
 	// computed. Onward is the transfer that follows the work of a prefill worker; its zero value is none that depends on the worker.
 	Prefills []PrefillSite
 	Onward   Onward
 
-	Batch    Batch
 	Tokens   int                  // of all prompts of the request
 	Steps    *Steps               // of the request; nil for none, and for a request that is in the queue already
 	prepared *prompt.Prompt       // the text that cut divides into blocks; nil if blocks are there already
@@ -55,6 +46,21 @@ type Prepared struct {
 	// MayWait is true for a new request if its model has a queue and its caller can wait. It is false for a request
 	// that is in the queue already.
 	MayWait bool
+}
+
+// Asked is the part of a prepared request that its queue keeps until its turn comes, beside the blocks of its prompt.
+type Asked struct {
+	Hints
+	Batch   Batch
+	Policy  pick.Policy
+	Session uint64 // see learned.SessionHash
+	// Endpoint is the API of the request; [prompt.Chat] for a path that is not read.
+	Endpoint prompt.Endpoint
+	// Stored means that the engine may store the answer for later requests of the session.
+	Stored bool
+	// ChoosesLegs means that the decision includes the choice of the worker that computes the prompt, and Splits that a prefill worker can
+	// compute it.
+	ChoosesLegs, Splits bool
 }
 
 // Reset forgets the request and keeps the buffers.

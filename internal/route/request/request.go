@@ -25,22 +25,9 @@ type Request struct {
 	Reading *Reading
 	// Steps receives the times of the steps of the decision. A request that waits in the queue has those until then. Nil for none.
 	Steps *Steps
-	// Role is the role of the workers that may take the request. To a decode worker the prompt comes computed. Aggregated, the default,
-	// means a decode worker if the pool has any.
-	Role fleet.Role
+	Workers
 	// Splits means that engines can compute the prompt on one worker and decode on another one, although it is not read.
 	Splits bool
-	// Local means that the worker that answers computes the prompt, too.
-	Local bool
-	// Except are workers that must not take the request, because it has failed there.
-	Except []string
-	// Revision is the revision of the worker that will decode, for a prefill worker: it must have the same, or none. Empty is any.
-	Revision string
-	// DecodeID is the id of the decision about the worker that will decode, for a prefill worker: the time of the transfer depends on the
-	// places of both. Empty if it is not known.
-	DecodeID string
-	// Only are the endpoints, ip:port or ip, that may take the request, sorted. Nil means every endpoint, and an empty list none.
-	Only []string
 	// Model is for paths that are not parsed; empty means any model.
 	Model string
 	// Session is the client's session, if it names one. The session policy compares all of it. Decisions
@@ -64,17 +51,31 @@ type Request struct {
 	// Tenant is the client's tenant, which a fair class of the queue serves as much as each other one.
 	// Empty means the body's user.
 	Tenant string
-	// SaltKey gives the prompt a cache salt that only this tenant has, by this key: see Decision.CacheSalt. Requests without a
-	// tenant are one tenant. Nil means no salts. It must not change during Decide.
-	SaltKey []byte
-	// NeedsSalt means that only engines may get the request that are known to take a cache salt at its endpoint.
-	NeedsSalt bool
+	Salting
 	// Ready receives the final decision of a request for which Decide returned Queued. It is called once,
 	// unless Cancel or Expire came first, from whichever goroutine ends the wait. It must be quick and
 	// must not call the router. Nil means that the request cannot wait, and is refused instead.
 	Ready func(*decision.Decision)
 	// Ticket is the place in the queue of a request for which Decide returned Queued: Decide sets it, to nil for others.
 	Ticket Ticket
+}
+
+// Workers limits the workers that may take a request. Its caller sets them; [Hints] has the limits that its client sets.
+type Workers struct {
+	// Role is the role of the workers that may take the request. To a decode worker the prompt comes computed. Aggregated, the default,
+	// means a decode worker if the pool has any.
+	Role fleet.Role
+	// Local means that the worker that answers computes the prompt, too.
+	Local bool
+	// Except are workers that must not take the request, because it has failed there.
+	Except []string
+	// Revision is the revision of the worker that will decode, for a prefill worker: it must have the same, or none. Empty is any.
+	Revision string
+	// DecodeID is the id of the decision about the worker that will decode, for a prefill worker: the time of the transfer depends on the
+	// places of both. Empty if it is not known.
+	DecodeID string
+	// Only are the endpoints, ip:port or ip, that may take the request, sorted. Nil means every endpoint, and an empty list none.
+	Only []string
 }
 
 // Ticket is a request's place in the queue. A ticket leaves the queue exactly once:

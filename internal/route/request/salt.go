@@ -6,6 +6,15 @@ import (
 	"encoding/hex"
 )
 
+// Salting separates the cached prompts of tenants.
+type Salting struct {
+	// SaltKey gives the prompt a cache salt that only this tenant has, by this key: see Decision.CacheSalt. Requests without a
+	// tenant are one tenant. Nil means no salts. It must not change during Decide.
+	SaltKey []byte
+	// NeedsSalt means that only engines may get the request that are known to take a cache salt at its endpoint.
+	NeedsSalt bool
+}
+
 // saltBytes is the length of a tenant's salt before it is written in hex.
 const saltBytes = 16
 
