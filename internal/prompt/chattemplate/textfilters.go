@@ -37,3 +37,34 @@ func truncateFilter(r *run, v Value, a *arguments) Value {
 	}
 	return r.newString(s + end)
 }
+
+// indent imitates Jinja's filter indent(width, first, blank). width is a number of spaces or the prefix
+// itself.
+func indent(r *run, v Value, a *arguments) Value {
+	in := a.argument(0, "width", IntValue(4))
+	prefix := in.str
+	if in.kind != String {
+		prefix = strings.Repeat(" ", max(0, min(maxFill, r.intArg(a, 0, "width", 4))))
+	}
+
+	first, blank := a.argument(1, "first", falseValue).truth(), a.argument(2, "blank", falseValue).truth()
+
+	// Jinja appends a newline before splitting, so that a final newline yields an empty last line.
+	lines := r.splitLines(text(v)+"\n", false).list().Items
+	if !r.chargeString((len(prefix) + 1) * len(lines)) {
+		return undefined
+	}
+
+	var b strings.Builder
+	for i, line := range lines {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		if i == 0 && first || i > 0 && (blank || line.str != "") {
+			b.WriteString(prefix)
+		}
+		b.WriteString(line.str)
+	}
+
+	return r.newString(b.String())
+}
