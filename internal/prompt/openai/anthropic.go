@@ -3,12 +3,10 @@ package openai
 import (
 	"bytes"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/stator-project/stator/internal/jsonscan"
+	"github.com/zeebo/xxh3"
 )
 
 // messagesField reads the value of one top-level key of Messages.
@@ -37,122 +35,11 @@ func (p *parser) messagesField(key string) {
 	}
 }
 
-// unread sets the reason why the prompt is not read, unless there is one already.
-func (p *parser) unread(why Why) {
-	if p.req.Unread == WhyRead {
-		p.req.Unread = why
-	}
-}
-
-// skipUnread skips a value that cannot be read.
-func (p *parser) skipUnread(why Why) {
-	p.unread(why)
-	p.Skip()
-}
-
-// stringIn reads a member of an object that is a string. It returns false for null, and if the object has no such member. Another
-// form of the object or the member is not read.
-func (p *parser) stringIn(member string) (value string, ok bool) {
-	switch p.Peek() {
-	case jsonscan.Null:
-		p.Skip()
-		return "", false
-	case jsonscan.Object:
-	default:
-		p.skipUnread(WhyField)
-		return "", false
-	}
-	p.object(func(key string) {
-		if key != member {
-			p.Skip()
-			return
-		}
-		value, ok = p.textOrNull(WhyField)
-	})
-	return value, ok
-}
-
-// textOrNull reads a string. It returns false for null. A value of another kind is not read, for that reason.
-func (p *parser) textOrNull(why Why) (text string, ok bool) {
-	switch p.Peek() {
-	case jsonscan.String:
-		return p.string(), true
-	case jsonscan.Null:
-		p.Skip()
-	default:
-		p.skipUnread(why)
-	}
-	return "", false
-}
-
 // checkEffort leaves a request unread whose effort is not one of a list.
 func (p *parser) checkEffort(known ...string) {
 	if !slices.Contains(known, p.req.ReasoningEffort) {
 		p.req.ReasoningEffort = ""
 		p.unread(WhyField)
-	}
-}
-
-// addSystem adds the text of the system prompt as the first message.
-func (p *parser) addSystem() {
-	if p.system != "" {
-		p.req.Messages = slices.Insert(p.req.Messages, 0, Message{Role: "system", Kind: TextContent, Content: p.system})
-	}
-	if len(p.req.Messages) == 0 {
-		p.unread(WhyForm)
-	}
-}
-
-// startMessages begins a list of messages, and forgets an earlier value of a repeated key.
-func (p *parser) startMessages() {
-	clear(p.req.Messages)
-	p.req.Messages = p.req.Messages[:0]
-}
-
-// addMessage adds a message to the conversation. It fails and returns false for one beyond the limit.
-func (p *parser) addMessage(m Message) bool {
-	p.messageCount++
-	if p.messageCount > p.lim.Messages {
-		p.failInvalid(p.listName(), "holds more than "+strconv.Itoa(p.lim.Messages)+" messages")
-		return false
-	}
-	p.req.Messages = append(p.req.Messages, m)
-	return true
-}
-
-// countPart counts one more part of a message. It fails and returns false for one beyond the limit.
-func (p *parser) countPart() bool {
-	p.partCount++
-	if p.partCount > p.lim.Parts {
-		p.failInvalid(p.listName(), "holds more than "+strconv.Itoa(p.lim.Parts)+" parts in all messages")
-		return false
-	}
-	return true
-}
-
-// listName is the member with the conversation.
-func (p *parser) listName() string {
-	if p.req.Endpoint == Responses {
-		return "input"
-	}
-	return "messages"
-}
-
-// addParts stores the parts of one message in the memory of the request.
-func (p *parser) addParts(parts []Part) []Part {
-	all := &p.req.memory.parts
-	from := len(*all)
-	*all = append(*all, parts...)
-	return (*all)[from:len(*all):len(*all)]
-}
-
-// setContent sets the content of a message to parts. A text alone is a string, as vLLM has it, and no parts are no content.
-func (p *parser) setContent(m *Message, parts []Part) {
-	switch {
-	case len(parts) == 1 && parts[0].Type == TextPart:
-		m.Kind, m.Content = TextContent, parts[0].Text
-	case len(parts) > 0:
-		m.Kind, m.Parts = PartsContent, p.addParts(parts)
 	}
 }
 
@@ -313,19 +200,6 @@ func (p *parser) block() {
 		b.text, b.hasText = thinking, hasThinking
 	}
 	p.blocks = append(p.blocks, b)
-}
-
-// objectOrNull reads an object and returns its bytes, nil for null.
-func (p *parser) objectOrNull() []byte {
-	switch p.Peek() {
-	case jsonscan.Object:
-		return p.skipCounted("messages")
-	case jsonscan.Null:
-		p.Skip()
-	default:
-		p.skipUnread(WhyPart)
-	}
-	return nil
 }
 
 // toolResult reads the content of a tool's result: a string, or a list of items. Items of other types are left out.
