@@ -3,12 +3,10 @@ package sim
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/route/decision"
 )
 
 // Result is the result of a run. Its JSON keys are stable.
@@ -68,14 +66,6 @@ type Curves struct {
 // curvePoints is the number of quantiles of a curve.
 const curvePoints = 51
 
-// Quantiles summarizes durations, in milliseconds.
-type Quantiles struct {
-	Mean float64 `json:"mean"`
-	P50  float64 `json:"p50"`
-	P90  float64 `json:"p90"`
-	P99  float64 `json:"p99"`
-}
-
 // WorkerShare is the work of one worker.
 type WorkerShare struct {
 	// Role is empty for a worker that prefills and decodes.
@@ -86,124 +76,6 @@ type WorkerShare struct {
 	OutputTokens int     `json:"output_tokens"`
 	Preemptions  uint64  `json:"preemptions"`
 	PrefixReuse  float64 `json:"prefix_reuse"`
-}
-
-// tally has the counts of a run so far. Times and tokens count only requests that arrived after the warm-up.
-type tally struct {
-	warmup                     time.Duration
-	arrived, completed, errors int
-	queued                     int
-	ttft, e2e                  []float64
-	gaps                       histogram
-	transfers, pulls           []float64 // milliseconds
-	crossed                    int       // of the transfers
-	prompts                    int
-	prompt, cached             int
-	promptDecided, predicted   int
-	output                     int
-	workers                    []WorkerShare
-	lastEnd                    time.Duration
-	interrupted                bool
-	sla                        SLA
-	misses                     int
-}
-
-func (t *tally) init(cfg *Config) {
-	t.workers = make([]WorkerShare, cfg.engines())
-	t.warmup = cfg.Warmup
-	t.sla = cfg.SLA
-}
-
-// isMeasured reports whether a job's times and tokens count.
-func (t *tally) isMeasured(j *job) bool { return j.at >= t.warmup }
-
-// decided counts a request on the worker that decodes it. d is the decision about its prompt; nil if asked counts that.
-func (t *tally) decided(j *job, d *decision.Decision) {
-	t.workers[j.worker.number].Requests++
-	t.predict(j, d)
-}
-
-// asked counts a prompt on a worker that only prefills.
-func (t *tally) asked(j *job, d *decision.Decision) {
-	t.workers[j.handoff.source.number].Requests++
-	t.predict(j, d)
-}
-
-// predict counts how much of a prompt is cached by the decision about it.
-func (t *tally) predict(j *job, d *decision.Decision) {
-	if d == nil || !t.isMeasured(j) {
-		return
-	}
-	t.promptDecided += d.PromptTokens
-	t.predicted += d.Cached
-}
-
-// first counts a first token.
-func (t *tally) first(j *job, now time.Duration) {
-	j.first = now
-	if t.isMeasured(j) {
-		t.ttft = append(t.ttft, ms(now-j.at))
-	}
-}
-
-// found counts a prompt, and its cached tokens, on the worker that computed it.
-func (t *tally) found(j *job, on *worker, cached int) {
-	if !t.isMeasured(j) {
-		return
-	}
-	t.prompts++
-	n := len(j.engine.Prompt)
-	t.prompt += n
-	t.cached += cached
-	w := &t.workers[on.number]
-	w.PromptTokens += n
-	w.CachedTokens += cached
-}
-
-// transferred counts a prompt that reached the worker that decodes it, some time after its prefill ended.
-func (t *tally) transferred(j *job, took time.Duration) {
-	if t.isMeasured(j) {
-		t.transfers = append(t.transfers, ms(took))
-		if !j.handoff.transfer.inNode() {
-			t.crossed++
-		}
-	}
-}
-
-// pulled counts a prompt whose beginning was fetched from another worker's cache.
-func (t *tally) pulled(j *job, took time.Duration) {
-	if t.isMeasured(j) {
-		t.pulls = append(t.pulls, ms(took))
-	}
-}
-
-// countGap counts the time between two tokens.
-func (t *tally) countGap(j *job, d time.Duration) {
-	if t.isMeasured(j) {
-		t.gaps.add(ms(d))
-	}
-}
-
-// countEnd counts a completed request.
-func (t *tally) countEnd(j *job, now time.Duration, tokens int) {
-	t.completed++
-	t.lastEnd = now
-	if t.isMeasured(j) {
-		t.e2e = append(t.e2e, ms(now-j.at))
-		t.output += tokens
-		t.workers[j.worker.number].OutputTokens += tokens
-		if t.sla.misses(j.at, j.first, now, tokens) {
-			t.misses++
-		}
-	}
-}
-
-// fail counts a request that failed.
-func (t *tally) fail(j *job) {
-	t.errors++
-	if t.isMeasured(j) {
-		t.misses++
-	}
 }
 
 // result summarizes the run.
@@ -321,89 +193,3 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 
 // round keeps microseconds. Further digits have no meaning, and they differ between processors.
 func round(v float64) float64 { return math.Round(v*1000) / 1000 }
-
-// summary returns the quantiles of values, which it sorts.
-func summary(values []float64) Quantiles {
-	if len(values) == 0 {
-		return Quantiles{}
-	}
-	slices.Sort(values)
-	sum := 0.0
-	for _, v := range values {
-		sum += v
-	}
-	at := func(q float64) float64 { return round(values[min(len(values)-1, int(q*float64(len(values))))]) }
-	return Quantiles{round(sum / float64(len(values))), at(0.5), at(0.9), at(0.99)}
-}
-
-// histogram counts milliseconds in buckets whose width is 1/64 of their value. A run has many millions of
-// gaps between tokens, too many to keep them all.
-type histogram struct {
-	counts [64 * bucketsPerOctave]uint64 // from 2^smallest ms
-	n      uint64
-	sum    float64
-}
-
-const (
-	// smallest is the exponent of the first bucket: 2^-20 ms.
-	smallest = -20
-	// bucketsPerOctave is the number of buckets between a value and its double.
-	bucketsPerOctave = 1 << bucketBits
-	bucketBits       = 6
-)
-
-func (h *histogram) add(v float64) {
-	h.n++
-	h.sum += v
-	// v = (1 + fraction) · 2^exponent, by the layout of a float64. The first bits of the fraction number the bucket.
-	bits := math.Float64bits(v)
-	i := 0
-	if v > 0 {
-		exponent := int(bits>>52) - 1023
-		fraction := bits & (1<<52 - 1)
-		i = (exponent+1-smallest)*bucketsPerOctave + int(fraction>>(52-bucketBits))
-	}
-	h.counts[min(max(i, 0), len(h.counts)-1)]++
-}
-
-// quantile returns the middle of the bucket that has the quantile q.
-func (h *histogram) quantile(q float64) float64 {
-	left := uint64(q * float64(h.n))
-	for i, n := range h.counts {
-		if left < n {
-			return round(math.Ldexp(0.5+(float64(i%bucketsPerOctave)+0.5)/(2*bucketsPerOctave), i/bucketsPerOctave+smallest))
-		}
-		left -= n
-	}
-	return 0
-}
-
-// curve returns curvePoints quantiles of sorted values, from the least to the greatest.
-func curve(sorted []float64) []float64 {
-	if len(sorted) == 0 {
-		return []float64{}
-	}
-	out := make([]float64, curvePoints)
-	for i := range out {
-		out[i] = round(sorted[i*(len(sorted)-1)/(curvePoints-1)])
-	}
-	return out
-}
-
-func (h *histogram) curve() []float64 {
-	if h.n == 0 {
-		return []float64{}
-	}
-	out := make([]float64, curvePoints)
-	for i := range out {
-		out[i] = h.quantile(float64(i) / (curvePoints - 1) * float64(h.n-1) / float64(h.n))
-	}
-	return out
-}
-
-func (h *histogram) summary() Quantiles {
-	if h.n == 0 {
-		return Quantiles{}
-	}
-	return Quantiles{round(h.sum / float64(h.n)), h.quantile(0.5), h.quantile(0.9), h.quantile(0.99)}
-}
