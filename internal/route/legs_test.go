@@ -204,6 +204,21 @@ func TestLegsOfQueuedRequests(t *testing.T) {
 	}
 }
 
+// TestCostsOfQueuedRequests: both ways are compared when the request's turn comes, unless the configuration names one.
+func TestCostsOfQueuedRequests(t *testing.T) {
+	r := newLegs(t, serving.Config{Busy: serving.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: time.Minute}, "p", "d")
+	first := r.ask("first", text("a", 400), func(q *request.Request) { q.Local = true })
+	decided := make(chan *decision.Decision, 1)
+	d := r.ask("second", text("b", 400), func(q *request.Request) { q.Ready = func(d *decision.Decision) { decided <- d } })
+	if d.Outcome != decision.Queued {
+		t.Fatalf("%s", d)
+	}
+	r.End(first.ID, noon)
+	if d := <-decided; d.Legs.Why != decision.LegsByCost {
+		t.Errorf("the way was chosen %s\n%s", d.Legs.Why, d)
+	}
+}
+
 // pulls asks for a prompt whose beginning one busy worker holds, and returns that request's decision after the holder's.
 func (r *Router) pulls() (first, d *decision.Decision) {
 	first = r.ask("first", text("shared", 8000))

@@ -23,7 +23,6 @@ type Prepared struct {
 	// request uses again.
 	Parsed *prompt.Request
 
-	PolicyName  string
 	PolicyInput pick.Request
 
 	// Dry is Request.Dry.
@@ -51,9 +50,10 @@ type Prepared struct {
 // Asked is the part of a prepared request that its queue keeps until its turn comes, beside the blocks of its prompt.
 type Asked struct {
 	Hints
-	Batch   Batch
-	Policy  pick.Policy
-	Session uint64 // see learned.SessionHash
+	Batch      Batch
+	PolicyName string
+	Policy     pick.Policy
+	Session    uint64 // see learned.SessionHash
 	// Endpoint is the API of the request; [prompt.Chat] for a path that is not read.
 	Endpoint prompt.Endpoint
 	// Stored means that the engine may store the answer for later requests of the session.
