@@ -27,8 +27,6 @@ type memory struct {
 	model string              // of the forecast
 	rate  forecast.Forecaster // requests per second; nil until there was demand
 	shape shape
-	// bursts is how unevenly requests come.
-	bursts bursts
 	// demandAt is when demand was observed last; zero for never.
 	demandAt time.Time
 	pools    []poolMemory // by role

@@ -21,8 +21,7 @@ import (
 //	neither                            the last plan stays, within its bounds
 //
 // A pool grows at once to its need, and shrinks to the most that it needed in the last Tuning.DownAfter. The more requests miss the
-// targets, the more headroom the forecast gets, and the longer a pool stays as large as it was: see misses. Bursts that are shorter than a
-// step are no part of the forecast: the capacity model gets their measured dispersion, see bursts.
+// targets, the more headroom the forecast gets, and the longer a pool stays as large as it was: see misses.
 
 // demand is the load of a model while its plan is made.
 type demand struct {
@@ -44,12 +43,10 @@ func (m *memory) observeDemand(o *Observation, d *Demand) {
 	}
 	if d == nil || d.Over <= 0 {
 		m.rate = m.rate.Observe(math.NaN())
-		m.bursts = m.bursts.interrupted()
 		return
 	}
 	m.rate = m.rate.Observe(float64(d.Requests) / d.Over.Seconds())
 	m.shape = m.shape.after(d)
-	m.bursts = m.bursts.after(float64(d.Requests), d.Over)
 	m.demandAt = o.At
 }
 
@@ -57,7 +54,6 @@ func (m *memory) observeDemand(o *Observation, d *Demand) {
 func (m *memory) demand(o *Observation, d *Demand, model *Model, startUp time.Duration, headroom float64) demand {
 	every := cmp.Or(model.Every, DefaultEvery)
 	out := demand{shape: m.shape.capacity()}
-	out.shape.Dispersion = m.bursts.dispersion()
 	if d != nil {
 		out.waiting, out.waitingTokens = float64(d.Waiting), float64(d.WaitingTokens)
 	}
@@ -71,15 +67,15 @@ func (m *memory) demand(o *Observation, d *Demand, model *Model, startUp time.Du
 	// The rate may be highest on the way.
 	steps := 1 + int(math.Ceil(float64(startUp)/float64(every)))
 	for _, at := range []int{1, (1 + steps) / 2, steps, steps + 1} {
-		out.ahead = max(out.ahead, withoutChance(m.rate.At(at), every, out.shape.Dispersion).Quantile(headroom))
+		out.ahead = max(out.ahead, withoutChance(m.rate.At(at), every).Quantile(headroom))
 	}
 	return out
 }
 
-// withoutChance returns the estimate of the rate itself. The rate observed in a step varies around it by chance and by bursts, with the
-// dispersion of arrivals, also while the rate stays. The capacity model has that already.
-func withoutChance(e forecast.Estimate, step time.Duration, dispersion float64) forecast.Estimate {
-	chance := dispersion * e.Mean / step.Seconds()
+// withoutChance returns the estimate of the rate itself. The rate observed in a step varies around it by chance, with the
+// variance of a Poisson process, also while the rate stays. Queues level that out, and the capacity model has it already.
+func withoutChance(e forecast.Estimate, step time.Duration) forecast.Estimate {
+	chance := e.Mean / step.Seconds()
 	e.Deviation = math.Sqrt(max(0, e.Deviation*e.Deviation-chance))
 	return e
 }
@@ -231,10 +227,6 @@ func (p *pool) sentence(d *demand, n capacity.Need, extra float64) string {
 		fmt.Fprintf(&b, " and %.2f/s of what waits", extra)
 	}
 	fmt.Fprintf(&b, ", prompts of %.0f tokens, %.0f %% cached, answers of %.0f", d.shape.Prompt, 100*d.shape.Cached, d.shape.Answer)
-
-	if d.shape.Dispersion > 1 {
-		fmt.Fprintf(&b, ", in bursts with a dispersion of %.1f", d.shape.Dispersion)
-	}
 
 	t := p.targets()
 	for _, l := range []struct {

@@ -16,7 +16,6 @@ type decoding struct {
 	spread  float64 // their standard deviation divided by the mean
 	free    float64 // share of the time that prompts leave
 	most    float64 // requests that run at once
-	bursts  float64 // the variance of the number of running requests, divided by its variance without bursts
 }
 
 // decoding returns the decode part of an engine of whose time prompts take a share.
@@ -25,7 +24,6 @@ func (e *Engine) decoding(s Shape, share float64) decoding {
 	// Requests are seen the longer the more tokens they have left to make: their mean context has the mean square of answers.
 	d := decoding{engine: e, answer: answer, spread: s.AnswerSpread, free: 1 - share}
 	d.context = max(1, s.Prompt+answer*(1+s.AnswerSpread*s.AnswerSpread)/2)
-	d.bursts = s.bursts(d.spread * d.spread)
 	d.most = float64(cmp.Or(e.MaxSeqs, defaultMaxSeqs))
 	if e.KVTokens > 0 {
 		d.most = min(d.most, float64(e.KVTokens)/d.context)
@@ -76,24 +74,13 @@ func (d *decoding) running(rate, n, q float64) (running, load float64) {
 	}
 
 	// The variance of the number on all n engines is rate · n / G', where G' is the slope of served, the same for n engines as for one.
-	// Bursts multiply it.
 	width := max(0.5, high/50)
 	slope := (d.served(high+width) - d.served(max(0, high-width))) / (high + width - max(0, high-width))
 	if slope <= 0 {
 		return d.most, load
 	}
-	deviation := math.Sqrt(d.bursts*rate*n/slope) / n
+	deviation := math.Sqrt(rate*n/slope) / n
 	return min(max(high+deviation*normalQuantile(q), 0), d.most), load
-}
-
-// dispersion returns how requests come, at least 1.
-func (s *Shape) dispersion() float64 { return max(1, s.Dispersion) }
-
-// bursts returns by how much bursts multiply the variance of the number of requests that are served at a time, where there are servers for
-// all: all of the dispersion if each takes as long as the others, and about half of it if the squared spread of these times is 1. Queueing
-// theory calls it peakedness.
-func (s *Shape) bursts(squaredSpread float64) float64 {
-	return 1 + (s.dispersion()-1)/(1+squaredSpread)
 }
 
 // longAnswer returns a quantile of the tokens of an answer.

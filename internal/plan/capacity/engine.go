@@ -31,9 +31,6 @@ type Shape struct {
 	PromptSpread, AnswerSpread float64
 	// Cached is the share of the prompt tokens that is found in caches, 0 to 1.
 	Cached float64
-	// Dispersion is the variance of the number of requests that come in a few seconds, divided by its mean. It is 1 for requests that come
-	// independently of each other, and greater for requests that come in bursts; 0 means 1.
-	Dispersion float64
 }
 
 // Targets are bounds of latencies. 0 is no bound.

@@ -48,11 +48,11 @@ const (
 // Decoding is processor sharing: all running requests share the engine, and the time of a step grows with their number. The number of
 // running requests N follows from Little's law: rate = N / (answer · step(N)). It varies around that by chance: with the rate λ of
 // arrivals and the rate G(N) of ends, its variance is λ / G'(N), which is N for engines whose steps do not slow down. A quantile of N
-// gives the step's quantile. Requests that come in bursts raise the variance: see Shape.Dispersion.
+// gives the step's quantile.
 //
 // Prefill is a queue: a prompt waits for those before it (M/G/n, with the approximation of Lee and Longton for the mean, Erlang's C for
-// the share that waits, and an exponential tail), for the rest of the pass that runs, and for its own pass. Bursts wait like single prompts
-// at fewer engines. Prompts that are short are computed several in one pass, as many as its tokens hold.
+// the share that waits, and an exponential tail), for the rest of the pass that runs, and for its own pass. Prompts that are short are
+// computed several in one pass, as many as its tokens hold.
 //
 // On an engine that does both, prompts take a share of the time, by which decoding slows down, and a pass with prompts makes a decode
 // step too. How many prompts come during an answer varies by chance, and most for short answers: a prompt more or less is a large part of

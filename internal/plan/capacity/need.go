@@ -35,9 +35,7 @@ func (e *Engine) Latency(r fleet.Role, n int, rate float64, s Shape, q float64) 
 // requests wait for little but themselves.
 func (e *Engine) Need(r fleet.Role, rate float64, s Shape, t Targets, most int) Need {
 	most = max(1, most)
-	alone := s
-	alone.Dispersion = 1
-	best := e.Latency(r, 1, 1e-6, alone, t.quantile())
+	best := e.Latency(r, 1, 1e-6, s, t.quantile())
 	reachable := t.Met(best)
 	if !reachable {
 		t.TTFT = relaxed(t.TTFT, best.TTFT)

@@ -107,8 +107,8 @@ const maxPasses = 1024
 // ttft returns a quantile of the time to the first token on n engines that get a rate of prompts per second together, and are busy for
 // a share of the time.
 func (p *prefilling) ttft(rate float64, n int, busy, q float64) time.Duration {
-	waits := erlangC(float64(n)/p.shape.bursts(p.spread), busy)
-	wait := (p.shape.dispersion() + p.spread) / 2 / (p.most * float64(n) * (1 - busy)) * imbalance // of those that wait
+	waits := erlangC(n, busy)
+	wait := (1 + p.spread) / 2 / (p.most * float64(n) * (1 - busy)) * imbalance // of those that wait
 
 	// Prompts that wait are computed together, in passes that are full, and each gets its token at the end of the pass.
 	full := p.pass(float64(cmp.Or(p.engine.MaxBatchedTokens, defaultMaxBatchedTokens)), 1)
@@ -165,7 +165,7 @@ func (p *prefilling) itl(d *decoding, typical, running, rate, q float64) time.Du
 		square += t * t * shareOf(i)
 	}
 	deviation := func(answer float64) float64 {
-		prompts := p.shape.dispersion() * rate * answer * mean * square / (answer * answer)
+		prompts := rate * answer * mean * square / (answer * answer)
 		return math.Sqrt(batches*batches + prompts)
 	}
 	var deviations [lengths]float64
@@ -194,17 +194,12 @@ func (p *prefilling) itl(d *decoding, typical, running, rate, q float64) time.Du
 // begin together. The simulation has twice as long waits on 1, 2 and 3 engines at a load of 0.9, for prompts of 3,000 tokens.
 const imbalance = 2
 
-// erlangC returns the share of arrivals that find all n servers busy, where each is busy for a share of the time. n may have a fraction:
-// requests that come in bursts wait as single ones do for fewer servers, by Hayward's approximation.
-func erlangC(n, busy float64) float64 {
-	whole := math.Floor(n)
-	of := func(n float64) float64 {
-		offered := n * busy
-		blocked := 1.0 // Erlang's B by recursion
-		for k := 1.0; k <= n; k++ {
-			blocked = offered * blocked / (k + offered*blocked)
-		}
-		return blocked / (1 - busy*(1-blocked))
+// erlangC returns the share of arrivals that find all n servers busy, where each is busy for a share of the time.
+func erlangC(n int, busy float64) float64 {
+	offered := float64(n) * busy
+	blocked := 1.0 // Erlang's B by recursion
+	for k := 1; k <= n; k++ {
+		blocked = offered * blocked / (float64(k) + offered*blocked)
 	}
-	return of(whole) + (n-whole)*(of(whole+1)-of(whole))
+	return blocked / (1 - busy*(1-blocked))
 }
