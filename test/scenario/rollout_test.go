@@ -321,6 +321,10 @@ func (c *pairs) count(g *gateway, id string) error {
 	if err := readDecision(g, id+"-prefill0", &prefill); err != nil {
 		return err
 	}
+	if prefill.Worker == "" { // it left between both decisions, and the decode worker computes the prompt
+		c.whole++
+		return nil
+	}
 	group := c.groupOf(decode.Worker)
 	if c.groupOf(prefill.Worker) != group {
 		group, c.mixed = "two", prefill.Worker+" and "+decode.Worker
