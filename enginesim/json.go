@@ -58,7 +58,7 @@ func (c *completion) appendRole(b, head []byte, i int) []byte {
 	b = append(b, `,"delta":{"role":"assistant","content":""}`...)
 	b = append(appendFinish(b, ""), "}]"...)
 	if c.hasIDs() {
-		b = appendIDs(append(b, `,"prompt_token_ids":`...), c.requests[i].Prompt)
+		b = openai.AppendNumbers(append(b, `,"prompt_token_ids":`...), c.requests[i].Prompt)
 	}
 	return append(b, "}\n\n"...)
 }
@@ -85,28 +85,16 @@ func (c *completion) appendChunk(b, head []byte, i int, reason string) []byte {
 	b = appendFinish(b, reason)
 	if c.hasIDs() {
 		if ch.sent == 0 && c.req.Endpoint == openai.Completions {
-			b = appendIDs(append(b, `,"prompt_token_ids":`...), c.requests[i].Prompt)
+			b = openai.AppendNumbers(append(b, `,"prompt_token_ids":`...), c.requests[i].Prompt)
 		}
 		token, _ := ch.reads.read(ch.sent)
-		b = appendIDs(append(b, `,"token_ids":`...), []uint32{token})
+		b = openai.AppendNumbers(append(b, `,"token_ids":`...), []uint32{token})
 	}
 	return append(b, "}]}\n\n"...)
 }
 
 // hasIDs reports whether the events of the stream have the ids of their tokens.
 func (c *completion) hasIDs() bool { return c.req.Facts&openai.TokenIDs != 0 }
-
-// appendIDs appends a list of token ids.
-func appendIDs(b []byte, ids []uint32) []byte {
-	b = append(b, '[')
-	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendUint(b, uint64(id), 10)
-	}
-	return append(b, ']')
-}
 
 // appendFinish appends the reason for the end, or null.
 func appendFinish(b []byte, reason string) []byte {

@@ -33,7 +33,7 @@ func (s *Stream) Body() []byte {
 	b := append(make([]byte, 0, len(s.request.members)+8*s.safe+128), '{')
 	b = append(b, s.request.members...)
 	b = append(b, `"prompt":`...)
-	b = appendList(b, s.ids[:s.safe])
+	b = openai.AppendNumbers(b, s.ids[:s.safe])
 	b = append(b, `,"max_tokens":`...)
 	if s.request.most == 0 {
 		b = append(b, "null"...)
@@ -121,7 +121,7 @@ func (s *Stream) appendChunk(dst, text []byte, added int) []byte {
 		dst = append(append(dst, ','), part.of(e.data)...)
 	}
 	if s.request.ids && s.lost == "" {
-		dst = appendList(append(dst, `,"token_ids":`...), s.ids[len(s.ids)-added:])
+		dst = openai.AppendNumbers(append(dst, `,"token_ids":`...), s.ids[len(s.ids)-added:])
 	}
 	return append(dst, "}]}\n\n"...)
 }
@@ -137,16 +137,4 @@ func (s *Stream) appendUsage(dst []byte) []byte {
 	dst = append(dst, `,"completion_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(s.answer), 10)
 	return append(dst, "}}\n\n"...)
-}
-
-// appendList appends ids as a JSON list.
-func appendList(b []byte, ids []uint32) []byte {
-	b = append(b, '[')
-	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendUint(b, uint64(id), 10)
-	}
-	return append(b, ']')
 }

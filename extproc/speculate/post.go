@@ -97,14 +97,8 @@ func (s *Sender) post(ctx context.Context, t *Turn, d *decision.Decision, next *
 // refused by some, and a priority by a vLLM without --scheduling-policy priority.
 func appendBody(b []byte, next *prompt.Request) []byte {
 	b = openai.AppendString(append(b, `{"model":`...), next.Model)
-	b = append(b, `,"max_tokens":1,"temperature":0,"prompt":[`...)
-	for i, id := range next.Prompts[0].Tokens {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendUint(b, uint64(id), 10)
-	}
-	b = append(b, ']')
+	b = append(b, `,"max_tokens":1,"temperature":0,"prompt":`...)
+	b = openai.AppendNumbers(b, next.Prompts[0].Tokens)
 	if next.CacheSalt != "" {
 		b = openai.AppendString(append(b, `,"cache_salt":`...), next.CacheSalt)
 	}

@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
@@ -71,7 +70,7 @@ func (t *Tokenizer) appendEach(dst []byte, req *openai.Request) ([]byte, error) 
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendNumbers(dst, t.prompt.Tokens)
+		dst = openai.AppendNumbers(dst, t.prompt.Tokens)
 	}
 	return append(dst, "]}"...), nil
 }
@@ -121,18 +120,7 @@ func readRequest(line []byte, api string) (*openai.Request, error) {
 
 func appendIDs(dst []byte, ids []uint32) []byte {
 	dst = append(dst, `{"ids":`...)
-	return append(appendNumbers(dst, ids), '}')
-}
-
-func appendNumbers[T ~uint32 | ~uint64](dst []byte, numbers []T) []byte {
-	dst = append(dst, '[')
-	for i, n := range numbers {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendUint(dst, uint64(n), 10)
-	}
-	return append(dst, ']')
+	return append(openai.AppendNumbers(dst, ids), '}')
 }
 
 // Renderer answers chats with the prompt that the model's template makes of them.
@@ -207,8 +195,8 @@ func (h *Hasher) Answer(dst, line []byte) ([]byte, error) {
 	h.blocks = blockhash.Append(h.blocks[:0], v.Tokens, h.BlockSize, blockhash.Seed(h.LoRA, h.Salt))
 	h.chain = blockhash.Chain(h.chain[:0], h.blocks)
 	dst = append(dst, `{"block_hashes":`...)
-	dst = appendNumbers(dst, h.blocks)
+	dst = openai.AppendNumbers(dst, h.blocks)
 	dst = append(dst, `,"sequence_hashes":`...)
-	dst = appendNumbers(dst, h.chain)
+	dst = openai.AppendNumbers(dst, h.chain)
 	return append(dst, '}'), nil
 }

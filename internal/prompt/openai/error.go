@@ -86,6 +86,18 @@ func appendOrNull(b []byte, s string) []byte {
 // valid JSON.
 func AppendString(b []byte, s string) []byte { return appendClipped(b, s, math.MaxInt) }
 
+// AppendNumbers appends numbers as a JSON list.
+func AppendNumbers[T ~uint32 | ~uint64](b []byte, numbers []T) []byte {
+	b = append(b, '[')
+	for i, n := range numbers {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(n), 10)
+	}
+	return append(b, ']')
+}
+
 // appendClipped appends s as a JSON string. It cuts s if the string would have more than most bytes.
 func appendClipped(b []byte, s string, most int) []byte {
 	const hex = "0123456789abcdef"
