@@ -392,10 +392,6 @@ func (l *lateness) observe(late time.Duration) {
 
 func (l *lateness) usual() time.Duration { return time.Duration(l.nanoseconds.Load()) }
 
-// Pace is the ratio of the time that prefills take on this rank to their estimate: 2 for a rank that is half
-// as fast as others of its class, and 1 if that is not clear, or was observed too long ago.
-func (l *Load) Pace(now time.Time) float64 { return l.pace.now(now.UnixNano()) }
-
 // ObservePace adds a prefill that ended at a moment: the time that it took, and the estimate without this
 // rank's pace.
 func (l *Load) ObservePace(took, estimated time.Duration, at time.Time) {

@@ -277,13 +277,13 @@ func TestWait(t *testing.T) {
 	if p := l.PrefillObserved(at(2000), at(2010)); p.Sure || p.Alone {
 		t.Error("another replica's prefill ran beside it")
 	}
-	if l.Pace(at(2010)) != 1 {
-		t.Errorf("pace %v of an unknown rank", l.Pace(at(2010)))
+	if l.View(at(2010), 0).Pace != 1 {
+		t.Errorf("pace %v of an unknown rank", l.View(at(2010), 0).Pace)
 	}
 	for range 200 {
 		l.ObservePace(200*time.Millisecond, 100*time.Millisecond, at(3000))
 	}
-	if p := l.Pace(at(3000)); p < 1.9 || p > 2.1 {
+	if p := l.View(at(3000), 0).Pace; p < 1.9 || p > 2.1 {
 		t.Errorf("pace %v of a rank half as fast", p)
 	}
 }

@@ -45,7 +45,7 @@ func TestPaceFindsSlowRanks(t *testing.T) {
 			for found = 1; found < 100; found++ {
 				now = now.Add(time.Second)
 				l.ObservePace(time.Duration(2*lognormal(rng, c.sigma)*float64(prefill)), prefill, now)
-				if l.Pace(now) > 1.3 {
+				if l.View(now, 0).Pace > 1.3 {
 					break
 				}
 			}
@@ -68,7 +68,7 @@ func TestPaceOfEqualRanksIsOne(t *testing.T) {
 				now = now.Add(time.Second)
 				l.ObservePace(time.Duration(lognormal(rng, sigma)*float64(prefill)), prefill, now)
 				all++
-				if l.Pace(now) != 1 {
+				if l.View(now, 0).Pace != 1 {
 					other++
 				}
 			}
@@ -89,12 +89,12 @@ func TestPaceDecays(t *testing.T) {
 			now = now.Add(200 * time.Millisecond)
 			l.ObservePace(8*prefill, prefill, now)
 		}
-		before := l.Pace(now)
+		before := l.View(now, 0).Pace
 		if before < 2 {
 			t.Errorf("%d slow prefills: pace %v", n, before)
 		}
 		for s := 1; s <= 240; s++ {
-			after := l.Pace(now.Add(time.Duration(s) * time.Second))
+			after := l.View(now.Add(time.Duration(s) * time.Second), 0).Pace
 			if after > before || after < 1 {
 				t.Fatalf("%d slow prefills, after %d s: pace %v, %v before", n, s, after, before)
 			}
@@ -118,7 +118,7 @@ func TestPaceForgets(t *testing.T) {
 		now = now.Add(time.Second)
 		l.ObservePace(took, prefill, now)
 	}
-	if p := l.Pace(now); p != 1 {
+	if p := l.View(now, 0).Pace; p != 1 {
 		t.Errorf("pace %v: %+v", p, l.PaceStats(now))
 	}
 }
@@ -135,7 +135,7 @@ func TestPaceBoundsStalls(t *testing.T) {
 		}
 		now = now.Add(time.Second)
 		l.ObservePace(took, prefill, now)
-		if l.Pace(now) != 1 {
+		if l.View(now, 0).Pace != 1 {
 			slow++
 		}
 	}

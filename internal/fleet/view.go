@@ -18,7 +18,7 @@ type View struct {
 	// Reported means that there is a report. Without one, bookings stand for all that runs on the rank.
 	Reported bool
 	// Wait is the expected duration of the prefills that are booked there. Pace is the duration of the rank's passes as a multiple of its
-	// class's passes; 0 counts as 1.
+	// class's passes: 2 for a rank that is half as fast, and 1 if that is not clear, or was observed too long ago. 0 counts as 1.
 	Wait time.Duration
 	Pace float64
 	// Untracked is the number of requests that run or wait on the rank and that no router has booked. Clients have sent them to the engine
