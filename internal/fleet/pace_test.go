@@ -94,7 +94,7 @@ func TestPaceDecays(t *testing.T) {
 			t.Errorf("%d slow prefills: pace %v", n, before)
 		}
 		for s := 1; s <= 240; s++ {
-			after := l.View(now.Add(time.Duration(s) * time.Second), 0).Pace
+			after := l.View(now.Add(time.Duration(s)*time.Second), 0).Pace
 			if after > before || after < 1 {
 				t.Fatalf("%d slow prefills, after %d s: pace %v, %v before", n, s, after, before)
 			}
