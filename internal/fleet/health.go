@@ -133,36 +133,6 @@ func (h *Health) ObserveAsleep(asleep bool) {
 	h.settle()
 }
 
-// reportedOff is the value of uncached for an engine that has reported to have no prefix cache.
-const reportedOff = -1
-
-// ObserveCaching records whether the engine has a prefix cache, by its answer to a question of that time. An answer from before a doubt may
-// be of the process before.
-func (h *Health) ObserveCaching(off bool, asked time.Time) {
-	was, now := h.uncached.Load(), int64(0)
-	if off {
-		now = reportedOff
-	}
-	if was != now && was <= asked.UnixNano() {
-		h.uncached.CompareAndSwap(was, now) // a doubt meanwhile stays
-	}
-}
-
-// EndCachingDoubt records that the engine has answered a question of that time, and does not report whether it has a prefix cache: after a
-// doubt it counts as an engine with one.
-func (h *Health) EndCachingDoubt(asked time.Time) {
-	if was := h.uncached.Load(); was > 0 && was <= asked.UnixNano() {
-		h.uncached.CompareAndSwap(was, 0)
-	}
-}
-
-// DoubtCaching records that the engine may be another process, whose settings are not known yet. Until it answers, it counts as an engine
-// without a prefix cache.
-func (h *Health) DoubtCaching(now time.Time) { h.uncached.Store(now.UnixNano()) }
-
-// Caches reports whether the engine is known to have a prefix cache. An engine that has never been in doubt counts as one.
-func (h *Health) Caches() bool { return h.uncached.Load() == 0 }
-
 // ObserveServed records that the worker has served a request.
 func (h *Health) ObserveServed(now time.Time) {
 	h.progress.Store(now.UnixNano())
@@ -243,86 +213,6 @@ func (h *Health) suspect(why string, now time.Time) {
 	h.alarm()
 }
 
-// Probe is the answer of an engine that was asked for its health.
-type Probe struct {
-	// Healthy and Refused are the kinds of answers; neither means that the engine was silent.
-	Healthy, Refused bool
-	// Detail describes the answer in a few words. It may be empty for a healthy engine.
-	Detail string
-	// Asked is the time at which the question was sent.
-	Asked time.Time
-}
-
-// stay is the judgement whether a silent worker must stay in its pool.
-type stay uint8
-
-const (
-	mayLeave   stay = iota
-	staysAside      // fewer than half of the pool would be ready without it
-	staysLast       // no other worker of the pool is ready
-)
-
-// observeProbe records the answer of a probe, of a worker that must stay or may leave.
-func (h *Health) observeProbe(p Probe, must stay, now time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	defer h.settle()
-	h.probed = now
-	h.unanswered = !p.Healthy
-	h.kept = false
-
-	switch {
-	case p.Healthy:
-		h.answered(now)
-	case !p.Refused && h.progress.Load() >= p.Asked.UnixNano():
-		h.unanswered = false // it works, and answers late
-	case h.state == HealthUnknown:
-		h.why = p.Detail
-	case h.state == HealthReady, h.state == HealthHalfOpen:
-		h.setState(HealthSuspect, p.Detail, now)
-	case h.state == HealthSuspect && !p.Refused && must == staysLast:
-		h.unanswered = false
-		h.kept = true
-		h.why = p.Detail + "; it stays because no other worker of its pool is ready"
-	case h.state == HealthSuspect && !p.Refused && must == staysAside:
-		h.kept = true
-		h.why = p.Detail + "; it stays because fewer than half of its pool would be ready"
-	case h.state == HealthSuspect:
-		why := p.Detail
-		if h.why != p.Detail {
-			why = h.why + ", and " + p.Detail
-		}
-		h.setState(HealthDown, why, now)
-	}
-}
-
-// answered handles a healthy answer. mu is held.
-func (h *Health) answered(now time.Time) {
-	switch h.state {
-	case HealthUnknown:
-		h.setState(HealthReady, "", now)
-	case HealthSuspect:
-		h.recover("the engine answers", now)
-	case HealthDown:
-		h.share = 1
-		h.notBefore = time.Time{}
-		h.setState(HealthHalfOpen, "the engine answers again", now)
-	case HealthHalfOpen:
-		if now.Sub(h.since) >= rampTime {
-			h.setState(HealthReady, "the engine has answered for long", now)
-		}
-	}
-}
-
-// recover ends a suspicion. mu is held.
-func (h *Health) recover(why string, now time.Time) {
-	if h.share > 0 {
-		h.setState(HealthHalfOpen, why, now)
-		return
-	}
-	h.setState(HealthReady, why, now)
-}
-
 // trust makes the worker ready, because its agent reports it again.
 func (h *Health) trust(now time.Time) {
 	h.mu.Lock()
@@ -378,54 +268,6 @@ func (h *Health) retire() {
 	defer h.mu.Unlock()
 	h.gone = true
 	h.settle()
-}
-
-// HasFailed reports whether the worker did not serve the last request that was sent there.
-func (h *Health) HasFailed() bool {
-	if h.plain.Load() {
-		return false
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.failures > 0
-}
-
-// Admits reports whether a rank of the worker, with the given number of booked requests, should get another one. If no rank of a pool
-// is admitted, all may get it.
-func (h *Health) Admits(booked int64, now time.Time) bool {
-	if h.plain.Load() {
-		return true
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	switch {
-	case h.asleep:
-		return false
-	case h.ofRank && h.state == HealthDown:
-		return false
-	case h.state == HealthSuspect:
-		return !h.unanswered
-	case h.state != HealthHalfOpen:
-		return true
-	case now.Before(h.notBefore):
-		// The first request must have been served. Later ones may go there beside each other.
-		return h.share > 1 && booked < h.share
-	}
-	// The ends of the booked requests may be lost. After some time another request finds out.
-	return booked < h.share || !h.notBefore.IsZero()
-}
-
-// Picked records that a request is sent to the worker.
-func (h *Health) Picked(now time.Time) {
-	if h.plain.Load() {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.state == HealthHalfOpen {
-		h.notBefore = now.Add(HoldTime)
-	}
 }
 
 // effective returns the state of a worker whose source reports one.
