@@ -20,11 +20,8 @@
 package planner
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"log/slog"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,7 +30,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/bus"
-	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route/peers"
@@ -175,58 +171,6 @@ func (p *Planner) Run(ctx context.Context) error {
 	})
 }
 
-// Once makes one plan, from observations of one interval, as soon as ready returns true. Without done it changes nothing. With done it
-// waits until this planner leads, publishes the plan, and has the connector carry it out until done returns true.
-func (p *Planner) Once(ctx context.Context, ready, done func() bool) error {
-	return p.run(ctx, func(ctx context.Context) error {
-		var leading sync.WaitGroup
-		defer leading.Wait()
-		ctx, stop := context.WithCancel(ctx)
-		defer stop()
-		if done != nil {
-			leading.Go(func() { _ = p.cfg.Bus.Lead(ctx, p.lead) })
-			if err := p.awaitLead(ctx); err != nil {
-				return err
-			}
-		}
-
-		p.observe(ctx, false) // figures count from here on
-		for waited := time.Duration(0); waited < p.cfg.Interval || !ready(); waited += together {
-			if err := backoff.Sleep(ctx, together); err != nil {
-				return err
-			}
-		}
-		for p.once(ctx, false); done != nil && !done(); p.publish(ctx, p.Current()) {
-			err := backoff.Sleep(ctx, again)
-			if err == nil && p.term.Load() == 0 {
-				err = errors.New("another planner leads now")
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// again is the interval at which a single plan is handed to the connector: a planner that leads still wants it.
-const again = time.Second
-
-// leadFor is the longest wait for the lead: leases of planners that have died expire sooner.
-const leadFor = 30 * time.Second
-
-// awaitLead waits until this planner leads.
-func (p *Planner) awaitLead(ctx context.Context) error {
-	wait, stop := context.WithTimeout(ctx, leadFor)
-	defer stop()
-	select {
-	case <-p.leads:
-		return nil
-	case <-wait.Done():
-		return cmp.Or(ctx.Err(), errors.New("another planner leads, and carries plans out: stop it, or have this one change nothing"))
-	}
-}
-
 // run has the connector and the subscriptions run beside a function.
 func (p *Planner) run(ctx context.Context, do func(ctx context.Context) error) error {
 	var all sync.WaitGroup
@@ -353,104 +297,5 @@ func (p *Planner) once(ctx context.Context, between bool) {
 	p.metrics.observe(&next)
 	if next.Term > 0 {
 		p.publish(ctx, next)
-	}
-}
-
-// publish publishes a plan if it differs from the last one, and gives it to the connector. A connector thereby knows that this planner
-// still leads.
-func (p *Planner) publish(ctx context.Context, next plan.Plan) {
-	if !reflect.DeepEqual(next, p.published) {
-		if err := p.cfg.Bus.PublishPlan(ctx, next); err != nil {
-			if ctx.Err() == nil {
-				p.metrics.plans.WithLabelValues("error").Inc()
-				p.cfg.Log.Warn("plan not published; the last one stays in force", "err", err)
-			}
-			return
-		}
-		p.metrics.plans.WithLabelValues("published").Inc()
-		p.metrics.last.SetToCurrentTime()
-		p.logChanges(&next)
-		p.published = next
-	}
-
-	if p.advisory.Load() {
-		if c, ok := p.cfg.Connector.(Adviser); ok {
-			c.Advise(next)
-		}
-		return
-	}
-	if p.cfg.Connector == nil {
-		return
-	}
-	err := p.cfg.Connector.Apply(ctx, next)
-	if err != nil && ctx.Err() == nil {
-		p.metrics.carried.WithLabelValues("error").Inc()
-		p.cfg.Log.Warn("plan not carried out; trying again with the next one", "err", err)
-		return
-	}
-	p.metrics.carried.WithLabelValues("accepted").Inc()
-}
-
-// logChanges logs the pools whose replicas are others than in the last plan.
-func (p *Planner) logChanges(next *plan.Plan) {
-	for i := range next.Pools {
-		now := &next.Pools[i]
-		before := -1
-		for k := range p.published.Pools {
-			if was := &p.published.Pools[k]; was.Model == now.Model && was.Role == now.Role {
-				before = was.Replicas
-			}
-		}
-		if before != now.Replicas {
-			p.cfg.Log.Info("plan", "model", now.Model, "role", now.Role.String(), "replicas", now.Replicas, "ready", now.Ready,
-				"reason", now.Reason)
-		}
-	}
-}
-
-// observe collects the observation that a plan is made from.
-func (p *Planner) observe(ctx context.Context, between bool) *plan.Observation {
-	now := time.Now().Round(0) // without the monotonic clock, which a log does not have
-	p.bookings.Expire(now)
-	f := p.cfg.Fleet.Snapshot()
-	o := &plan.Observation{At: now, Settings: p.settings.Load(), Between: between, Workers: plan.WorkersOf(f)}
-	if between {
-		if last := p.seen.Load(); last != nil {
-			keepLoads(o.Workers, last.Workers)
-		}
-		o.Demand = p.demands.waiting(now)
-		p.observeConnector(o)
-		return o
-	}
-
-	o.Demand = p.demands.take(now)
-	if p.cfg.Demand != nil {
-		var err error
-		o.Demand, err = p.cfg.Demand.Take(ctx, now)
-		if err != nil && ctx.Err() == nil {
-			p.metrics.demandErrors.Inc()
-			p.cfg.Log.Warn("demand not known", "err", err)
-		}
-	}
-	p.loads.take(o.Workers, f, now)
-	p.observeConnector(o)
-	return o
-}
-
-// observeConnector adds what the connector knows to an observation.
-func (p *Planner) observeConnector(o *plan.Observation) {
-	if c, ok := p.cfg.Connector.(Observer); ok {
-		c.Observe(o)
-	}
-}
-
-// keepLoads gives workers the loads that were observed last: reports are read once in an interval.
-func keepLoads(workers, last []plan.Worker) {
-	known := make(map[string]*plan.Load, len(last))
-	for i := range last {
-		known[last[i].Name] = last[i].Load
-	}
-	for i := range workers {
-		workers[i].Load = known[workers[i].Name]
 	}
 }
