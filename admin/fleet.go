@@ -23,11 +23,7 @@ type fleetView struct {
 
 // rankView is one rank of a fleet.
 type rankView struct {
-	Worker string `json:"worker"`
-	Rank   int    `json:"rank"`
-	Node   string `json:"node"`
-	Model  string `json:"model"`
-	Role   string `json:"role"`
+	rankName
 	// Transfer is the way that the worker takes part in transfers of KV caches, and TransferAt the address that requests name.
 	// Both are empty for workers without.
 	Transfer   string `json:"transfer,omitempty"`
@@ -37,14 +33,7 @@ type rankView struct {
 	Address string `json:"address"` // the listed name and port while the name does not resolve
 	Engine  string `json:"engine"`
 	Epoch   uint64 `json:"epoch"`
-	// Health is the worker's known health, Why the evidence for it, and HealthSince when that began: null for the health at
-	// first.
-	Health      string     `json:"health"`
-	Asleep      bool       `json:"asleep,omitempty"` // its engine has reported so
-	Why         string     `json:"why,omitempty"`
-	HealthSince *time.Time `json:"health_since"`
-	// Probed is when the engine answered last or was found silent; null for workers whose agents ask them.
-	Probed *time.Time `json:"probed"`
+	healthView
 	// UnleasedSince is null while the worker's lease is current, and for workers without leases.
 	UnleasedSince *time.Time `json:"unleased_since"`
 	Taints        []string   `json:"taints,omitempty"`
@@ -53,17 +42,8 @@ type rankView struct {
 	Place       string `json:"place,omitempty"`
 	PlaceSource string `json:"place_source,omitempty"`
 	// Adapters are the LoRA adapters of the worker's engine; null if it does not list them.
-	Adapters            []string `json:"adapters"`
-	BookedRequests      int64    `json:"booked_requests"`
-	BookedPrefillTokens int64    `json:"booked_prefill_tokens"`
-	BookedDecodeBlocks  int64    `json:"booked_decode_blocks"`
-
-	// Null until the engine has reported its load.
-	ReportedRunning *int     `json:"reported_running"`
-	ReportedWaiting *int     `json:"reported_waiting"`
-	ReportedKVUsage *float64 `json:"reported_kv_usage"`
-	// ReportedStepTokens is left out for an engine without speculative decoding.
-	ReportedStepTokens float64 `json:"reported_step_tokens,omitempty"`
+	Adapters []string `json:"adapters"`
+	loadView
 
 	// Figures are the numbers in force or reported of the engine, by name: block_size, capacity_tokens, context_length, max_requests and
 	// max_batch_tokens. One that is unknown is left out.
@@ -75,6 +55,40 @@ type rankView struct {
 	CacheReason string `json:"cache_reason,omitempty"`
 
 	leased bool // its agent reports its health
+}
+
+// rankName is which rank it is, and which model and part of requests it serves.
+type rankName struct {
+	Worker string `json:"worker"`
+	Rank   int    `json:"rank"`
+	Node   string `json:"node"`
+	Model  string `json:"model"`
+	Role   string `json:"role"`
+}
+
+// healthView is the known health of a worker, and the evidence for it.
+type healthView struct {
+	Health string `json:"health"`
+	Asleep bool   `json:"asleep,omitempty"` // its engine has reported so
+	// Why is the evidence, and HealthSince when the health began: null for the health at first.
+	Why         string     `json:"why,omitempty"`
+	HealthSince *time.Time `json:"health_since"`
+	// Probed is when the engine answered last or was found silent; null for workers whose agents ask them.
+	Probed *time.Time `json:"probed"`
+}
+
+// loadView is the load of a rank: what routers have booked there, and what its engine has reported.
+type loadView struct {
+	BookedRequests      int64 `json:"booked_requests"`
+	BookedPrefillTokens int64 `json:"booked_prefill_tokens"`
+	BookedDecodeBlocks  int64 `json:"booked_decode_blocks"`
+
+	// Null until the engine has reported its load.
+	ReportedRunning *int     `json:"reported_running"`
+	ReportedWaiting *int     `json:"reported_waiting"`
+	ReportedKVUsage *float64 `json:"reported_kv_usage"`
+	// ReportedStepTokens is left out for an engine without speculative decoding.
+	ReportedStepTokens float64 `json:"reported_step_tokens,omitempty"`
 }
 
 // figureView is a number that an engine reports, and its source: "metrics", "models", "options" or "events". Configured is the number of
@@ -172,9 +186,12 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 	for _, r := range s.Ranks {
 		booked, w := r.Load.Booked(), r.Worker
 		v := rankView{
-			Worker: w.Name, Rank: r.Number, Node: fleet.NodeOf(w.Name), Model: w.Model, Role: w.Role.String(), State: w.State.String(),
-			Address: cmp.Or(w.Address, w.Named), Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
-			BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
+			rankName: rankName{Worker: w.Name, Rank: r.Number, Node: fleet.NodeOf(w.Name), Model: w.Model, Role: w.Role.String()},
+			State:    w.State.String(),
+			Address:  cmp.Or(w.Address, w.Named), Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
+			loadView: loadView{
+				BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
+			},
 			leased: w.Leased && w.Unleased.IsZero(), TransferAt: w.TransferAt, Figures: viewFigures(w),
 		}
 		if w.Transfer != fleet.NoTransfer {
