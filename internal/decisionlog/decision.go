@@ -14,10 +14,7 @@ type Decision struct {
 	At      time.Time `json:"at"`
 	Outcome string    `json:"outcome"` // picked, refused and so on
 
-	// Of refused requests: the kind of refusal, the answer, and the advised wait.
-	Reason            string  `json:"reason,omitempty"`
-	Error             *Error  `json:"error,omitempty"`
-	RetryAfterSeconds float64 `json:"retry_after_seconds,omitempty"`
+	Refusal
 
 	// Queue is set for requests that waited in the queue.
 	Queue *Queue `json:"queue,omitempty"`
@@ -26,14 +23,7 @@ type Decision struct {
 	Policy string `json:"policy"`
 	Cost   string `json:"cost"` // the cost function of the candidates
 
-	// The picked rank. Ranks is the number of the worker's ranks. Others are the addresses of other
-	// workers, in the order in which Envoy tries them.
-	Worker  string   `json:"worker"`
-	Rank    int      `json:"rank"`
-	Ranks   int      `json:"ranks"`
-	Address string   `json:"address"`
-	AnyRank bool     `json:"any_rank,omitempty"` // the engine of the worker chooses the rank by itself
-	Others  []string `json:"others,omitempty"`
+	Pick
 	// Role is the role of the candidates, unless they were aggregated workers. Split means that a prefill worker was to compute the
 	// prompt first: ID with "-prefill0" behind it is the decision about that one.
 	Role  string `json:"role,omitempty"`
@@ -42,8 +32,36 @@ type Decision struct {
 	// Pull is the worker from whose cache the picked one was to fetch the beginning of the prompt.
 	Pull *Pull `json:"pull,omitempty"`
 
-	// The prompt. Blocks is the number of its complete blocks, OverlapBlocks how many of them the picked
-	// rank has on any tier, and CachedTokens how many tokens it need not compute.
+	Prompt
+	Asked
+
+	// Candidates are the best ranks that were considered, best first, the picked one always among them.
+	// Considered is the number of ranks that the model had.
+	Candidates []Candidate `json:"candidates"`
+	Considered int         `json:"considered"`
+}
+
+// Refusal is the kind of refusal of a refused request, the answer, and the advised wait.
+type Refusal struct {
+	Reason            string  `json:"reason,omitempty"`
+	Error             *Error  `json:"error,omitempty"`
+	RetryAfterSeconds float64 `json:"retry_after_seconds,omitempty"`
+}
+
+// Pick is the picked rank. Ranks is the number of the worker's ranks. Others are the addresses of other workers, in the order in which
+// Envoy tries them.
+type Pick struct {
+	Worker  string   `json:"worker"`
+	Rank    int      `json:"rank"`
+	Ranks   int      `json:"ranks"`
+	Address string   `json:"address"`
+	AnyRank bool     `json:"any_rank,omitempty"` // the engine of the worker chooses the rank by itself
+	Others  []string `json:"others,omitempty"`
+}
+
+// Prompt is the prompt of a request. Blocks is the number of its complete blocks, OverlapBlocks how many of them the picked rank has on any
+// tier, and CachedTokens how many tokens it need not compute.
+type Prompt struct {
 	PromptTokens  int `json:"prompt_tokens"`
 	Blocks        int `json:"blocks"`
 	OverlapBlocks int `json:"overlap_blocks"`
@@ -53,8 +71,10 @@ type Decision struct {
 	// FirstHash and LastHash are the sequence hashes of the first and the last complete block.
 	FirstHash *Hash `json:"first_hash,omitempty"`
 	LastHash  *Hash `json:"last_hash,omitempty"`
+}
 
-	// The client's settings. MaxTokens is 0 if the client set no bound.
+// Asked are the settings of the client. MaxTokens is 0 if the client set no bound.
+type Asked struct {
 	Stream       bool   `json:"stream"`
 	IncludeUsage bool   `json:"include_usage"`
 	MaxTokens    int    `json:"max_tokens,omitempty"`
@@ -64,11 +84,6 @@ type Decision struct {
 	// Account is the client's tenant by Envoy's authentication.
 	Account string `json:"account,omitempty"`
 	Source  string `json:"source,omitempty"`
-
-	// Candidates are the best ranks that were considered, best first, the picked one always among them.
-	// Considered is the number of ranks that the model had.
-	Candidates []Candidate `json:"candidates"`
-	Considered int         `json:"considered"`
 }
 
 // OfPrefill reports whether the decision is about the prefill worker of a request: the one about its decode worker is another line.
@@ -175,13 +190,19 @@ type Score struct {
 // View returns a decision as it is written. It does not keep d.
 func View(d *decision.Decision) Decision {
 	v := Decision{
-		ID: d.ID, At: d.At, Outcome: d.Outcome.String(), Reason: string(d.Reason), RetryAfterSeconds: d.RetryAfter.Seconds(),
-		Model: d.Model, Policy: d.Policy, Cost: d.Cost,
-		Worker: d.Worker, Rank: d.Rank, Ranks: d.Ranks, Address: d.Address, AnyRank: d.AnyRank, Others: append([]string(nil), d.Others...),
+		ID: d.ID, At: d.At, Outcome: d.Outcome.String(), Model: d.Model, Policy: d.Policy, Cost: d.Cost, Considered: d.Considered,
+		Refusal: Refusal{Reason: string(d.Reason), RetryAfterSeconds: d.RetryAfter.Seconds()},
+		Pick: Pick{
+			Worker: d.Worker, Rank: d.Rank, Ranks: d.Ranks, Address: d.Address, AnyRank: d.AnyRank, Others: append([]string(nil), d.Others...),
+		},
 		Role: roleOf(d), Split: d.Split,
-		PromptTokens: d.PromptTokens, Blocks: d.Blocks, OverlapBlocks: d.Overlap, CachedTokens: d.Cached, BlockSize: d.BlockSize,
-		Stream: d.Stream, IncludeUsage: d.IncludeUsage, MaxTokens: d.MaxTokens, Session: d.Session, Source: d.Source, Account: d.Account,
-		PinSeconds: d.Pin.Seconds(), Considered: d.Considered,
+		Prompt: Prompt{
+			PromptTokens: d.PromptTokens, Blocks: d.Blocks, OverlapBlocks: d.Overlap, CachedTokens: d.Cached, BlockSize: d.BlockSize,
+		},
+		Asked: Asked{
+			Stream: d.Stream, IncludeUsage: d.IncludeUsage, MaxTokens: d.MaxTokens, Session: d.Session, Source: d.Source, Account: d.Account,
+			PinSeconds: d.Pin.Seconds(),
+		},
 	}
 	if d.Err != nil {
 		v.Error = &Error{Status: d.Err.Status, Message: d.Err.Message, Type: d.Err.Type, Param: d.Err.Param, Code: d.Err.Code}

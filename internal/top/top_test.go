@@ -57,7 +57,8 @@ func fleet(n int) *Model {
 	for i := range 30 {
 		v := decisionlog.Decision{
 			ID: fmt.Sprintf("0123456789-%04d", i), At: noon.Add(-time.Duration(i) * time.Second), Outcome: "picked", Model: "m",
-			Worker: "worker-000", PromptTokens: 100, CachedTokens: i, Account: "acme",
+			Pick: decisionlog.Pick{Worker: "worker-000"}, Prompt: decisionlog.Prompt{PromptTokens: 100, CachedTokens: i},
+			Asked: decisionlog.Asked{Account: "acme"},
 		}
 		switch i % 10 {
 		case 1:
