@@ -18,9 +18,8 @@ type edit struct {
 	wherePos uint8
 	now      uint8
 	age      uint8 // for nodes that get bits, unless they are younger
-	from, to *set  // the last transition; the edit has a reference to to
-	had, has uint8 // the holder's bits in from and to
-	cached   bool
+
+	lastChange
 
 	// parent is the block before the next one that is applied, if chained is true: a root has none, and the
 	// writer may not know it.
@@ -34,6 +33,13 @@ type edit struct {
 
 	leaving *holderRun // whose bits gone are still to be cleared: nodes have left it
 	gone    uint64
+}
+
+// lastChange is the last change of a node's set that an edit made. The next node mostly has the same one.
+type lastChange struct {
+	from, to *set  // the edit has a reference to to
+	had, has uint8 // the holder's bits in from and to
+	cached   bool
 }
 
 // done gives back the reservations and the set that the edit holds. The edit must not be used afterwards.
