@@ -60,10 +60,10 @@ func (m *Model) effortOfDisabledThinking() string {
 // renderEffort renders a short chat with a reasoning effort. It returns false if the template refuses it.
 func (m *Model) renderEffort(effort string) (text []byte, ok bool) {
 	var p Prompt
-	req := Request{
+	req := Request{Conversation: openai.Conversation{
 		Messages:        []openai.Message{{Role: "user", Kind: openai.TextContent, Content: "Hi"}},
 		ReasoningEffort: effort, AddGenerationPrompt: true,
-	}
+	}}
 	if m.render(&req, &p) != nil {
 		return nil, false
 	}

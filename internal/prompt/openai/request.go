@@ -52,29 +52,10 @@ type Request struct {
 	Seed    int64
 	HasSeed bool
 
-	// Messages is the conversation, for endpoints with chats. The other APIs are converted as vLLM converts them: system and
-	// instructions are the first message, and the result of a tool is a separate message.
-	Messages []Message
-	// Tools, TemplateArgs and Documents are the raw JSON of tools, chat_template_kwargs and
-	// documents; nil if absent or null. Each API has its own form of tools.
-	Tools, TemplateArgs, Documents []byte
-	// ReasoningEffort is reasoning_effort, reasoning.effort or output_config.effort as sent; empty if absent.
-	ReasoningEffort string
-	// ThinkingDisabled is set if thinking.type of Messages is disabled. It replaces ReasoningEffort.
-	ThinkingDisabled bool
-	// AddGenerationPrompt is true unless the client set it to false.
-	AddGenerationPrompt  bool
-	ContinueFinalMessage bool
-
+	Conversation
 	// Prompts are the prompts of a completion or embedding request: one or more, in order.
 	Prompts []Prompt
-	// AddSpecialTokens puts the tokenizer's beginning and end around the text. Its default is false for Chat and Messages,
-	// whose templates have them, and true elsewhere: vLLM adds them to Responses too.
-	AddSpecialTokens bool
-	// Truncate is the number of tokens of the prompt that are kept: -1 means as many as the model accepts,
-	// and 0 all. TruncateRight drops the end of the prompt instead of its start.
-	Truncate      int
-	TruncateRight bool
+	Encoding
 
 	// CacheSalt separates prefix caches. User and SessionID identify the client.
 	CacheSalt, User, SessionID string
@@ -91,6 +72,34 @@ type Request struct {
 	Facts Facts
 
 	memory memory
+}
+
+// Conversation is what a chat template renders, for endpoints with chats.
+type Conversation struct {
+	// Messages are its messages. The other APIs are converted as vLLM converts them: system and
+	// instructions are the first message, and the result of a tool is a separate message.
+	Messages []Message
+	// Tools, TemplateArgs and Documents are the raw JSON of tools, chat_template_kwargs and
+	// documents; nil if absent or null. Each API has its own form of tools.
+	Tools, TemplateArgs, Documents []byte
+	// ReasoningEffort is reasoning_effort, reasoning.effort or output_config.effort as sent; empty if absent.
+	ReasoningEffort string
+	// ThinkingDisabled is set if thinking.type of Messages is disabled. It replaces ReasoningEffort.
+	ThinkingDisabled bool
+	// AddGenerationPrompt is true unless the client set it to false.
+	AddGenerationPrompt  bool
+	ContinueFinalMessage bool
+}
+
+// Encoding is how the text of a prompt becomes tokens.
+type Encoding struct {
+	// AddSpecialTokens puts the tokenizer's beginning and end around the text. Its default is false for Chat and Messages,
+	// whose templates have them, and true elsewhere: vLLM adds them to Responses too.
+	AddSpecialTokens bool
+	// Truncate is the number of tokens of the prompt that are kept: -1 means as many as the model accepts,
+	// and 0 all. TruncateRight drops the end of the prompt instead of its start.
+	Truncate      int
+	TruncateRight bool
 }
 
 // Why is the reason why a prompt is not read.

@@ -81,7 +81,8 @@ func (a *agent) request(t testing.TB, session uint64, head string, turns int) *R
 			Role: role, Kind: openai.TextContent, Content: fmt.Sprintf("turn %d of session %d: %s", i, session, strings.Repeat("some more text ", 40)),
 		})
 	}
-	if err := a.model.Prepare(&prompt.Request{Endpoint: prompt.Chat, Messages: messages, AddGenerationPrompt: true}, &a.prompt); err != nil {
+	chat := openai.Conversation{Messages: messages, AddGenerationPrompt: true}
+	if err := a.model.Prepare(&prompt.Request{Endpoint: prompt.Chat, Conversation: chat}, &a.prompt); err != nil {
 		t.Fatal(err)
 	}
 	a.at = a.at.Add(time.Second)
