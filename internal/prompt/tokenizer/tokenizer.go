@@ -16,24 +16,28 @@ type Tokenizer struct {
 	// ignoreMerges makes a piece that equals a token that token, without merging.
 	ignoreMerges bool
 
-	added      *matcher          // tokens that are searched for in the unchanged text
-	normalized *matcher          // tokens that are searched for in the normalized text
-	addedIDs   map[string]uint32 // by content
-	addedBytes map[uint32][]byte // the bytes to which added tokens decode
-	special    map[uint32]bool
+	addedTokens
 	byteTokens map[uint32]byte // tokens like <0xE4>
-
-	// longestFirst searches the whole text for longer added tokens before shorter ones, for GGUF files.
-	longestFirst bool
-	spm          *spm // nil but for SentencePiece vocabularies of GGUF files
+	spm        *spm            // nil but for SentencePiece vocabularies of GGUF files
 
 	before, after []uint32 // special tokens that engines put around a text
 
-	longestAdded int // bytes of the longest added token
 	mostPerToken int // see measureTokens
 	dropsSpace   bool
 
 	encoders encoders
+}
+
+// addedTokens are the tokens of a tokenizer that are searched for in a text before it is cut into pieces.
+type addedTokens struct {
+	added      *matcher          // in the unchanged text
+	normalized *matcher          // in the normalized text
+	addedIDs   map[string]uint32 // by content
+	addedBytes map[uint32][]byte // the bytes to which they decode
+	special    map[uint32]bool
+	// longestFirst searches the whole text for longer ones before shorter ones, for GGUF files.
+	longestFirst bool
+	longestAdded int // bytes of the longest one
 }
 
 // VocabSize returns the largest id plus one.
