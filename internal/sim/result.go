@@ -21,15 +21,7 @@ type Result struct {
 	TTFT Quantiles `json:"ttft_ms"`
 	ITL  Quantiles `json:"itl_ms"`
 	E2E  Quantiles `json:"e2e_ms"`
-	// Transferred is the share of prompts that were computed by a prefill worker and transferred. Transfer is the
-	// time from the end of their prefill until the worker that decodes has them.
-	Transferred float64   `json:"transferred,omitempty"`
-	Transfer    Quantiles `json:"transfer_ms,omitzero"`
-	// Crossed is the share of these prompts that were transferred between nodes.
-	Crossed float64 `json:"crossed,omitempty"`
-	// Pulled is the share of prompts whose beginning was fetched from another worker's cache. Pull is the time of that.
-	Pulled float64   `json:"pulled,omitempty"`
-	Pull   Quantiles `json:"pull_ms,omitzero"`
+	Transfers
 	// OutputRate is tokens per second after the warm-up.
 	OutputRate float64 `json:"output_tokens_per_s"`
 	// PrefixReuse is cached prompt tokens divided by prompt tokens, as engines count them. Predicted is the
@@ -41,18 +33,36 @@ type Result struct {
 	SLAMisses *int `json:"sla_misses,omitempty"`
 	// Curves are the distributions of the times.
 	Curves Curves `json:"curves"`
-	// GPUHours is the time of all engines' GPUs, from the beginning of an engine's start-up until it left the fleet, or the
-	// run ended. It is 0 without Planning, and so are the next two.
-	GPUHours float64 `json:"gpu_hours,omitempty"`
-	// Replicas are the numbers of engines at the times when they changed: of engines that decode, or do both.
-	// PrefillReplicas are the numbers of engines that only prefill.
-	Replicas        []Replicas `json:"replicas,omitempty"`
-	PrefillReplicas []Replicas `json:"prefill_replicas,omitempty"`
+	Planned
 	// Programs are the sessions, with Config.ProgramRate; nil without.
 	Programs *Programs `json:"programs,omitempty"`
 	// Interrupted means that the run was stopped before its end. Requests that were running are neither
 	// completed nor errors.
 	Interrupted bool `json:"interrupted,omitempty"`
+}
+
+// Transfers are the prompts whose blocks came from another worker.
+type Transfers struct {
+	// Transferred is the share of prompts that were computed by a prefill worker and transferred. Transfer is the
+	// time from the end of their prefill until the worker that decodes has them.
+	Transferred float64   `json:"transferred,omitempty"`
+	Transfer    Quantiles `json:"transfer_ms,omitzero"`
+	// Crossed is the share of these prompts that were transferred between nodes.
+	Crossed float64 `json:"crossed,omitempty"`
+	// Pulled is the share of prompts whose beginning was fetched from another worker's cache. Pull is the time of that.
+	Pulled float64   `json:"pulled,omitempty"`
+	Pull   Quantiles `json:"pull_ms,omitzero"`
+}
+
+// Planned is the fleet that plans made. It is zero without Planning.
+type Planned struct {
+	// GPUHours is the time of all engines' GPUs, from the beginning of an engine's start-up until it left the fleet, or the
+	// run ended.
+	GPUHours float64 `json:"gpu_hours,omitempty"`
+	// Replicas are the numbers of engines at the times when they changed: of engines that decode, or do both.
+	// PrefillReplicas are the numbers of engines that only prefill.
+	Replicas        []Replicas `json:"replicas,omitempty"`
+	PrefillReplicas []Replicas `json:"prefill_replicas,omitempty"`
 }
 
 // Curves are distributions in milliseconds: the quantiles 0, 0.02, …, 1. A curve is empty if nothing was
@@ -84,10 +94,11 @@ func (r *run) result() *Result {
 	out := &Result{
 		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Queued: t.queued, Duration: round(t.lastEnd.Seconds()),
 		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
-		Transferred: ratio(len(t.transfers), t.prompts), Transfer: summary(t.transfers),
-		Crossed: ratio(t.crossed, len(t.transfers)),
-		Pulled:  ratio(len(t.pulls), t.arrived), Pull: summary(t.pulls),
-		PrefixReuse: ratio(t.cached, t.prompt), Predicted: ratio(t.predicted, t.promptDecided), PerWorker: t.workers,
+		Transfers: Transfers{
+			Transferred: ratio(len(t.transfers), t.reuse.prompts), Transfer: summary(t.transfers), Crossed: ratio(t.crossed, len(t.transfers)),
+			Pulled: ratio(len(t.pulls), t.arrived), Pull: summary(t.pulls),
+		},
+		PrefixReuse: ratio(t.reuse.cached, t.reuse.prompt), Predicted: ratio(t.reuse.predicted, t.reuse.promptDecided), PerWorker: t.workers,
 	}
 
 	out.Curves = Curves{TTFT: curve(t.ttft), ITL: t.gaps.curve(), E2E: curve(t.e2e)}

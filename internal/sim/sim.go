@@ -38,19 +38,14 @@ func Run(cfg Config, next trace.Source) (*Result, error) {
 // transferred between workers.
 type run struct {
 	cfg      Config
-	next     trace.Source
 	now      time.Duration
 	agenda   agenda
-	workers  []*worker // all so far, by number
-	live     []*worker // the workers that have not left the fleet, by number
 	replicas []*replica
 	turn     int // replica that decides the next request
 	rng      *rand.Rand
 
-	first    time.Duration  // time of the first arrival in the trace
-	began    bool           // first is set
-	pending  *trace.Arrival // read from the trace, and not yet arrived
-	ended    bool           // the trace has no more arrivals
+	engines
+	arrivals
 	inFlight int
 
 	// Buffers that are used again: the tokens of requests that ended, and messages that were delivered.
@@ -65,14 +60,29 @@ type run struct {
 	dequeued      []dequeuedJob        // see resume
 	tally         tally
 	demand        demand
-	pools         []*pool   // with Planning; nil without
 	programs      *programs // with ProgramRate; nil without
-	draining      int       // workers that may leave after an event
+}
+
+// engines are the workers of the fleet. Plans change them.
+type engines struct {
+	workers  []*worker // all so far, by number
+	live     []*worker // the workers that have not left the fleet, by number
+	pools    []*pool   // with Planning; nil without
+	draining int       // workers that may leave after an event
+}
+
+// arrivals are read from the trace one after the other.
+type arrivals struct {
+	next    trace.Source
+	first   time.Duration  // time of the first arrival in the trace
+	began   bool           // first is set
+	pending *trace.Arrival // read from the trace, and not yet arrived
+	ended   bool           // the trace has no more arrivals
 }
 
 // newRun creates the engines first, because every replica lists them all.
 func newRun(cfg Config, next trace.Source) (*run, error) {
-	r := &run{cfg: cfg, next: next, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
+	r := &run{cfg: cfg, arrivals: arrivals{next: next}, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
 	if cfg.SharedCache {
 		cfg.Engine.Shared = engine.NewSharedCache(cfg.engines() * cmp.Or(cfg.Engine.Blocks, engine.DefaultBlocks))
 	}

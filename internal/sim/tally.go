@@ -15,15 +15,20 @@ type tally struct {
 	gaps                       histogram
 	transfers, pulls           []float64 // milliseconds
 	crossed                    int       // of the transfers
-	prompts                    int
-	prompt, cached             int
-	promptDecided, predicted   int
+	reuse                      reuse
 	output                     int
 	workers                    []WorkerShare
 	lastEnd                    time.Duration
 	interrupted                bool
 	sla                        SLA
 	misses                     int
+}
+
+// reuse counts how much of the prompts was cached.
+type reuse struct {
+	prompts                  int // that engines have begun
+	prompt, cached           int // tokens, as engines counted them
+	promptDecided, predicted int // tokens, as routers decided
 }
 
 func (t *tally) init(cfg *Config) {
@@ -52,8 +57,8 @@ func (t *tally) predict(j *job, d *decision.Decision) {
 	if d == nil || !t.isMeasured(j) {
 		return
 	}
-	t.promptDecided += d.PromptTokens
-	t.predicted += d.Cached
+	t.reuse.promptDecided += d.PromptTokens
+	t.reuse.predicted += d.Cached
 }
 
 // first counts a first token.
@@ -69,10 +74,10 @@ func (t *tally) found(j *job, on *worker, cached int) {
 	if !t.isMeasured(j) {
 		return
 	}
-	t.prompts++
+	t.reuse.prompts++
 	n := len(j.engine.Prompt)
-	t.prompt += n
-	t.cached += cached
+	t.reuse.prompt += n
+	t.reuse.cached += cached
 	w := &t.workers[on.number]
 	w.PromptTokens += n
 	w.CachedTokens += cached

@@ -26,13 +26,7 @@ type Engine struct {
 	running []*Request // oldest first
 	tiers   []*tier    // the fastest first
 
-	inPass bool
-	end    time.Time // as Begin has returned it
-	ends   time.Time // of the pass, in the time of its caller
-	plan   []work
-
-	quiet   int  // passes that follow and are quiet
-	isQuiet bool // the present pass is
+	lastPass
 
 	// The result of the pass, and the memory of its events: both are used again by the next Begin. held means that the last Plan
 	// began no pass: the events of its evictions for blocks from tiers are in the result of the next one.
@@ -46,6 +40,17 @@ type Engine struct {
 	prompts int // that begin in the pass
 
 	stats Stats
+}
+
+// lastPass is the pass that an engine computes, or computed last.
+type lastPass struct {
+	inPass bool
+	end    time.Time // as Begin has returned it
+	ends   time.Time // of the pass, in the time of its caller
+	plan   []work
+
+	quiet   int  // passes that follow and are quiet
+	isQuiet bool // the present pass is
 }
 
 // New returns an idle engine.

@@ -36,6 +36,11 @@ type Request struct {
 	// Owner is for the caller. The engine does not use it.
 	Owner any
 
+	progress
+}
+
+// progress is how far the engine is with a request.
+type progress struct {
 	state     state
 	arrived   time.Time
 	answer    []uint32
