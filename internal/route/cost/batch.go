@@ -17,7 +17,7 @@ type batch struct {
 
 // batch divides the requests of a rank into running and waiting ones, by its slots and by its cache.
 func (f *Facts) batch(r *Request) (b batch) {
-	b.requests = float64(f.requests() + max(0, f.Untracked))
+	b.requests = float64(f.Requests())
 	if b.requests == 0 {
 		return b
 	}
@@ -35,7 +35,7 @@ func (f *Facts) batch(r *Request) (b batch) {
 			b.crowded = true
 		}
 	}
-	if full || b.running < b.requests {
+	if full || b.crowded {
 		b.waiting = b.requests + 1 - b.running
 	}
 	b.context = each * b.running

@@ -35,6 +35,9 @@ type Request struct {
 	MinPrefillTokens int64
 	// MostHeld is the most tokens of the prompt that one candidate holds on its device; only [Delay] needs it.
 	MostHeld int
+	// Lasting is by how much longer a difference of load between candidates lasts than on a busy fleet; see [Lasting]. 0 counts as 1. Only
+	// [Delay] needs it.
+	Lasting float64
 	// Line and Decode are the learned times of prefills and of decode steps on the candidate's class of workers; only [Delay] needs
 	// them.
 	Line, Decode perfmodel.Line
@@ -140,6 +143,9 @@ func (f *Facts) bookedBlocks() float64 {
 
 // requests returns the number of requests that are booked.
 func (f *Facts) requests() int64 { return max(0, f.Booked.Requests+f.Unseen.Requests) }
+
+// Requests returns the number of requests on the rank, with requests that no router has booked.
+func (f *Facts) Requests() int64 { return f.requests() + max(0, f.Untracked) }
 
 // pending returns the tokens of booked prompts that are not computed.
 func (f *Facts) pending() int64 { return max(0, f.Booked.PrefillTokens+f.Unseen.PrefillTokens) }

@@ -240,3 +240,16 @@ func TestLoadsWithinReach(t *testing.T) {
 		}
 	}
 }
+
+// TestLasting has differences of load last longer where few requests run, within bounds.
+func TestLasting(t *testing.T) {
+	for _, c := range []struct {
+		requests   int64
+		candidates int
+		want       float64
+	}{{0, 4, 3}, {4, 4, 3}, {8, 4, 1.5}, {12, 4, 1}, {400, 4, 1}, {0, 0, 3}} {
+		if got := Lasting(c.requests, c.candidates); got != c.want {
+			t.Errorf("%d requests on %d candidates: %g, want %g", c.requests, c.candidates, got, c.want)
+		}
+	}
+}

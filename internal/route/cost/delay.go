@@ -20,7 +20,8 @@ import (
 //	           + its share of the pass's fixed time
 //	evict    = Evict · reuse · (FirstToken + Interference · requests on the rank) · own, without its fixed time
 //	room     = FirstToken · time of an answer · requests that run · tokens of the prompt that another rank holds / tokens of the cache
-//	decode   = Decode · tokens of the answer · time of a step for a token · (tokens of all contexts + requests · tokens of this context)
+//	decode   = Decode · lasting · tokens of the answer · time of a step for a token
+//	           · (tokens of all contexts + requests · tokens of this context)
 //	cost     = wait + slot + prefill + transfer + partner + others + evict + room + decode
 //
 // Time before the first token counts FirstToken times, because it delays the first token and the end of the request. All requests that run
@@ -58,8 +59,8 @@ type Delay struct {
 	// Evict is the worth of tokens that lose their place in the cache, relative to the mean token. Default 2: the tokens that follow them
 	// in their prompts are of no use without them.
 	Evict float64
-	// Decode is the part of an answer for which a difference of load between ranks is expected to last. Default 0.1, because
-	// later requests even it out. Raising it spreads long contexts, and bursts of one prompt.
+	// Decode is the part of an answer for which a difference of load between ranks of a busy fleet is expected to last. Default 0.1,
+	// because later requests even it out. Raising it spreads long contexts, and bursts of one prompt.
 	Decode float64
 	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk, external.
 	// Default 1, 0.75, 0.25, 0.25. If the time of loads is known, it counts instead: a token is then worth its
@@ -89,7 +90,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	s.Wait = w.FirstToken * milliseconds(f.Wait)
 
 	delayed := w.FirstToken // how often the time of the prefill counts
-	if f.requests() > 0 || f.Untracked > 0 {
+	if f.Requests() > 0 {
 		b := f.batch(r)
 		s.Wait = w.FirstToken * f.wait(r, &b)
 		s.Slot = w.FirstToken * b.slot(r, pace)
@@ -99,7 +100,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 		}
 		interference := w.Interference * b.requests
 		s.Others = interference*compute + min(math.Sqrt(w.FirstToken*compute*b.requests*fixed), interference*fixed)
-		s.Decode = w.Decode * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
+		s.Decode = w.Decode * max(1, r.Lasting) * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
 		delayed += interference
 	}
 	if r.Reuse > 0 && f.evicts(r, s.Uncached) {
@@ -161,6 +162,15 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	}
 	s.Own = pace*milliseconds(r.Line.Base) + compute
 	return compute
+}
+
+// Lasting returns by how much longer a difference of load between candidates lasts than on a busy fleet. While an answer is made, as many
+// requests come to a rank as run there in the mean, and each can even out a difference. So it lasts three times as long with one request on
+// a candidate or none as with three or more.
+func Lasting(requests int64, candidates int) float64 {
+	const busy = 3 // requests on a candidate
+	mean := float64(requests) / float64(max(1, candidates))
+	return busy / min(busy, max(1, mean))
 }
 
 // passes returns the part of a pass that the given number of tokens of a prompt adds to the work of the rank: nothing if they are computed

@@ -88,13 +88,16 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 	j.loadFacts(f, g.index, overlap, now)
 	g.addUnseen(j, f, now)
 	j.joinRanks(f, overlap)
+	requests := int64(0)
 	for i := range j.Candidates {
 		c := &j.Candidates[i]
+		requests += c.Facts.Requests()
 		g.uses.discount(c, q)
 		if c.Facts.Overlap[fleet.Device] > 0 {
 			j.Request.MostHeld = max(j.Request.MostHeld, c.Facts.OnDevice(&j.Request))
 		}
 	}
+	j.Request.Lasting = cost.Lasting(requests, len(j.Candidates))
 
 	j.findSources(f, overlap)
 	j.findPartners(f)
