@@ -1,38 +1,40 @@
 package chattemplate
 
-// postfix reads the members, indexes and calls that follow e.
+// postfix reads the attributes, subscripts and calls that follow e.
 func (p *parser) postfix(e expression) expression {
-	for n := 0; p.err == nil; n++ {
-		switch {
-		case p.isOp(".") || p.isOp("["):
-			e = p.member(e)
-		case p.isOp("("):
-			line := p.current().line
-			e = call{e, p.arguments(), line}
-		default:
-			return e
+	return p.follow(e, func(e expression) expression {
+		if p.isOp(".") || p.isOp("[") {
+			return p.member(e)
 		}
-		if n > 2*maxDepth {
-			p.errorf(p.current().line, "template is nested too deeply")
-		}
-	}
-	return e
+		return nil
+	})
 }
 
 // filtersAndTests reads the filters, tests and calls that follow e.
 func (p *parser) filtersAndTests(e expression) expression {
-	for n := 0; p.err == nil; n++ {
+	return p.follow(e, func(e expression) expression {
 		switch {
 		case p.acceptOp("|"):
-			e = p.filterCall(e)
+			return p.filterCall(e)
 		case p.acceptName("is"):
-			e = p.test(e)
-		case p.isOp("("):
+			return p.test(e)
+		}
+		return nil
+	})
+}
+
+// follow reads what follows e: calls, and what next reads, which returns nil for anything else.
+func (p *parser) follow(e expression, next func(expression) expression) expression {
+	for n := 0; p.err == nil; n++ {
+		longer := next(e)
+		if longer == nil && p.isOp("(") {
 			line := p.current().line
-			e = call{e, p.arguments(), line}
-		default:
+			longer = call{e, p.arguments(), line}
+		}
+		if longer == nil {
 			return e
 		}
+		e = longer
 		if n > 2*maxDepth {
 			p.errorf(p.current().line, "template is nested too deeply")
 		}
