@@ -57,21 +57,11 @@ A request with several prompts gets a list for each. Errors are answers, as clie
 
 func runTokenize(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "tokenize", tokenizeAbout)
-	path := addModelDir(f)
-	api := addAPI(f)
-	kind := addEngine(f)
-	if err := f.Read(args); err != nil {
-		return err
-	}
-	if err := errors.Join(checkAPI(*api), checkEngine(*kind)); err != nil {
-		return err
-	}
-
-	m, err := modelfile.Load(ctx, *path)
+	m, api, err := openModel(ctx, f, args)
 	if err != nil {
 		return err
 	}
-	t := promptlines.Tokenizer{Model: m.WithRules(prompt.RulesOf(*kind)), Now: time.Now, Done: ctx.Done(), API: *api}
+	t := promptlines.Tokenizer{Model: m, Now: time.Now, Done: ctx.Done(), API: api}
 	return promptlines.Each(ctx, env.in, env.out, t.Answer)
 }
 
@@ -81,27 +71,36 @@ as Hugging Face's apply_chat_template passes it. Errors are answers, as clients 
 
 func runRender(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "render", renderAbout)
-	path := addModelDir(f)
 	template := f.String("template", "", "chat template `file` to use instead of the model's")
 	raw := f.Bool("raw", false, "lines are contexts, not requests")
-	api := addAPI(f)
-	kind := addEngine(f)
-	if err := f.Read(args); err != nil {
-		return err
-	}
-	if err := errors.Join(checkAPI(*api), checkEngine(*kind)); err != nil {
-		return err
-	}
-
-	m, err := modelfile.Load(ctx, *path)
+	m, api, err := openModel(ctx, f, args)
 	if err == nil && *template != "" {
 		m, err = withTemplate(m, *template)
 	}
 	if err != nil {
 		return err
 	}
-	r := promptlines.Renderer{Model: m.WithRules(prompt.RulesOf(*kind)), Raw: *raw, Now: time.Now, Done: ctx.Done(), API: *api}
+	r := promptlines.Renderer{Model: m, Raw: *raw, Now: time.Now, Done: ctx.Done(), API: api}
 	return promptlines.Each(ctx, env.in, env.out, r.Answer)
+}
+
+// openModel reads the arguments of a command that prepares prompts, and the model, with the rules of its engine.
+func openModel(ctx context.Context, f *cli.Flags, args []string) (*prompt.Model, string, error) {
+	path := addModelDir(f)
+	api := addAPI(f)
+	kind := addEngine(f)
+	if err := f.Read(args); err != nil {
+		return nil, "", err
+	}
+	if err := errors.Join(checkAPI(*api), checkEngine(*kind)); err != nil {
+		return nil, "", err
+	}
+
+	m, err := modelfile.Load(ctx, *path)
+	if err != nil {
+		return nil, "", err
+	}
+	return m.WithRules(prompt.RulesOf(*kind)), *api, nil
 }
 
 // withTemplate returns the model with the chat template in a file.
