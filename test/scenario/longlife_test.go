@@ -18,6 +18,7 @@ import (
 // engine publishes while the agent is away, and then no more. The bus stands still for a while after the agent's start. The router's cache
 // state is exact again, and so is a new router's if the agent has saved the cache.
 func TestAgentReturnsToALongLife(t *testing.T) {
+	t.Parallel()
 	for name, saved := range map[string]bool{"saved": true, "not saved": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
