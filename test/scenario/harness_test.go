@@ -40,7 +40,7 @@ func run(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "bin", "stator")
-	args := []string{"build", "-race", "-o", binary, "../../cmd/stator"}
+	args := []string{"build", "-race", "-ldflags=-s -w", "-o", binary, "../../cmd/stator"}
 	if os.Getenv(replicasVariable) != "" || os.Getenv(shadowVariable) != "" {
 		args = slices.Delete(args, 1, 2) // the race detector would be most of the CPU time
 	}

@@ -39,7 +39,7 @@ func buildPrevious(t *testing.T) string {
 	}
 
 	program := filepath.Join(dir, "stator-before")
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", program, "./cmd/stator")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "./cmd/stator")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", previousRelease, err, out)
