@@ -154,25 +154,41 @@ else
 endif
 
 .PHONY: test
-test: $(ENVOY_STAMP) $(WEED_STAMP) ## every test, against a real Envoy, with the race detector where goroutines are (10 min on two cores)
+test: $(ENVOY_STAMP) $(WEED_STAMP) ## all tests but the long ones, against a real Envoy, with the race detector where goroutines are (10 min on two cores)
 	@$(MAKE) --no-print-directory -j2 test-scenario test-packages
 
-# Scenarios wait more than they compute, so four run at a time, and the other tests beside them.
+# `make ci` runs vet, and no test reads debug information: both would be a good part of the CPU time.
+GO_TEST := go test -vet=off -ldflags='-s -w'
+
+# The tests that `make test` leaves to `make test-long`: they play loads, upgrades or many configurations.
+LONG_SCENARIOS := TestFirstDay TestMatrix TestPodsComeAndGo TestRollingUpgrade TestRolloutOfADisaggregatedSetUnderLoad \
+  TestScaleDownLosesNoRequest
+NONE :=
+LONG := ^($(subst $(NONE) $(NONE),|,$(strip $(LONG_SCENARIOS))))$$
+
+# Scenarios wait for what happens every few seconds: for leases, probes, access logs and reports of engines. Four at a time occupied less
+# than half of two cores, so six run at a time.
+SCENARIOS := $(GO_TEST) -race -parallel 6 -timeout 40m ./test/scenario
+
 .PHONY: test-scenario
 test-scenario: $(ENVOY_STAMP)
-	go test -race -parallel 4 -timeout 40m ./test/scenario
+	$(SCENARIOS) -skip '$(LONG)'
+
+.PHONY: test-long
+test-long: $(ENVOY_STAMP) ## the tests that make test leaves out: loads, upgrades and the matrix of Envoys
+	$(SCENARIOS) -run '$(LONG)'
 
 .PHONY: test-packages
 test-packages: $(ENVOY_STAMP) $(WEED_STAMP)
 	@race=$$(go run ./test/racepackages | grep -v /test/scenario); others=$$(go run ./test/racepackages --others); failed=0; \
-	  go test -race -timeout 20m $$race || failed=1; \
-	  go test -timeout 20m $$others || failed=1; \
+	  $(GO_TEST) -race -timeout 20m $$race || failed=1; \
+	  $(GO_TEST) -timeout 20m $$others || failed=1; \
 	  exit $$failed
 
-# Many packages wait more than they compute, so four run at a time. `make ci` runs vet, and nothing here reads debug information.
+# Many packages wait more than they compute, so four run at a time.
 .PHONY: test-quick
 test-quick: $(ENVOY_STAMP) $(WEED_STAMP) ## tests in short form, without scenarios and race detector (100 to 110 s of CPU, 2 min)
-	go test -short -p 4 -vet=off -ldflags='-s -w' $$(go list ./... | grep -v /test/scenario)
+	$(GO_TEST) -short -p 4 $$(go list ./... | grep -v /test/scenario)
 
 .PHONY: test-python
 test-python: ## the tests of the Python package by which vLLM uses the store of KV blocks, with a real store
@@ -380,6 +396,7 @@ ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, test
 	@failed=0; \
 	  $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-packages $(CHECKS) || failed=1; \
 	  $(MAKE) --no-print-directory test-scenario || failed=1; \
+	  $(MAKE) --no-print-directory test-long || failed=1; \
 	  exit $$failed
 	$(MAKE) test-hostile
 	$(MAKE) bench-smoke

@@ -3,7 +3,10 @@ package main
 import (
 	"go/parser"
 	"go/token"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -58,5 +61,44 @@ func TestPackages(t *testing.T) {
 		if !slices.Contains(all.race, path) && !slices.Contains(all.others, path) {
 			t.Errorf("%s is in neither list", path)
 		}
+	}
+}
+
+// longTests finds the list of the tests that `make test` leaves to `make test-long`.
+var longTests = regexp.MustCompile(`(?m)^LONG_SCENARIOS := ((?:Test\w+|\\\n|\s)+)$`)
+
+// TestLongTests: the Makefile names scenarios that exist, and `make ci` runs them. A name without a test would be found nowhere, and
+// a test that was renamed would be run by `make test` again.
+func TestLongTests(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../scenario/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var scenarios strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scenarios.Write(text)
+	}
+
+	list := longTests.FindSubmatch(makefile)
+	if list == nil {
+		t.Fatal("the Makefile has no LONG_SCENARIOS")
+	}
+	for _, name := range strings.Fields(strings.ReplaceAll(string(list[1]), "\\", "")) {
+		if !strings.Contains(scenarios.String(), "func "+name+"(t *testing.T)") {
+			t.Errorf("%s is no scenario: correct LONG_SCENARIOS in the Makefile", name)
+		}
+	}
+	_, ci, _ := strings.Cut(string(makefile), "\nci:")
+	ci, _, _ = strings.Cut(ci, "\n\n")
+	if !strings.Contains(ci, " test-long ") {
+		t.Error("make ci does not run make test-long, so no CI runs its tests")
 	}
 }
