@@ -761,6 +761,12 @@ $(TINY)/model.safetensors: test/realengines/model.py $(VENV_VLLM)/.vllm
 	test/oracle/vocabularies.sh .oracle/vocabularies
 	$(VENV_VLLM)/bin/python -B test/realengines/model.py $(TINY) --vocabulary .oracle/vocabularies/qwen3 --adapter poet --adapter critic
 
+DEEP := .oracle/realengines/deep
+
+$(DEEP)/model.safetensors: test/realengines/model.py $(VENV_VLLM)/.vllm
+	test/oracle/vocabularies.sh .oracle/vocabularies
+	$(VENV_VLLM)/bin/python -B test/realengines/model.py $(DEEP) --vocabulary .oracle/vocabularies/qwen3 --deep
+
 $(TINY).gguf: test/realengines/llamamodel.py $(VENV_ORACLE)/.gguf-$(GGUF)-$(XLLAMACPP_VERSION)
 	test/oracle/vocabularies.sh .oracle/vocabularies
 	$(VENV_ORACLE)/bin/python -B test/realengines/llamamodel.py $@ --vocabulary .oracle/vocabularies/qwen3
@@ -806,7 +812,7 @@ test-clients: build $(VENV_CLIENTS)/.clients $(NODE_CLIENTS)/.clients ## run doc
 	go run ./test/clients $(ARGS)
 
 .PHONY: test-vllm
-test-vllm: build $(WEED_STAMP) $(VENV_VLLM)/.connector $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/results/real-engines.md; installs 5.7 GB (40 minutes; ARGS="--only truth")
+test-vllm: build $(WEED_STAMP) $(VENV_VLLM)/.connector $(TINY)/model.safetensors $(DEEP)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/results/real-engines.md; installs 5.7 GB (40 minutes; ARGS="--only truth")
 	go run ./test/realengines --report docs/results/real-engines.md $(ARGS)
 
 .PHONY: test-endpoints

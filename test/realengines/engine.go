@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,6 +54,7 @@ type engineConfig struct {
 	vllm, model string
 	folder      string // for logs
 	blocks      int    // of the KV cache
+	blockBytes  int    // the size of one; 0 for the tiny model's
 	maxSeqs     int    // requests in one batch
 	extra       []string
 	env         []string
@@ -83,7 +85,8 @@ func newEngine(name string, cfg engineConfig) (*engine, error) {
 		"serve", cfg.model, "--served-model-name", modelName, "--host", "127.0.0.1", "--port", strconv.Itoa(port),
 		"--max-model-len", strconv.Itoa(min(contextLength, (cfg.blocks-1)*blockSize)), // one block of the cache is empty
 		"--max-num-seqs", strconv.Itoa(cfg.maxSeqs), "--enforce-eager", "--block-size", strconv.Itoa(blockSize),
-		"--kv-cache-memory-bytes", strconv.Itoa(cfg.blocks * blockBytes), "--enable-prefix-caching", "--enable-prompt-tokens-details",
+		"--kv-cache-memory-bytes", strconv.Itoa(cfg.blocks * cmp.Or(cfg.blockBytes, blockBytes)),
+		"--enable-prefix-caching", "--enable-prompt-tokens-details",
 		"--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--disable-uvicorn-access-log",
 		"--kv-events-config", fmt.Sprintf(
 			`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":%q,"replay_endpoint":%q,"topic":"kv-events"}`, e.events, e.replay),

@@ -35,6 +35,7 @@ type gatewayConfig struct {
 	kv                           string // the store of KV blocks, the same way
 	migration                    string // of streams, the same way
 	more                         string // another model with its workers, the same way
+	hints                        bool   // the hints of all clients count
 	env                          []string
 }
 
@@ -72,7 +73,8 @@ func startBeside(ctx context.Context, cfg gatewayConfig, ready func(context.Cont
 func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: stator.dev/v1alpha1\nkind: Stator\ndecisions: {log: %q, hashEvery: 1}\n"+
-		"gateway: {passPaths: [/v1/messages/count_tokens, /inference/v1/generate]}\nmodels:\n", g.decisions)
+		"gateway: {passPaths: [/v1/messages/count_tokens, /inference/v1/generate], hintsFrom: %s}\nmodels:\n",
+		g.decisions, map[bool]string{false: "trusted", true: "everyone"}[cfg.hints])
 	fmt.Fprintf(&b, "- name: %s\n  path: %q\n  blockSize: %d\n", modelName, cfg.model, cfg.block)
 	if cfg.router != "" {
 		fmt.Fprintf(&b, "  router: %s\n", cfg.router)

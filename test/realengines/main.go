@@ -12,6 +12,7 @@
 //	failures   the same, one of them ended    a dead or frozen engine gets few requests
 //	describe   two, one with two ranks        block sizes and ranks are found, and states of engines are true within 2 s
 //	migration  two that compute with 32 bits  streams that are cut anywhere go on with the same tokens
+//	speculate  two with a deeper model        speculative prefills make later turns faster, and nothing else slower
 //	load       two with eight slots           kv beside other policies in closed loops of `vllm bench serve`
 //	eviction   two with small caches          promises about caches that overflow are kept
 //	adapters   two for LoRA adapters          adapters are found, loaded, and kept apart
@@ -61,6 +62,7 @@ var sections = []section{
 	{"failures", largeCache, failureSection},
 	{"describe", 0, describeSection},
 	{"migration", 0, migrationSection},
+	{"speculate", 0, speculateSection},
 	{"load", 0, loadSection},
 	{"eviction", smallCache, evictionSection},
 	{"adapters", 0, adapterSection},
@@ -80,10 +82,11 @@ const largeBatch = 16
 type bench struct {
 	vllm, stator, envoy, model, pages string
 	llamaPython, llamaModel           string
+	deep                              string // folder of another model that model.py makes
 	clientsPython, vectors            string
 	report, endpoints                 string
 	seed                              uint64
-	rounds                            int      // of the section load
+	rounds                            int      // of the sections load and speculate
 	only                              []string // empty for all sections
 	running                           []*engine
 	folder                            string // for logs and configurations
@@ -100,6 +103,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&b.stator, "stator", "bin/stator", "our `program`")
 	f.StringVar(&b.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
 	f.StringVar(&b.model, "model", ".oracle/realengines/tiny", "`folder` of the model that model.py makes")
+	f.StringVar(&b.deep, "deep-model", ".oracle/realengines/deep", "`folder` of the model that model.py makes with --deep")
 	f.StringVar(&b.llamaPython, "llama-python", ".venv-oracle/bin/python", "Python `program` with xllamacpp")
 	f.StringVar(&b.llamaModel, "llama-model", ".oracle/realengines/tiny.gguf", "`file` of the model that llamamodel.py makes")
 	f.StringVar(&b.clientsPython, "clients-python", ".venv-clients/bin/python", "Python `program` with langchain-openai and litellm")
@@ -108,7 +112,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&b.report, "report", "", "write the report to `file`; with --only, replace these sections in it")
 	f.StringVar(&b.endpoints, "endpoints", "", "write the results of the section endpoints to `file`, in place of earlier ones")
 	f.Uint64Var(&b.seed, "seed", 11, "seed of the requests")
-	f.IntVar(&b.rounds, "rounds", 6, "rounds of the section load")
+	f.IntVar(&b.rounds, "rounds", 6, "rounds of the sections load and speculate")
 	f.Func("only", "run these `sections` alone: "+names(), func(list string) error {
 		b.only = strings.Split(list, ",")
 		for _, name := range b.only {
@@ -221,19 +225,22 @@ func (b *bench) startEngines(ctx context.Context, blocks, slots int) (engines []
 	if blocks == 0 {
 		return nil, nil
 	}
-	engines = slices.Clone(b.running)
+	if len(b.running) > 0 {
+		return slices.Clone(b.running), b.awaitEngines(ctx, b.running)
+	}
+	return b.startPair(ctx, engineConfig{vllm: b.vllm, model: b.model, folder: b.folder, blocks: blocks, maxSeqs: slots})
+}
+
+// startPair starts two engines, and waits until they are healthy.
+func (b *bench) startPair(ctx context.Context, cfg engineConfig) (engines []*engine, err error) {
 	defer func() {
 		if err != nil {
 			stopAll(engines)
 			engines = nil
 		}
 	}()
-
 	for _, name := range []string{"a", "b"} {
-		if len(b.running) > 0 {
-			break
-		}
-		e, err := startEngine(name, engineConfig{vllm: b.vllm, model: b.model, folder: b.folder, blocks: blocks, maxSeqs: slots})
+		e, err := startEngine(name, cfg)
 		if err != nil {
 			return engines, err
 		}

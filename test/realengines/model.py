@@ -1,9 +1,10 @@
 """Makes the folder of a tiny model with seeded random weights, which a real engine loads in a moment.
 
-usage: model.py OUT --vocabulary FOLDER [--seed N] [--adapter NAME ...]
+usage: model.py OUT --vocabulary FOLDER [--seed N] [--adapter NAME ...] [--deep]
 
 FOLDER holds a real tokenizer.json and tokenizer_config.json, so prompts have real lengths and templates. Equal seeds
-make equal weights, so several engines compute equal answers. Each adapter becomes a LoRA adapter in OUT-NAME.
+make equal weights, so several engines compute equal answers. Each adapter becomes a LoRA adapter in OUT-NAME. A deep model
+has more and wider layers, so that prompts take some time.
 """
 
 import argparse
@@ -15,7 +16,9 @@ import torch
 from safetensors.torch import save_file
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, CONTEXT = 128, 2, 4, 2, 32768
+INNER = 2 * HIDDEN
 HEAD = HIDDEN // HEADS
+DEEP = 256, 16, 8, 2048  # hidden, layers, heads and inner of a deep model, with heads of the same size
 RANK = 8
 
 
@@ -38,7 +41,7 @@ def weights(vocabulary, seed):
             tensors[p + f"self_attn.{name}_proj.weight"] = noise(rows, HIDDEN)
             tensors[p + f"self_attn.{name}_proj.bias"] = noise(rows)
         tensors[p + "self_attn.o_proj.weight"] = noise(HIDDEN, HEADS * HEAD)
-        for name, shape in (("gate", (2 * HIDDEN, HIDDEN)), ("up", (2 * HIDDEN, HIDDEN)), ("down", (HIDDEN, 2 * HIDDEN))):
+        for name, shape in (("gate", (INNER, HIDDEN)), ("up", (INNER, HIDDEN)), ("down", (HIDDEN, INNER))):
             tensors[p + f"mlp.{name}_proj.weight"] = noise(*shape)
     return tensors
 
@@ -65,7 +68,11 @@ def main():
     p.add_argument("--vocabulary", type=pathlib.Path, required=True)
     p.add_argument("--seed", type=int, default=7)
     p.add_argument("--adapter", action="append", default=[])
+    p.add_argument("--deep", action="store_true")
     args = p.parse_args()
+    if args.deep:
+        global HIDDEN, LAYERS, HEADS, INNER
+        HIDDEN, LAYERS, HEADS, INNER = DEEP
 
     args.out.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -77,7 +84,7 @@ def main():
     end = ids.get("<|im_end|>", 1)
 
     (args.out / "config.json").write_text(json.dumps({
-        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": HIDDEN, "intermediate_size": 2 * HIDDEN,
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": HIDDEN, "intermediate_size": INNER,
         "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "hidden_act": "silu",
         "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": True,
         "vocab_size": size, "bos_token_id": 0, "eos_token_id": end, "torch_dtype": "bfloat16"}, indent=1))

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/stator-project/stator/test/nextturns"
+)
+
+// printSpeculation writes the section of the report.
+func printSpeculation(p *page, b *bench, all []*speculation) {
+	p.section("Speculative prefill of the next turn")
+	p.text("Conversations of %d turns, one for each engine at a time, with a model of 16 layers that has 28 million weights beside "+
+		"its vocabulary. Engines are bound to answers of %d tokens of thinking and %d others. Clients send all of them back, and "+
+		"Qwen3's template leaves out the thinking. Clients pause for %v. In load shared there is another client for each engine. "+
+		"It waits for a quarter of the time that its last answer of %d tokens took. %d rounds, both ways in turns and on empty "+
+		"caches. Differences are those of the means, with their 95 %% intervals: later turns are paired, and of the other clients "+
+		"the means of rounds.",
+		speculateTurns, thinkingTokens, answerTokens, speculatePause, otherTokens, b.rounds)
+	for _, s := range all {
+		p.writeRow(append([]any{"load"}, nextturns.Titles...)...)
+		for _, f := range append(s.Later(), s.Others()...) {
+			p.writeRow(append([]any{s.name}, f.Cells()...)...)
+		}
+		p.endTable()
+	}
+
+	p.text("Tokens of the later turns' prompts that decisions promised as cached, and those that vLLM reports as cached.")
+	p.writeRow("load", "hint", "later turns", "promised = served", "promised", "served", "results of speculative prefills",
+		"tokens computed by them")
+	turns, equal := 0, 0
+	for _, s := range all {
+		for _, hinted := range []bool{false, true} {
+			w := s.ways[hinted]
+			p.writeRow(s.name, map[bool]string{false: "without", true: "with"}[hinted], w.turns, w.equal, w.promised, w.served,
+				w.listed(), w.tokens)
+			turns += w.turns
+			equal += w.equal
+		}
+	}
+	p.endTable()
+
+	p.bar("on idle engines, later turns have their first tokens at least 50 % earlier", all[0].Later()[0].Difference.Mean <= -0.5)
+	p.bar("promised and served tokens are equal in at least 99 % of the later turns", 100*equal >= 99*turns)
+	for _, f := range all[1].Others() {
+		p.bar(f.Name+": not more than 1 % later with the hint, beyond an interval", f.Difference.Low <= 0.01)
+	}
+}
+
+// listed lists the results of speculative prefills.
+func (w *promises) listed() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(w.results)) {
+		list = append(list, fmt.Sprintf("%s %g", name, w.results[name]))
+	}
+	return strings.Join(list, ", ")
+}
