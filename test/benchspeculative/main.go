@@ -67,12 +67,12 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		for round := range o.rounds {
 			for i := range ways {
 				hinted := ways[(i+round)%2]
-				r, counted, err := play(ctx, &o, load == "shared", hinted, uint64(round))
+				r, err := play(ctx, &o, load == "shared", hinted, uint64(round))
 				if err != nil {
 					return fmt.Errorf("load %s, hint %v: %w", load, hinted, err)
 				}
-				_, _ = fmt.Fprintf(progress, "load %s, round %d, hint %v: %d later turns, %d answers of others; load average %s%s\n",
-					load, round+1, hinted, len(r.Later), len(r.Others), process.LoadAverage(), counted)
+				_, _ = fmt.Fprintf(progress, "load %s, round %d, hint %v: %d later turns, %d answers of others; load average %s\n",
+					load, round+1, hinted, len(r.Later), len(r.Others), process.LoadAverage())
 				all.Add(hinted, r)
 			}
 		}
@@ -82,7 +82,9 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		for _, f := range append(all.Later(), all.Others()...) {
 			printRow(out, f.Cells())
 		}
-		_, _ = fmt.Fprintln(out)
+		counts, list, tokens := all.Prefills()
+		_, _ = fmt.Fprintf(out, "\nSpeculative prefills: %s; they computed %g tokens. Requests have stopped %g, and no other one "+
+			"shared its engine with a request.\n\n", list, tokens, counts["cancelled"])
 	}
 	_, err := fmt.Fprintf(out, "Load average at the end: %s.\n", process.LoadAverage())
 	return err
@@ -96,8 +98,8 @@ func printRow(out io.Writer, cells []any) {
 	_, _ = fmt.Fprintln(out, "|")
 }
 
-// play starts a gateway, and plays all conversations. It also returns the gateway's counts of speculative prefills.
-func play(ctx context.Context, o *options, shared, hinted bool, round uint64) (r nextturns.Result, counted string, err error) {
+// play starts a gateway, and plays all conversations.
+func play(ctx context.Context, o *options, shared, hinted bool, round uint64) (r nextturns.Result, err error) {
 	g, err := process.StartGateway(ctx, process.GatewayConfig{
 		Stator: o.stator, Envoy: o.envoy, LogLevel: "warn", Configuration: fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
 kind: Stator
@@ -109,11 +111,11 @@ models:
 `, o.engines, o.speed, o.load.Thinking),
 	})
 	if err != nil {
-		return r, "", err
+		return r, err
 	}
 	defer g.Stop()
 	if err := g.AwaitRanks(ctx, o.engines); err != nil {
-		return r, "", err
+		return r, err
 	}
 
 	load := o.load
@@ -121,13 +123,5 @@ models:
 		load.Others = o.engines
 		load.OtherUser, load.OtherTo = 400, load.Thinking+50
 	}
-	r, err = load.Play(ctx, g, hinted, round)
-	if page, err := g.Get(ctx, g.Admin+"/metrics"); err == nil {
-		for line := range strings.Lines(string(page)) {
-			if strings.HasPrefix(line, "stator_speculative_prefill") {
-				counted += "\n  " + strings.TrimSpace(line)
-			}
-		}
-	}
-	return r, counted, err
+	return load.Play(ctx, g, hinted, round)
 }

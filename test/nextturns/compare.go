@@ -2,6 +2,9 @@ package nextturns
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/stator-project/stator/test/stats"
 	"github.com/stator-project/stator/test/streams"
@@ -83,6 +86,23 @@ func others(list []Result, of func(*streams.Answer) float64) (all, means []float
 
 func firstToken(a *streams.Answer) float64  { return a.First.Seconds() * 1000 }
 func wholeAnswer(a *streams.Answer) float64 { return a.Whole.Seconds() * 1000 }
+
+// Prefills returns the counts of speculative prefills by result in all rounds with the hint, as a list too, and the tokens that they have
+// computed. A request that is picked for the rank of one stops it, which is counted as cancelled. So the other ones have delayed none.
+func (c *Comparison) Prefills() (counts map[string]float64, list string, tokens float64) {
+	counts = map[string]float64{}
+	for _, r := range c.With {
+		tokens += r.Tokens
+		for result, n := range r.Prefills {
+			counts[result] += n
+		}
+	}
+	var words []string
+	for _, result := range slices.Sorted(maps.Keys(counts)) {
+		words = append(words, fmt.Sprintf("%s %g", result, counts[result]))
+	}
+	return counts, strings.Join(words, ", "), tokens
+}
 
 // Titles are the titles of the cells of a figure.
 var Titles = []any{"", "number without and with", "without the hint: mean, p50, p99", "with it", "difference"}

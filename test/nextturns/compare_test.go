@@ -22,8 +22,8 @@ func TestComparison(t *testing.T) {
 	}
 	var c Comparison
 	c.Add(false, Result{Later: answers(40, 80), Others: answers(10)})
-	c.Add(true, Result{Later: answers(20, 40), Others: answers(10, 12, 14)})
-	c.Add(true, Result{Later: answers(20, 40), Others: answers(12)})
+	c.Add(true, Result{Later: answers(20, 40), Others: answers(10, 12, 14), Prefills: map[string]float64{"done": 3}, Tokens: 40})
+	c.Add(true, Result{Later: answers(20, 40), Others: answers(12), Prefills: map[string]float64{"done": 2, "busy": 1}, Tokens: 30})
 	c.Add(false, Result{Later: answers(40, 80), Others: answers(9, 11)})
 
 	later, others := c.Later(), c.Others()
@@ -40,6 +40,9 @@ func TestComparison(t *testing.T) {
 	}
 	if cells := fmt.Sprint(others[1].Cells()...); !strings.Contains(cells, "100.0, 100.0, 110.0") || !strings.Contains(cells, "3, 4") {
 		t.Error(cells)
+	}
+	if counts, list, tokens := c.Prefills(); counts["done"] != 5 || list != "busy 1, done 5" || tokens != 70 {
+		t.Errorf("%v, %s, %g tokens", counts, list, tokens)
 	}
 	alone := Comparison{Without: []Result{{}}, With: []Result{{}}}
 	if f := alone.Others(); f != nil {

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +42,9 @@ type Load struct {
 type Result struct {
 	Later  []streams.Answer // to the turns but the first of each conversation, in an order that plays of one round have in common
 	Others []streams.Answer // to the other clients
+	// Prefills has the gateway's counts of speculative prefills by result, and Tokens is the number of tokens that they have computed.
+	Prefills map[string]float64
+	Tokens   float64
 }
 
 // Play plays all conversations at a time, with other clients beside them until the last conversation ends. Texts depend on the seed and the
@@ -80,7 +84,29 @@ func (l *Load) Play(ctx context.Context, g *process.Gateway, hinted bool, round 
 		err = errors.Join(first, err)
 	default:
 	}
-	return r, err
+	return r, errors.Join(err, r.count(ctx, g))
+}
+
+// count reads the gateway's counts of speculative prefills.
+func (r *Result) count(ctx context.Context, g *process.Gateway) error {
+	page, err := g.Get(ctx, g.Admin+"/metrics")
+	if err != nil {
+		return err
+	}
+	r.Prefills = map[string]float64{}
+	for line := range strings.Lines(string(page)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
+		n, err := strconv.ParseFloat(value, 64)
+		switch {
+		case err != nil: // a comment, or a sample without labels
+		case strings.HasPrefix(name, "stator_speculative_prefills_total{"):
+			_, result, _ := strings.Cut(name, `result="`)
+			r.Prefills[strings.TrimSuffix(result, `"`)] += n
+		case strings.HasPrefix(name, "stator_speculative_prefill_tokens_total{"):
+			r.Tokens += n
+		}
+	}
+	return nil
 }
 
 // words returns n random words.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/stator-project/stator/test/nextturns"
@@ -43,8 +42,6 @@ type speculation struct {
 // promises are about the later turns of one way.
 type promises struct {
 	turns, equal, promised, served int
-	results                        map[string]float64 // of speculative prefills
-	tokens                         float64            // that they computed
 }
 
 // speculateSection plays conversations whose answers begin with thinking, with and without the hint of speculative prefill.
@@ -110,7 +107,7 @@ func (s *speculation) play(ctx context.Context, b *bench, model string, engines 
 		return err
 	}
 	if s.ways[hinted] == nil {
-		s.ways[hinted] = &promises{results: map[string]float64{}}
+		s.ways[hinted] = &promises{}
 	}
 	w := s.ways[hinted]
 	for _, a := range r.Later {
@@ -120,29 +117,6 @@ func (s *speculation) play(ctx context.Context, b *bench, model string, engines 
 		w.served += a.Cached
 		if promised == a.Cached {
 			w.equal++
-		}
-	}
-	return w.count(ctx, g)
-}
-
-// count adds the gateway's counts of speculative prefills.
-func (w *promises) count(ctx context.Context, g *gateway) error {
-	text, err := g.Get(ctx, g.Admin+"/metrics")
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
-		var n float64
-		if _, err := fmt.Sscan(value, &n); err != nil {
-			continue
-		}
-		switch {
-		case strings.HasPrefix(name, "stator_speculative_prefills_total"):
-			_, result, _ := strings.Cut(name, `result="`)
-			w.results[strings.TrimSuffix(result, `"`)] += n
-		case strings.HasPrefix(name, "stator_speculative_prefill_tokens_total"):
-			w.tokens += n
 		}
 	}
 	return nil

@@ -1,11 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
-
 	"github.com/stator-project/stator/test/nextturns"
 	"github.com/stator-project/stator/test/stats"
 )
@@ -29,41 +24,33 @@ func printSpeculation(p *page, b *bench, all []*speculation) {
 	}
 
 	p.text("Tokens of the later turns' prompts that decisions promised as cached, and those that vLLM reports as cached.")
-	p.writeRow("load", "hint", "later turns", "promised = served", "promised", "served", "results of speculative prefills",
-		"tokens computed by them")
+	p.writeRow("load", "hint", "later turns", "promised = served", "promised", "served", "speculative prefills", "tokens computed by them")
 	turns, equal := 0, 0
 	for _, s := range all {
-		for _, hinted := range []bool{false, true} {
-			w := s.ways[hinted]
-			p.writeRow(s.name, map[bool]string{false: "without", true: "with"}[hinted], w.turns, w.equal, w.promised, w.served,
-				w.listed(), w.tokens)
-			turns += w.turns
-			equal += w.equal
-		}
+		_, list, tokens := s.Prefills()
+		without, with := s.ways[false], s.ways[true]
+		p.writeRow(s.name, "without", without.turns, without.equal, without.promised, without.served, "none", 0)
+		p.writeRow(s.name, "with", with.turns, with.equal, with.promised, with.served, list, tokens)
+		turns += without.turns + with.turns
+		equal += without.equal + with.equal
 	}
 	p.endTable()
 
 	first := all[0].Later()[0]
 	computed := stats.Mean(first.Without) - stats.Mean(first.With)
-	stopped := all[1].ways[true].results["cancelled"]
-	others := all[1].Others()[1]
-	delay := stopped * computed / float64(len(others.With))
-	bound := delay / stats.Mean(others.Without)
+	counts, _, _ := all[1].Prefills()
+	stopped := counts["cancelled"]
+	others := all[1].Others() // first tokens and whole answers
+	number := len(others[1].With)
+	delay := stopped * computed / float64(number)
+	bound := delay / stats.Mean(others[1].Without)
 	p.text("The intervals of the other clients are wide. But only a prefill that a request stops can delay one, by the rest of its "+
 		"pass. In load shared %g were stopped, by requests of conversations too. If each had delayed one of the %d others by the %.0f ms "+
-		"that an answer's tokens took on idle engines, that would be %.1f ms of each: %.1f %% of their mean time.",
-		stopped, len(others.With), computed, delay, 100*bound)
+		"that an answer's tokens took on idle engines, that would be %.1f ms of each: %.1f %% of the mean time "+
+		"of their answers, and %.1f %% of their first tokens'.",
+		stopped, number, computed, delay, 100*bound, 100*delay/stats.Mean(others[0].Without))
 
 	p.bar("on idle engines, later turns have their first tokens at least 50 % earlier", first.Difference.Mean <= -0.5)
 	p.bar("promised and served tokens are equal in at least 99 % of the later turns", 100*equal >= 99*turns)
 	p.bar("stopped prefills can delay the answers of the others by 1 % at most", bound <= 0.01)
-}
-
-// listed lists the results of speculative prefills.
-func (w *promises) listed() string {
-	var list []string
-	for _, name := range slices.Sorted(maps.Keys(w.results)) {
-		list = append(list, fmt.Sprintf("%s %g", name, w.results[name]))
-	}
-	return strings.Join(list, ", ")
 }
