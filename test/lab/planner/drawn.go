@@ -5,49 +5,91 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
-//go:embed third.txt
-var thirdText string
-
-// The windows of the third set, in the order of third.txt.
-var thirdWindows = []string{
-	"m-large drawn-1", "m-mid drawn-1", "deepseek-r1 drawn-1", "mm-image drawn-1",
-	"m-large drawn-2", "m-mid drawn-2", "deepseek-r1 drawn-2", "mm-image drawn-2",
-}
+// The windows of the third set and of the fourth.
+var (
+	//go:embed third.txt
+	thirdText string
+	//go:embed fourth.txt
+	fourthText string
+)
 
 // thirdRows returns the third set: eight rows that were fixed after the second set had been looked at.
-func thirdRows() ([]heldOut, error) { return drawnRows(thirdText, thirdWindows, thirdEngines(), 3) }
+func thirdRows() ([]heldOut, error) { return drawnRows(thirdText, thirdEngines(), 3) }
 
-// thirdEngines returns engines of models that no other set has. Sizes of models are from their configurations on Hugging Face.
+// fourthRows returns the fourth set: sixteen rows that were fixed after the third set had been looked at. The seed is the first, from 4 on,
+// with which every row has 4,000 to 30,000 requests.
+func fourthRows() ([]heldOut, error) { return drawnRows(fourthText, fourthEngines(), 23) }
+
+// Sizes of models are from their configurations on Hugging Face.
+var (
+	llama3     = perfmodel.Weights{Parameters: 3.21e9, Active: 3.21e9, KVBytes: 114688, Layers: 28, Hidden: 3072, Attention: 3072}
+	mistral7   = perfmodel.Weights{Parameters: 7.25e9, Active: 7.25e9, KVBytes: 131072, Layers: 32, Hidden: 4096, Attention: 4096}
+	qwen8      = perfmodel.Weights{Parameters: 8.19e9, Active: 8.19e9, KVBytes: 147456, Layers: 36, Hidden: 4096, Attention: 4096}
+	glm9       = perfmodel.Weights{Parameters: 9.4e9, Active: 9.4e9, KVBytes: 40960, Layers: 40, Hidden: 4096, Attention: 4096}
+	commandR32 = perfmodel.Weights{Parameters: 32.3e9, Active: 32.3e9, KVBytes: 163840, Layers: 40, Hidden: 8192, Attention: 8192}
+	yi34       = perfmodel.Weights{Parameters: 34.4e9, Active: 34.4e9, KVBytes: 245760, Layers: 60, Hidden: 7168, Attention: 7168}
+	phi35MoE   = perfmodel.Weights{Parameters: 41.9e9, Active: 6.6e9, KVBytes: 131072, Layers: 32, Hidden: 4096, Attention: 4096}
+	llama405   = perfmodel.Weights{Parameters: 405.9e9, Active: 405.9e9, KVBytes: 516096, Layers: 126, Hidden: 16384, Attention: 16384}
+)
+
+// thirdEngines returns engines of models that no earlier set has.
 func thirdEngines() []machine {
-	add := func(name, gpu string, gpus int, bytes float64, w perfmodel.Weights) machine {
-		m := on(gpu, gpus, w, bytes)
-		m.name = fmt.Sprintf("%s on %d %s", name, gpus, gpu)
-		return m
-	}
 	return []machine{
-		add("Llama 3.2 3B in 16 bits", "L4", 1, 2,
-			perfmodel.Weights{Parameters: 3.21e9, Active: 3.21e9, KVBytes: 114688, Layers: 28, Hidden: 3072, Attention: 3072}),
-		add("Mistral 7B", "A10", 1, 1,
-			perfmodel.Weights{Parameters: 7.25e9, Active: 7.25e9, KVBytes: 131072, Layers: 32, Hidden: 4096, Attention: 4096}),
-		add("Qwen3 8B", "RTX4090", 1, 1,
-			perfmodel.Weights{Parameters: 8.19e9, Active: 8.19e9, KVBytes: 147456, Layers: 36, Hidden: 4096, Attention: 4096}),
-		add("GLM-4 9B in 16 bits", "L40S", 1, 2,
-			perfmodel.Weights{Parameters: 9.4e9, Active: 9.4e9, KVBytes: 40960, Layers: 40, Hidden: 4096, Attention: 4096}),
-		add("Command R 32B", "A100-80GB", 1, 1,
-			perfmodel.Weights{Parameters: 32.3e9, Active: 32.3e9, KVBytes: 163840, Layers: 40, Hidden: 8192, Attention: 8192}),
-		add("Yi 34B in 16 bits", "A100-80GB", 2, 2,
-			perfmodel.Weights{Parameters: 34.4e9, Active: 34.4e9, KVBytes: 245760, Layers: 60, Hidden: 7168, Attention: 7168}),
-		add("Phi-3.5 MoE", "H100", 1, 1,
-			perfmodel.Weights{Parameters: 41.9e9, Active: 6.6e9, KVBytes: 131072, Layers: 32, Hidden: 4096, Attention: 4096}),
-		add("Llama 405B", "H100", 8, 1,
-			perfmodel.Weights{Parameters: 405.9e9, Active: 405.9e9, KVBytes: 516096, Layers: 126, Hidden: 16384, Attention: 16384}),
+		engineOf("Llama 3.2 3B in 16 bits", "L4", 1, 2, llama3),
+		engineOf("Mistral 7B", "A10", 1, 1, mistral7),
+		engineOf("Qwen3 8B", "RTX4090", 1, 1, qwen8),
+		engineOf("GLM-4 9B in 16 bits", "L40S", 1, 2, glm9),
+		engineOf("Command R 32B", "A100-80GB", 1, 1, commandR32),
+		engineOf("Yi 34B in 16 bits", "A100-80GB", 2, 2, yi34),
+		engineOf("Phi-3.5 MoE", "H100", 1, 1, phi35MoE),
+		engineOf("Llama 405B", "H100", 8, 1, llama405),
 	}
+}
+
+// fourthEngines returns engines that no earlier set has: its models on other GPUs, or with weights of another size.
+func fourthEngines() []machine {
+	return []machine{
+		engineOf("Llama 3.2 3B", "A10", 1, 1, llama3),
+		engineOf("Mistral 7B in 16 bits", "L40S", 1, 2, mistral7),
+		engineOf("Qwen 7B", "L4", 1, 1, qwen7),
+		engineOf("Llama 8B in 16 bits", "RTX4090", 1, 2, llama8),
+		engineOf("Qwen3 8B in 16 bits", "A100-40GB", 1, 2, qwen8),
+		engineOf("GLM-4 9B", "A10", 1, 1, glm9),
+		engineOf("Mistral Nemo 12B in 16 bits", "A100-80GB", 1, 2, nemo12),
+		engineOf("Qwen 14B", "RTX4090", 1, 1, qwen14),
+		engineOf("gpt-oss 20B", "H100", 1, 0.55, gptOSS20),
+		engineOf("Mistral 24B", "A100-80GB", 1, 1, mistral24),
+		engineOf("Gemma 2 27B", "A100-80GB", 1, 1, gemma27),
+		engineOf("Qwen3 30B-A3B", "L40S", 1, 1, qwen30MoE),
+		engineOf("Command R 32B in 16 bits", "H100", 2, 2, commandR32),
+		engineOf("R1-Distill 32B", "H100", 1, 1, r1Distill32),
+		engineOf("Mixtral 8x7B in 16 bits", "H100", 2, 2, mixtral),
+		engineOf("Llama 70B", "A100-80GB", 2, 1, llama70),
+	}
+}
+
+// engineOf returns an engine of a model by its name, on so many GPUs, with weights of so many bytes.
+func engineOf(name, gpu string, gpus int, bytes float64, w perfmodel.Weights) machine {
+	m := on(gpu, gpus, w, bytes)
+	m.name = fmt.Sprintf("%s on %d %s", name, gpus, gpu)
+	return m
+}
+
+// namesOf returns the names of windows in their order.
+func namesOf(text string) (names []string) {
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 2 && f[0] == "window" {
+			names = append(names, f[1]+" "+f[2])
+		}
+	}
+	return names
 }
 
 // drawnRows returns a row for each window, with figures that a seed draws. They follow from the times of engines on their data sheets, and
@@ -62,7 +104,7 @@ func thirdEngines() []machine {
 //	quantile    0.9, 0.95 or 0.98
 //	start-up    15 s, 45 s, 2 minutes or 4 minutes
 //	roles       every fourth row has engines apart
-func drawnRows(text string, names []string, engines []machine, seed uint64) ([]heldOut, error) {
+func drawnRows(text string, engines []machine, seed uint64) ([]heldOut, error) {
 	clients, err := readWindows(text)
 	if err != nil {
 		return nil, err
@@ -71,7 +113,7 @@ func drawnRows(text string, names []string, engines []machine, seed uint64) ([]h
 	order := r.Perm(len(engines))
 	between := func(low, high float64) float64 { return low + (high-low)*r.Float64() }
 	var out []heldOut
-	for i, name := range names {
+	for i, name := range namesOf(text) {
 		m := engines[order[i]]
 		s := shapeOf(clients[name], parts)
 		long := math.Min(s.Prompt*(1+2*s.PromptSpread), longestText)

@@ -28,7 +28,7 @@ type heldOut struct {
 var heldOutSets = []struct {
 	name string
 	rows func() ([]heldOut, error)
-}{{"first", heldOutRows}, {"second", secondRows}, {"third", thirdRows}}
+}{{"first", heldOutRows}, {"second", secondRows}, {"third", thirdRows}, {"fourth", fourthRows}}
 
 // newHeldOut returns a row, in which planners begin with a fleet.
 func newHeldOut(name string, m machine, t capacity.Targets, startUp time.Duration, start fleet, l load) heldOut {
