@@ -143,7 +143,8 @@ func (o *options) play(ctx context.Context, policy string, seed uint64) (r resul
 		"--trace-idle-gap-cap-seconds", "1", "--max-context-length", strconv.Itoa(o.context),
 		"--num-dataset-entries", strconv.Itoa(o.programs), "--conversation-num", strconv.Itoa(o.programs),
 		"--dataset-sampling-strategy", "sequential", "--concurrency", strconv.Itoa(o.concurrency),
-		"--random-seed", strconv.FormatUint(seed, 10), "--output-artifact-dir", folder, "--ui", "none")
+		"--random-seed", strconv.FormatUint(seed, 10), "--output-artifact-dir", folder, "--ui", "none",
+		"--no-server-metrics", "--no-gpu-telemetry") // AIPerf reports a run as incomplete if one of these is late on a busy machine
 	cmd.Dir = folder
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return r, fmt.Errorf("AIPerf: %w: %s", err, text[max(0, len(text)-3000):])
