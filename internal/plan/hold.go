@@ -6,30 +6,36 @@ import (
 	"time"
 )
 
-// hold returns the most that was needed in the last time, the present need included, and remembers that. So a pool grows at once, and
-// shrinks when less was needed for a while.
-func (m *poolMemory) hold(n int, now time.Time, last time.Duration) int {
+// hold returns the most that was needed in the last time, the present need included, and the needs to remember. So a pool grows at
+// once, and shrinks when less was needed for a while.
+func hold(needs []neededAt, n int, now time.Time, last time.Duration) (most int, kept []neededAt) {
 	// A need counts until a later one is as great, or until it is too old. So the kept needs fall, and the first is the
 	// greatest.
-	var kept []neededAt
-	for _, x := range m.needs {
+	for _, x := range needs {
 		if x.n > n && now.Sub(x.at) < last {
 			kept = append(kept, x)
 		}
 	}
-	m.needs = append(kept, neededAt{now, n})
-	return m.needs[0].n
+	kept = append(kept, neededAt{now, n})
+	return kept[0].n, kept
 }
 
-// settle bounds a need by the pool's own bounds and by the earlier needs.
+// settle bounds a need by the pool's own bounds and by the earlier needs. While requests miss, a pool keeps for longer what the rate
+// needed. What it needed for a forecast or for a queue is not kept: after a jump of the rate both are a multiple of that.
 func (p *pool) settle(need int, now time.Time) {
-	if p.memory.replicas < 0 {
+	m, last := p.memory, p.model.Tuning.withDefaults().DownAfter
+	if m.replicas < 0 {
 		// One step shows too little for removing workers that were there before the first plan.
-		p.memory.hold(p.counted(), now, p.downAfter())
+		_, m.needs = hold(m.needs, p.counted(), now, last)
 	}
-	held := p.memory.hold(need, now, p.downAfter())
+	var held, present int
+	held, m.needs = hold(m.needs, need, now, last)
+	present, m.presents = hold(m.presents, p.present, now, p.downAfter())
+	if present > held {
+		held, last = present, p.downAfter()
+	}
 	if held > need {
-		p.reason = fmt.Sprintf("%d, as were needed in the last %v; now %s", held, p.downAfter(), p.reason)
+		p.reason = fmt.Sprintf("%d, as were needed in the last %v; now %s", held, last.Round(time.Second), p.reason)
 	}
 
 	p.replicas = held

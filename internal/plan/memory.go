@@ -27,6 +27,8 @@ type memory struct {
 	model string              // of the forecast
 	rate  forecast.Forecaster // requests per second; nil until there was demand
 	shape shape
+	// arrivals has the bursts of recent requests.
+	arrivals arrivals
 	// demandAt is when demand was observed last; zero for never.
 	demandAt time.Time
 	pools    []poolMemory // by role
@@ -41,8 +43,9 @@ type poolMemory struct {
 	role fleet.Role
 	// replicas is the number of workers in the last plan; -1 before the first one.
 	replicas int
-	// needs are the needs of the last DownAfter, the newest last, of which each is less than the one before.
-	needs []neededAt
+	// needs are the needs of the last DownAfter, the newest last, of which each is less than the one before. presents are the same of the
+	// needs of the rate alone, for longer while requests miss.
+	needs, presents []neededAt
 	// prefill and decode correct the engine's timing by observed times.
 	prefill, decode perfmodel.Factor
 	// prefills is the number of prefills that the routers had observed at the last correction.
@@ -60,6 +63,8 @@ type poolMemory struct {
 	weights []Planned
 	// misses is the share of requests that came too many at a time.
 	misses misses
+	// shortAt is when there were fewer workers last than the rate needed; zero for never.
+	shortAt time.Time
 	// demandSince is the time of the first demand; zero for none.
 	demandSince time.Time
 	// asked is the last decision of an algorithm that decides at intervals.

@@ -6,12 +6,20 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
-// misses is the share of requests that missed the targets of a pool. The forecast takes arrivals for a rate with some spread around it.
-// Where they come in bursts that it cannot see, requests miss however well it is made, and the pool becomes more careful by their share.
-type misses struct{ missed, all float64 } // requests; older ones count less
+// misses is the share of requests that missed the targets of a pool. The forecast takes arrivals for a rate with some spread around it, and
+// the capacity model takes those of a moment for independent ones. Where they come in bursts that these cannot see, requests miss however
+// well both are made, and the pool becomes more careful by their share:
+//
+//	misses                                                    the pool
+//	all                                        plans for a higher quantile of the forecast, and keeps for longer what the rate needed
+//	with as many workers as the rate needed    plans for more than the rate, because the capacity model is too optimistic
+//
+// A jump of the rate during a start-up does not have the second effect: the next ones need workers sooner, and not more of them.
+type misses struct{ missed, enough, all float64 } // requests; older ones count less
 
 const (
 	// missesFor is the time in which the weight of a request falls to 0.37: some bursts long.
@@ -20,45 +28,61 @@ const (
 	leastMissed = 50
 	// mostStrain bounds the caution: it is the strain of two and a half times the allowed share of misses.
 	mostStrain = 4
+	// marginBy is the logarithm of the margin at a strain of 1, which is half as much again.
+	marginBy = 0.4
+	// enoughFor is for how long a pool must have had enough workers: requests that end in this time may have waited for a worker.
+	enoughFor = time.Minute
 )
 
-// after returns the share after further requests.
-func (m misses) after(missed float64, all int, over time.Duration) misses {
+// after returns the share after further requests. A time without requests shows nothing, so they count as before.
+func (m misses) after(missed, enough float64, all int, over time.Duration) misses {
+	if all == 0 {
+		return m
+	}
 	keep := math.Exp(-float64(over) / float64(missesFor))
-	return misses{m.missed*keep + missed, m.all*keep + float64(all)}
+	return misses{m.missed*keep + missed, m.enough*keep + enough, m.all*keep + float64(all)}
 }
 
-// strain returns how far the share is above half of the allowed share: 0 for below, 1 at the allowed share.
-func (m misses) strain(allowed float64) float64 {
+// strain returns how far the share of some of the misses is above half of the allowed share: 0 for below, 1 at the allowed share.
+func (m misses) strain(missed, allowed float64) float64 {
 	if m.all < leastMissed {
 		return 0
 	}
-	return min(max(0, 2*m.share()/allowed-1), mostStrain)
+	return min(max(0, 2*missed/m.all/allowed-1), mostStrain)
 }
 
 func (m misses) share() float64 { return m.missed / m.all }
 
 // observeMisses counts the requests of a step that missed the pool's targets: the TTFT by what clients saw, and the ITL by the times
 // that engines report. The first requests do not count: no plan could have had a worker ready for them.
-func (p *pool) observeMisses(o *Observation, d *Demand, s *shape) {
+func (p *pool) observeMisses(o *Observation, d *Demand, m *memory) {
 	if o.Between || d == nil || d.Over <= 0 {
 		return
 	}
 	if p.memory.demandSince.IsZero() {
 		p.memory.demandSince = o.At
 	}
+	if p.count(fleet.Ready) < p.present {
+		p.memory.shortAt = o.At
+	}
 	if o.At.Sub(p.memory.demandSince) < p.startUp() {
 		return
 	}
-	late, slow := 0.0, 0.0
+
+	missed, rest := 0.0, float64(d.Streams)
 	if p.configured.Role != fleet.Decode {
-		late = float64(d.Late)
+		missed = float64(d.Late)
+		rest = max(0, rest-missed)
 	}
 	if p.configured.Role != fleet.Prefill {
-		p.learnGaps(s, d.Over)
-		slow = p.slowShare() * float64(d.Streams)
+		p.learnGaps(&m.shape, d.Over)
+		missed += p.slowShare(m, d) * rest
 	}
-	p.memory.misses = p.memory.misses.after(max(late, slow), d.Streams, d.Over)
+	enough := missed
+	if o.At.Sub(p.memory.shortAt) < enoughFor {
+		enough = 0
+	}
+	p.memory.misses = p.memory.misses.after(missed, enough, d.Streams, d.Over)
 }
 
 // learnGaps updates the mean times between tokens of the pool's engines, over about as long as an answer takes.
@@ -81,24 +105,30 @@ func (p *pool) learnGaps(s *shape, over time.Duration) {
 	p.memory.seen = seen
 }
 
-// spreadOfGaps is the standard deviation of the mean times between tokens of an engine's requests, as a share of their mean.
-const spreadOfGaps = 0.12
-
-// slowShare returns the share of the running requests whose mean time between tokens is longer than the target. Where the engine's mean is
-// at the target, half of them are.
-func (p *pool) slowShare() float64 {
-	target := p.targets().ITL.Seconds()
-	if target <= 0 {
+// slowShare returns the share of the running requests whose mean time between tokens is longer than the target.
+func (p *pool) slowShare(m *memory, d *Demand) float64 {
+	target := p.targets().ITL
+	if target <= 0 || p.engine.Timing == nil {
 		return 0
 	}
+	shape := m.shape.capacity()
+	ready := float64(max(1, p.count(fleet.Ready)))
+
 	slow, all := 0.0, 0.0
 	for i, w := range p.workers {
-		gap := p.memory.seen[i].gap.Seconds()
+		gap := p.memory.seen[i].gap
 		if gap == 0 || w.Load == nil {
 			continue
 		}
+		prompts := 0.0
+		if p.configured.Role == fleet.Aggregated {
+			// A burst is spread over the engines, so each has less of the dispersion.
+			between := 1 - p.step(w).Seconds()/gap.Seconds() // share of the time
+			prompts = max(float64(d.Requests)/d.Over.Seconds()/ready, between*p.engine.PrefillRate(shape))
+			prompts *= 1 + (m.arrivals.dispersion()-1)/ready
+		}
 		running := float64(w.Load.Running)
-		slow += running * 0.5 * math.Erfc((target/gap-1)/spreadOfGaps/math.Sqrt2)
+		slow += running * p.engine.Slower(shape, gap, prompts, target)
 		all += running
 	}
 	if all == 0 {
@@ -107,10 +137,45 @@ func (p *pool) slowShare() float64 {
 	return slow / all
 }
 
-// strain returns the caution that the pool's misses ask for.
-func (p *pool) strain() float64 {
-	return p.memory.misses.strain(max(p.model.Targets.AllowedMisses(), 0.01))
+// step returns the time between tokens of a worker's running requests without prompts between them.
+func (p *pool) step(w *Worker) time.Duration {
+	took := p.engine.Timing.Decode(perfmodel.Decode{
+		Requests: max(1, w.Load.Running), Context: int(w.Load.KVUsage * float64(p.engine.KVTokens)), Capacity: p.engine.KVTokens,
+	})
+	return time.Duration(float64(took) / max(1, p.engine.StepTokens))
 }
+
+// arrivals measures in what bursts requests come, by the numbers of requests in neighbouring steps. Older ones count less.
+type arrivals struct{ squares, sum, last float64 }
+
+// leastArrivals is from how many requests their dispersion is known.
+const leastArrivals = 20
+
+// after returns the measurement after one more step.
+func (a arrivals) after(requests int, over time.Duration) arrivals {
+	keep := math.Exp(-float64(over) / float64(missesFor))
+	n := float64(requests)
+	return arrivals{a.squares*keep + (n-a.last)*(n-a.last), a.sum*keep + n + a.last, n}
+}
+
+// dispersion returns the variance of the number of requests in a step by its mean. It is 1, and not less, for independent arrivals.
+func (a arrivals) dispersion() float64 {
+	if a.sum < leastArrivals {
+		return 1
+	}
+	return max(1, a.squares/a.sum)
+}
+
+// strain returns the caution that the pool's misses ask for.
+func (p *pool) strain() float64 { return p.strainBy(p.memory.misses.missed) }
+
+// strainBy returns the caution that some of the misses ask for.
+func (p *pool) strainBy(missed float64) float64 {
+	return p.memory.misses.strain(missed, max(p.model.Targets.AllowedMisses(), 0.01))
+}
+
+// margin returns the factor by which the pool plans for more than the rate.
+func (p *pool) margin() float64 { return math.Exp(marginBy * p.strainBy(p.memory.misses.enough)) }
 
 // headroom returns the quantile of the forecast that must be served. Targets that allow fewer misses than the default leave the same share
 // less of the part above it: while the rate is higher than was planned for, most requests may miss. A strain of 1 leaves 0.37 of it.
@@ -120,7 +185,7 @@ func (p *pool) headroom() float64 {
 	return 1 - rest*strict*math.Exp(-p.strain())
 }
 
-// downAfter returns for how long the pool keeps the most workers that it needed: at the greatest strain 13 times as long.
+// downAfter returns for how long the pool keeps the most workers that the rate needed: at the greatest strain 13 times as long.
 func (p *pool) downAfter() time.Duration {
 	last := p.model.Tuning.withDefaults().DownAfter
 	return last + time.Duration(3*p.strain()*float64(last))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
@@ -15,9 +16,9 @@ func TestSlowShare(t *testing.T) {
 	const ms = time.Millisecond
 	model := &Model{Name: "m", Targets: capacity.Targets{ITL: 100 * ms}}
 	memory := &poolMemory{}
-	state := shape{answers: moments{weight: 1, sum: 600, squares: 360000}} // 600 tokens take a minute at the target
+	state := memoryOf600()
 	share := func(gaps ...time.Duration) float64 {
-		p := &pool{model: model, configured: &Configured{Role: fleet.Decode}, memory: memory}
+		p := &pool{model: model, configured: &Configured{Role: fleet.Decode}, memory: memory, engine: engineOf(10 * ms)}
 		for i, gap := range gaps {
 			running := 30
 			if i > 0 {
@@ -28,8 +29,8 @@ func TestSlowShare(t *testing.T) {
 			})
 		}
 		p.learnStarts(time.Unix(1000, 0))
-		p.learnGaps(&state, 5*time.Second)
-		return p.slowShare()
+		p.learnGaps(&state.shape, 5*time.Second)
+		return p.slowShare(state, &Demand{Over: 5 * time.Second})
 	}
 
 	for range 30 {
@@ -56,6 +57,89 @@ func TestSlowShare(t *testing.T) {
 	}
 }
 
+// memoryOf600 has answers of 600 tokens, which take a minute at 100 ms each.
+func memoryOf600() *memory {
+	return &memory{shape: shape{answers: moments{weight: 1, sum: 600, squares: 360000}}}
+}
+
+// engineOf returns an engine whose steps take as long, and whose prompts take 20 times as long.
+func engineOf(step time.Duration) capacity.Engine {
+	return capacity.Engine{Timing: perfmodel.Fixed{PrefillTime: 20 * step, DecodeTime: step}}
+}
+
+// On an engine that also computes prompts, one prompt more or less is much of the time of a short answer: many of the requests miss a target
+// that their mean keeps, and more where arrivals come in bursts.
+func TestSlowShareOfShortAnswers(t *testing.T) {
+	const ms = time.Millisecond
+	share := func(answer float64, bursts arrivals) float64 {
+		p := &pool{
+			model: &Model{Name: "m", Targets: capacity.Targets{ITL: 25 * ms}}, engine: engineOf(10 * ms),
+			configured: &Configured{}, memory: &poolMemory{},
+			workers: []*Worker{{Name: "a", State: fleet.Ready, Load: &Load{Running: 4, ITL: 18 * ms}}},
+		}
+		p.learnStarts(time.Unix(1000, 0))
+		m := &memory{arrivals: bursts, shape: shape{
+			prompts: moments{weight: 1, sum: 500, squares: 250000}, answers: moments{weight: 1, sum: answer, squares: answer * answer},
+		}}
+		p.learnGaps(&m.shape, 5*time.Second)
+		return p.slowShare(m, &Demand{Requests: 10, Over: 5 * time.Second})
+	}
+
+	long, short := share(1000, arrivals{}), share(20, arrivals{})
+	bursts := share(20, arrivals{squares: 1000, sum: 100})
+	if long > 0.15 || short < 0.3 || bursts < short+0.05 {
+		t.Errorf("of long answers %.2f, of short ones %.2f, with bursts %.2f", long, short, bursts)
+	}
+}
+
+// Numbers of requests that differ as much as independent ones have a dispersion of 1.
+func TestDispersion(t *testing.T) {
+	for want, numbers := range map[float64][]int{1: {12, 8, 12, 8, 11, 9, 13, 7}, 10: {20, 0, 20, 0, 20, 0, 20, 0}} {
+		a := arrivals{last: 10}
+		for range 20 {
+			for _, n := range numbers {
+				a = a.after(n, 5*time.Second)
+			}
+		}
+		if got := a.dispersion(); got < 0.8*want || got > 2*want+0.1 {
+			t.Errorf("%v: %.2f, want about %v", numbers, got, want)
+		}
+	}
+}
+
+// Misses with as many workers as the rate needed give the pool a margin. Those of a jump, for which there were too few, do not.
+func TestMargin(t *testing.T) {
+	for present, want := range map[int]float64{1: math.Exp(marginBy * mostStrain), 2: 1} {
+		p := &pool{
+			model: &Model{Targets: capacity.Targets{TTFT: time.Second}}, memory: &poolMemory{}, configured: &Configured{},
+			workers: []*Worker{{State: fleet.Ready}}, present: present,
+		}
+		for after := time.Duration(0); after < 5*time.Minute; after += 5 * time.Second {
+			p.observeMisses(&Observation{At: time.Unix(1000, 0).Add(after)}, &Demand{Over: 5 * time.Second, Streams: 100, Late: 50}, &memory{})
+		}
+		if got := p.margin(); math.Abs(got-want) > 1e-9 {
+			t.Errorf("with 1 of %d workers: a margin of %v, want %v", present, got, want)
+		}
+	}
+}
+
+// What a queue or a forecast needed for a moment is not kept while requests miss. What the rate needed is.
+func TestMissesKeepWhatTheRateNeeded(t *testing.T) {
+	p := &pool{
+		model: &Model{}, configured: &Configured{Max: 20}, memory: &poolMemory{misses: misses{missed: 50, all: 100}}, present: 4,
+	}
+	begin := time.Unix(1000, 0)
+	p.settle(15, begin)
+	if p.replicas != 15 {
+		t.Errorf("%d workers, want the 15 that are needed", p.replicas)
+	}
+	p.present = 1
+	p.settle(1, begin.Add(5*time.Minute))
+	if p.replicas != 4 {
+		t.Errorf("5 minutes later %d workers, want 4: %s", p.replicas, p.reason)
+	}
+}
+
 // While the rate is above the planned one, most requests may miss their targets: a target for 99 % of the requests plans for a higher one.
 func TestHeadroomOfStrictTargets(t *testing.T) {
 	for quantile, want := range map[float64]float64{0: 0.6, 0.5: 0.6, 0.9: 0.6, 0.95: 0.8, 0.99: 0.96} {
@@ -74,7 +158,7 @@ func TestFirstMissesDoNotCount(t *testing.T) {
 	}
 	begin := time.Unix(1000, 0)
 	for after := time.Duration(0); after < 2*time.Minute; after += 5 * time.Second {
-		p.observeMisses(&Observation{At: begin.Add(after)}, &Demand{Over: 5 * time.Second, Streams: 100, Late: 50}, &shape{})
+		p.observeMisses(&Observation{At: begin.Add(after)}, &Demand{Over: 5 * time.Second, Streams: 100, Late: 50}, &memory{})
 		if careful := p.strain() > 0; careful != (after >= time.Minute) {
 			t.Errorf("after %v: careful %v", after, careful)
 		}

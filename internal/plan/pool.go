@@ -22,6 +22,7 @@ type pool struct {
 
 	engine    capacity.Engine // as corrected by observations
 	tokenRate float64         // prompt tokens per second that one engine computes; 0 is unknown
+	present   int             // workers that the present rate needs; 0 is unknown
 	// The results.
 	replicas       int
 	reason         string

@@ -21,7 +21,7 @@ import (
 //	neither                            the last plan stays, within its bounds
 //
 // A pool grows at once to its need, and shrinks to the most that it needed in the last Tuning.DownAfter. The more requests miss the
-// targets, the more headroom the forecast gets, and the longer a pool stays as large as it was: see misses.
+// targets, the more it is planned for, and the longer a pool keeps what the rate needed: see misses.
 
 // demand is the load of a model while its plan is made.
 type demand struct {
@@ -47,6 +47,7 @@ func (m *memory) observeDemand(o *Observation, d *Demand) {
 	}
 	m.rate = m.rate.Observe(float64(d.Requests) / d.Over.Seconds())
 	m.shape = m.shape.after(d)
+	m.arrivals = m.arrivals.after(d.Requests, d.Over)
 	m.demandAt = o.At
 }
 
@@ -91,7 +92,10 @@ func (m *memory) planSLA(o *Observation, d *Demand, pools []*pool) {
 	expected := m.demand(o, d, pools[0].model, startUp, headroom)
 	for _, p := range pools {
 		p.note(m, &expected)
-		p.observeMisses(o, d, &m.shape)
+		if expected.known && expected.now >= leastRate && p.engine.Timing != nil {
+			p.present = p.needOfRate(expected.now, &expected, 0).Replicas
+		}
+		p.observeMisses(o, d, m)
 		p.settle(p.need(&expected), o.At)
 	}
 }
@@ -161,13 +165,17 @@ func (p *pool) needOfDemand(d *demand) int {
 		return 0
 	}
 
-	rate := max(d.ahead, leastRate)
 	extra := p.backlog(d)
-	targets := p.targets()
-	need := p.engine.Need(p.configured.Role, rate+extra, d.shape, targets, p.most())
+	need := p.needOfRate(d.ahead, d, extra)
 	p.reason = p.sentence(d, need, extra)
-	p.rate, p.expected = d.now, rate+extra
+	p.rate, p.expected = d.now, max(d.ahead, leastRate)+extra
 	return need.Replicas
+}
+
+// needOfRate returns how many workers a rate of arrivals needs with the margin of the pool, and a rate besides that has none.
+func (p *pool) needOfRate(rate float64, d *demand, extra float64) capacity.Need {
+	rate = max(rate, leastRate)*p.margin() + extra
+	return p.engine.Need(p.configured.Role, rate, d.shape, p.targets(), p.most())
 }
 
 // leastRate is the rate below which no requests are expected, in requests per second: one in a quarter of an hour.

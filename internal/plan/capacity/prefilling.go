@@ -158,36 +158,59 @@ func (p *prefilling) itl(d *decoding, typical, running, rate, q float64) time.Du
 
 	// The variances of the number of running requests, and of the prompts that come during an answer, are added.
 	mean := median.Seconds()
-	batches := (d.itl(running).Seconds() - mean) / z
-	square := 0.0 // of the time of a prompt
-	for i, tokens := range p.lengths {
-		t := p.pass(tokens, 1)
-		square += t * t * shareOf(i)
-	}
-	deviation := func(answer float64) float64 {
-		prompts := rate * answer * mean * square / (answer * answer)
-		return math.Sqrt(batches*batches + prompts)
-	}
-	var deviations [lengths]float64
-	for i, answer := range lengthsOf(d.answer, d.spread) {
-		deviations[i] = deviation(max(1, answer))
-	}
-
-	later := func(t float64) (share float64) {
-		for i, v := range deviations {
-			share += 0.5 * math.Erfc((t-mean)/max(v, 1e-9)/math.Sqrt2) * shareOf(i)
-		}
-		return share
-	}
-	low, high := 0.0, mean+10*deviations[0]
+	g := p.gaps(d, mean, (d.itl(running).Seconds()-mean)/z, rate)
+	low, high := 0.0, mean+10*g.deviations[0]
 	for range 40 {
-		if mid := (low + high) / 2; later(mid) > 1-q {
+		if mid := (low + high) / 2; g.later(mid) > 1-q {
 			low = mid
 		} else {
 			high = mid
 		}
 	}
 	return time.Duration(high * float64(time.Second))
+}
+
+// gaps is the distribution of requests' mean times between tokens, in seconds: normal ones, one for each of the lengths of answers.
+type gaps struct {
+	mean       float64
+	deviations [lengths]float64
+}
+
+// gaps returns the distribution on an engine that gets a rate of prompts per second. batches is the deviation that all answers have.
+func (p *prefilling) gaps(d *decoding, mean, batches, rate float64) gaps {
+	square := 0.0 // of the time of a prompt
+	for i, tokens := range p.lengths {
+		t := p.pass(tokens, 1)
+		square += t * t * shareOf(i)
+	}
+	g := gaps{mean: mean}
+	for i, answer := range lengthsOf(d.answer, d.spread) {
+		prompts := rate * mean * square / max(1, answer)
+		g.deviations[i] = math.Sqrt(batches*batches + prompts)
+	}
+	return g
+}
+
+// later returns the share of the requests with longer times.
+func (g *gaps) later(t float64) (share float64) {
+	for i, v := range g.deviations {
+		share += 0.5 * math.Erfc((t-g.mean)/max(v, 1e-9)/math.Sqrt2) * shareOf(i)
+	}
+	return share
+}
+
+// spreadOfGaps is the standard deviation of the mean times between tokens of an engine's requests without prompts between them, as a share
+// of their mean.
+const spreadOfGaps = 0.12
+
+// Slower returns the share of the requests whose mean time between tokens is longer than a target, on an engine whose mean is known. Where
+// that is the target, half of them are. A rate of prompts per second, which the engine computes between the tokens, spreads them: one
+// prompt more or less is much of the time of a short answer.
+func (e *Engine) Slower(s Shape, mean time.Duration, rate float64, target time.Duration) float64 {
+	d := e.decoding(s, 0)
+	p := e.prefilling(s, 0)
+	g := p.gaps(&d, mean.Seconds(), spreadOfGaps*mean.Seconds(), rate)
+	return g.later(target.Seconds())
 }
 
 // imbalance is the factor by which prompts wait longer than in one queue for all engines: a prompt stays at its engine, and passes
