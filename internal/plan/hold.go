@@ -21,7 +21,7 @@ func hold(needs []neededAt, n int, now time.Time, last time.Duration) (most int,
 }
 
 // settle bounds a need by the pool's own bounds and by the earlier needs. While requests miss, a pool keeps for longer what the rate
-// needed. What it needed for a forecast or for a queue is not kept: after a jump of the rate both are a multiple of that.
+// needed. Needs of a forecast or a queue are not kept: after a jump of the rate both are a multiple of that.
 func (p *pool) settle(need int, now time.Time) {
 	m, last := p.memory, p.model.Tuning.withDefaults().DownAfter
 	if m.replicas < 0 {

@@ -123,7 +123,7 @@ func TestMargin(t *testing.T) {
 	}
 }
 
-// What a queue or a forecast needed for a moment is not kept while requests miss. What the rate needed is.
+// While requests miss, a pool keeps the workers that the rate needed, and not those for a queue or a forecast of a moment.
 func TestMissesKeepWhatTheRateNeeded(t *testing.T) {
 	p := &pool{
 		model: &Model{}, configured: &Configured{Max: 20}, memory: &poolMemory{misses: misses{missed: 50, all: 100}}, present: 4,
