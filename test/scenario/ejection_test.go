@@ -98,7 +98,6 @@ func TestEnvoyEjects(t *testing.T) {
 		"refuse": "", "answer 503": "", "hang": ", idleTimeout: 20s, attemptIdleTimeout: 5s", // long for an engine on a busy machine
 	} {
 		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
 			a, b := freeAddress(t), freeAddress(t)
 			start(t, "sim", "--name", "a", "--listen-address", a, "--log-level", "warn")
 			start(t, "sim", "--name", "b", "--listen-address", b, "--log-level", "warn")

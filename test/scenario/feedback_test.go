@@ -195,7 +195,6 @@ func TestFeedbackWithoutAccessLog(t *testing.T) {
 			"response_body_mode: FULL_DUPLEX_STREAMED, response_trailer_mode: SEND", attribute, "as_picked", "response"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			o := startWithoutLog(t, tt.mode, "EXTRA", tt.extra)
 			const talks, turns = 3, 4
 			o.converse(talks, turns)

@@ -47,7 +47,6 @@ models:
 
 	for _, transfer := range []string{"nixl", "p2p", "bootstrap", "context"} {
 		t.Run(transfer, func(t *testing.T) {
-			t.Parallel()
 			g := fleetWith(t, transfer)
 			prompts := 0
 			for i, chat := range handshakeChats() {

@@ -224,7 +224,6 @@ func TestLegsFail(t *testing.T) {
 	t.Parallel()
 	for _, transfer := range []string{"nixl", "context", "p2p", "bootstrap"} {
 		t.Run(transfer, func(t *testing.T) {
-			t.Parallel()
 			l := startLegs(t, transfer)
 			for _, c := range []struct {
 				name            string

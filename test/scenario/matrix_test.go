@@ -142,10 +142,9 @@ func TestMatrix(t *testing.T) {
 	answers := &matrixAnswers{byName: map[string]string{}}
 	for i, config := range matrixConfigs {
 		t.Run(config.name, func(t *testing.T) {
-			t.Parallel()
+			t.Parallel() // they wait more than they compute
 			for j, mode := range matrixModes {
 				t.Run(mode.name, func(t *testing.T) {
-					t.Parallel()
 					m := startMatrixEnvoy(t, config, mode)
 					m.answers = answers
 					for k, what := range matrixCases {
