@@ -166,9 +166,9 @@ LONG_SCENARIOS := TestFirstDay TestMatrix TestPodsComeAndGo TestRollingUpgrade T
 NONE :=
 LONG := ^($(subst $(NONE) $(NONE),|,$(strip $(LONG_SCENARIOS))))$$
 
-# Scenarios wait for what happens every few seconds: for leases, probes, access logs and reports of engines. Four at a time occupied less
-# than half of two cores, so six run at a time.
-SCENARIOS := $(GO_TEST) -race -parallel 6 -timeout 40m ./test/scenario
+# Scenarios wait more than they compute: for leases, probes, access logs and reports of engines. So four run at a time, and the other tests
+# beside them.
+SCENARIOS := $(GO_TEST) -race -parallel 4 -timeout 40m ./test/scenario
 
 .PHONY: test-scenario
 test-scenario: $(ENVOY_STAMP)
