@@ -193,15 +193,16 @@ func View(d *decision.Decision) Decision {
 		ID: d.ID, At: d.At, Outcome: d.Outcome.String(), Model: d.Model, Policy: d.Policy, Cost: d.Cost, Considered: d.Considered,
 		Refusal: Refusal{Reason: string(d.Reason), RetryAfterSeconds: d.RetryAfter.Seconds()},
 		Pick: Pick{
-			Worker: d.Worker, Rank: d.Rank, Ranks: d.Ranks, Address: d.Address, AnyRank: d.AnyRank, Others: append([]string(nil), d.Others...),
+			Worker: d.Worker, Rank: d.Rank, Ranks: d.Ranks, Address: d.Address, AnyRank: d.AnyRank,
+			Others: append([]string(nil), d.Others...),
 		},
 		Role: roleOf(d), Split: d.Split,
 		Prompt: Prompt{
 			PromptTokens: d.PromptTokens, Blocks: d.Blocks, OverlapBlocks: d.Overlap, CachedTokens: d.Cached, BlockSize: d.BlockSize,
 		},
 		Asked: Asked{
-			Stream: d.Stream, IncludeUsage: d.IncludeUsage, MaxTokens: d.MaxTokens, Session: d.Session, Source: d.Source, Account: d.Account,
-			PinSeconds: d.Pin.Seconds(),
+			Stream: d.Stream, IncludeUsage: d.IncludeUsage, MaxTokens: d.MaxTokens, Session: d.Session, PinSeconds: d.Pin.Seconds(),
+			Account: d.Account, Source: d.Source,
 		},
 	}
 	if d.Err != nil {

@@ -95,10 +95,12 @@ func (r *run) result() *Result {
 		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Queued: t.queued, Duration: round(t.lastEnd.Seconds()),
 		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
 		Transfers: Transfers{
-			Transferred: ratio(len(t.transfers), t.reuse.prompts), Transfer: summary(t.transfers), Crossed: ratio(t.crossed, len(t.transfers)),
-			Pulled: ratio(len(t.pulls), t.arrived), Pull: summary(t.pulls),
+			Transferred: ratio(len(t.transfers), t.reuse.prompts), Transfer: summary(t.transfers),
+			Crossed: ratio(t.crossed, len(t.transfers)),
+			Pulled:  ratio(len(t.pulls), t.arrived), Pull: summary(t.pulls),
 		},
-		PrefixReuse: ratio(t.reuse.cached, t.reuse.prompt), Predicted: ratio(t.reuse.predicted, t.reuse.promptDecided), PerWorker: t.workers,
+		PrefixReuse: ratio(t.reuse.cached, t.reuse.prompt), Predicted: ratio(t.reuse.predicted, t.reuse.promptDecided),
+		PerWorker: t.workers,
 	}
 
 	out.Curves = Curves{TTFT: curve(t.ttft), ITL: t.gaps.curve(), E2E: curve(t.e2e)}

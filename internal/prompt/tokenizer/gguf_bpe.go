@@ -27,7 +27,10 @@ func (m *metadata) loadBPE() (*Tokenizer, surroundings, error) {
 		return nil, around, errors.New("the vocabulary has no merges")
 	}
 
-	t := &Tokenizer{encoders: newEncoders(), addedTokens: addedTokens{longestFirst: true}, alphabet: byteLevel, stages: pre.stages, ignoreMerges: pre.ignoreMerges}
+	t := &Tokenizer{
+		encoders: newEncoders(), alphabet: byteLevel, stages: pre.stages, ignoreMerges: pre.ignoreMerges,
+		addedTokens: addedTokens{longestFirst: true},
+	}
 	t.decoding = decoding{byteLevel: true}
 	around.addBOS = pre.addBOS
 	if pre.noBOS {

@@ -57,8 +57,10 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 		return nil, fmt.Errorf("the vocabulary has %d tokens, %d scores and %d token types", n, len(m.scores), len(m.types))
 	}
 
-	t := &Tokenizer{encoders: newEncoders(), addedTokens: addedTokens{longestFirst: true}, spm: &spm{spacePrefix: m.flag("tokenizer.ggml.add_space_prefix", true)},
-		alphabet: plainText}
+	t := &Tokenizer{
+		encoders: newEncoders(), alphabet: plainText, addedTokens: addedTokens{longestFirst: true},
+		spm: &spm{spacePrefix: m.flag("tokenizer.ggml.add_space_prefix", true)},
+	}
 	t.chars = newChars()
 	t.chars.firstPart, t.chars.unknownApart = uint32(n), true
 	t.vocab = &vocabulary{}
