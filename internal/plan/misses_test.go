@@ -164,3 +164,23 @@ func TestFirstMissesDoNotCount(t *testing.T) {
 		}
 	}
 }
+
+// More workers do not help where even an idle engine misses the targets, so misses give no margin there.
+func TestNoMarginForTargetsOutOfReach(t *testing.T) {
+	need := func(itl time.Duration, m misses) int {
+		p := &pool{
+			model: &Model{Targets: capacity.Targets{ITL: itl}}, configured: &Configured{Max: 100}, engine: engineOf(10 * time.Millisecond),
+			memory: &poolMemory{misses: m},
+		}
+		d := &demand{shape: capacity.Shape{Prompt: 1000, Answer: 100}}
+		return p.needOfRate(10, d, 0).Replicas
+	}
+
+	missed := misses{missed: 90, enough: 90, all: 100}
+	if less, more := need(30*time.Millisecond, misses{}), need(30*time.Millisecond, missed); more < 2*less {
+		t.Errorf("targets in reach: %d workers, and %d after misses", less, more)
+	}
+	if less, more := need(5*time.Millisecond, misses{}), need(5*time.Millisecond, missed); more != less {
+		t.Errorf("targets out of reach: %d workers, and %d after misses", less, more)
+	}
+}

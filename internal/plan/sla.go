@@ -172,10 +172,15 @@ func (p *pool) needOfDemand(d *demand) int {
 	return need.Replicas
 }
 
-// needOfRate returns how many workers a rate of arrivals needs with the margin of the pool, and a rate besides that has none.
+// needOfRate returns how many workers a rate of arrivals needs with the margin of the pool, and a rate besides that has none. Targets that
+// even an idle engine misses give no margin: more workers would not help.
 func (p *pool) needOfRate(rate float64, d *demand, extra float64) capacity.Need {
-	rate = max(rate, leastRate)*p.margin() + extra
-	return p.engine.Need(p.configured.Role, rate, d.shape, p.targets(), p.most())
+	rate = max(rate, leastRate)
+	need := p.engine.Need(p.configured.Role, rate+extra, d.shape, p.targets(), p.most())
+	if margin := p.margin(); margin > 1 && need.Met {
+		return p.engine.Need(p.configured.Role, rate*margin+extra, d.shape, p.targets(), p.most())
+	}
+	return need
 }
 
 // leastRate is the rate below which no requests are expected, in requests per second: one in a quarter of an hour.
@@ -247,6 +252,9 @@ func (p *pool) sentence(d *demand, n capacity.Need, extra float64) string {
 	}
 	if p.strain() > 0 {
 		fmt.Fprintf(&b, ", more careful because lately %.0f %% of the requests missed the targets", 100*p.memory.misses.share())
+	}
+	if more := 100 * (p.margin() - 1); more >= 1 && n.Met {
+		fmt.Fprintf(&b, " and planned for %.0f %% more than this rate, because they missed with enough workers for it", more)
 	}
 	if !n.Met {
 		b.WriteString(", which is the least load that makes sense: no number of workers meets the targets")
