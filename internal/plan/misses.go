@@ -6,13 +6,12 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
 // misses is the share of requests that missed the targets of a pool. The forecast takes arrivals for a rate with some spread around it, and
-// the capacity model takes those of a moment for independent ones. Where they come in bursts that these cannot see, requests miss however
-// well both are made, and the pool becomes more careful by their share:
+// the capacity model takes the arrivals of a moment for independent ones. If they come in bursts that these cannot see, requests miss
+// however well both are made, and the pool becomes more careful by their share:
 //
 //	misses                                                    the pool
 //	all                                        plans for a higher quantile of the forecast, and keeps for longer what the rate needed
@@ -123,7 +122,7 @@ func (p *pool) slowShare(m *memory, d *Demand) float64 {
 		prompts := 0.0
 		if p.configured.Role == fleet.Aggregated {
 			// A burst is spread over the engines, so each has less of the dispersion.
-			between := 1 - p.step(w).Seconds()/gap.Seconds() // share of the time
+			between := 1 - p.step(p.engine.Timing, shape, w).Seconds()/gap.Seconds() // share of the time
 			prompts = max(float64(d.Requests)/d.Over.Seconds()/ready, between*p.engine.PrefillRate(shape))
 			prompts *= 1 + (m.arrivals.dispersion()-1)/ready
 		}
@@ -135,14 +134,6 @@ func (p *pool) slowShare(m *memory, d *Demand) float64 {
 		return 0
 	}
 	return slow / all
-}
-
-// step returns the time between tokens of a worker's running requests without prompts between them.
-func (p *pool) step(w *Worker) time.Duration {
-	took := p.engine.Timing.Decode(perfmodel.Decode{
-		Requests: max(1, w.Load.Running), Context: int(w.Load.KVUsage * float64(p.engine.KVTokens)), Capacity: p.engine.KVTokens,
-	})
-	return time.Duration(float64(took) / max(1, p.engine.StepTokens))
 }
 
 // arrivals measures in what bursts requests come, by the numbers of requests in neighbouring steps. Older ones count less.

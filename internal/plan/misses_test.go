@@ -184,3 +184,22 @@ func TestNoMarginForTargetsOutOfReach(t *testing.T) {
 		t.Errorf("targets out of reach: %d workers, and %d after misses", less, more)
 	}
 }
+
+// contextTiming has steps that take a microsecond for each token of the contexts.
+type contextTiming struct{ perfmodel.Fixed }
+
+func (contextTiming) Decode(d perfmodel.Decode) time.Duration {
+	return time.Duration(d.Context) * time.Microsecond
+}
+
+// The contexts of an engine whose cache is of unknown size follow from its requests.
+func TestStepOfAnUnknownCache(t *testing.T) {
+	p := &pool{}
+	w := &Worker{Load: &Load{Running: 2, KVUsage: 0.5}}
+	for size, want := range map[int]time.Duration{0: 2100 * time.Microsecond, 8000: 4000 * time.Microsecond} {
+		p.engine.KVTokens = size
+		if got := p.step(contextTiming{}, capacity.Shape{Prompt: 1000, Answer: 100}, w); got != want {
+			t.Errorf("a cache of %d tokens: %v, want %v", size, got, want)
+		}
+	}
+}

@@ -231,19 +231,23 @@ func (p *pool) learnSteps(s capacity.Shape, rate float64) {
 		if w.State != fleet.Ready || w.Load == nil || w.Load.ITL <= 0 || w.Load.Running == 0 {
 			continue
 		}
-		tokens := int(w.Load.KVUsage * float64(p.engine.KVTokens))
-		if p.engine.KVTokens == 0 {
-			tokens = int(float64(w.Load.Running) * (s.Prompt + s.Answer/2))
-		}
-		step := p.configured.Engine.Timing.Decode(perfmodel.Decode{
-			Requests: w.Load.Running, Context: tokens, Capacity: p.engine.KVTokens,
-		})
 		took += w.Load.ITL.Seconds()
-		expected += step.Seconds() / (1 - share) / max(1, p.engine.StepTokens)
+		expected += p.step(p.configured.Engine.Timing, s, w).Seconds() / (1 - share)
 	}
 	if expected > 0 {
 		p.memory.decode = p.memory.decode.Observe(seconds(took), seconds(expected))
 	}
+}
+
+// step returns the time between tokens of a worker's running requests, by a timing, without prompts between them.
+func (p *pool) step(timing perfmodel.Timing, s capacity.Shape, w *Worker) time.Duration {
+	running := max(1, w.Load.Running)
+	tokens := int(w.Load.KVUsage * float64(p.engine.KVTokens))
+	if p.engine.KVTokens == 0 {
+		tokens = int(float64(running) * (s.Prompt + s.Answer/2))
+	}
+	took := timing.Decode(perfmodel.Decode{Requests: running, Context: tokens, Capacity: p.engine.KVTokens})
+	return time.Duration(float64(took) / max(1, p.engine.StepTokens))
 }
 
 // learnPrefills compares the time of a prefill that routers have learned with the model's time, at the mean length, if routers

@@ -12,7 +12,7 @@ func printSpeculation(p *page, b *bench, all []*speculation) {
 		"its vocabulary. Engines are bound to answers of %d tokens of thinking and %d others. Clients send all of them back, and "+
 		"Qwen3's template leaves out the thinking. Clients pause for %v. In load shared there is another client for each engine. "+
 		"It waits for a quarter of the time that its last answer of %d tokens took. %d rounds, both ways in turns and on empty "+
-		"caches. Differences are those of the means, with their 95 %% intervals: later turns are paired, and of the other clients "+
+		"caches. Differences are between means, with their 95 %% intervals: later turns are paired, and of the other clients "+
 		"the means of rounds.",
 		speculateTurns, thinkingTokens, answerTokens, speculatePause, otherTokens, b.rounds)
 	for _, s := range all {
