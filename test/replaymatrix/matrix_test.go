@@ -210,6 +210,10 @@ func TestRegret(t *testing.T) {
 		t.Errorf("strict %v, against %s %v", g.strict, g.rival.Router, g.single)
 	}
 
+	if !near(g.hindsight, [4]float64{0.2, 0.21, 0.6, 0.5625}) {
+		t.Errorf("in hindsight the best setting of y is best, got %v", g.hindsight)
+	}
+
 	same := outcome{Cell: "b", Rows: []row{o.Rows[0], {Router: "y", figures: o.Rows[0].figures}}}
 	s := summarize([]outcome{same, o})
 	share, worst := s.shareNear(func(g *regret) float64 { return g.strict[3] })

@@ -44,6 +44,9 @@ type regret struct {
 	// single compares with one rival: the one with the least mean E2E.
 	single [4]float64
 	rival  *row
+	// hindsight compares the rival row whose largest regret is least with the best value of each metric: what one router could reach
+	// that chose the best policy for each cell after it has seen all of them.
+	hindsight [4]float64
 }
 
 // worst is the largest of the strict regrets.
@@ -69,10 +72,23 @@ func regretOf(o *outcome) regret {
 		g.byRow[i] = slices.MaxFunc(rivals, func(a, b *row) int {
 			return cmp.Compare(m.worse(&kv.figures, &a.figures), m.worse(&kv.figures, &b.figures))
 		})
-		g.strict[i] = m.worse(&kv.figures, &g.byRow[i].figures)
 		g.single[i] = m.worse(&kv.figures, &g.rival.figures)
 	}
+	g.strict = g.behind(kv)
+	for i, r := range rivals {
+		if behind := g.behind(r); i == 0 || slices.Max(behind[:]) < slices.Max(g.hindsight[:]) {
+			g.hindsight = behind
+		}
+	}
 	return g
+}
+
+// behind is by how much a row is worse than the best value of any rival, by metric.
+func (g *regret) behind(r *row) (by [4]float64) {
+	for i := range metrics {
+		by[i] = metrics[i].worse(&r.figures, &g.byRow[i].figures)
+	}
+	return by
 }
 
 // summary is the regret over all cells.

@@ -100,10 +100,12 @@ func (r *row) cells() []string {
 	}
 }
 
-// shares are the parts of all cells in which kv is near the best, and the worst regrets.
+// shares are the parts of all cells in which kv is near the best, and the worst regrets; then those of the rival that is best in each cell.
 func (s *summary) shares() []line {
 	strict, worstStrict := line{Title: "the best value of any rival: cells within 3 %"}, line{Title: "the same, worst regret"}
 	single, worstSingle := line{Title: "the rival with the least E2E: cells within 3 %"}, line{Title: "the same, worst regret"}
+	hindsight := line{Title: "in place of kv the rival that is best in the cell, against the best value: cells within 3 %"}
+	worstHindsight := line{Title: "the same, worst regret"}
 	add := func(near, worst *line, of func(*regret) float64) {
 		share, at := s.shareNear(of)
 		near.Cells = append(near.Cells, fmt.Sprintf("%.0f %%", 100*share))
@@ -112,8 +114,9 @@ func (s *summary) shares() []line {
 	for m := range metrics {
 		add(&strict, &worstStrict, func(g *regret) float64 { return g.strict[m] })
 		add(&single, &worstSingle, func(g *regret) float64 { return g.single[m] })
+		add(&hindsight, &worstHindsight, func(g *regret) float64 { return g.hindsight[m] })
 	}
-	return []line{strict, worstStrict, single, worstSingle}
+	return []line{strict, worstStrict, single, worstSingle, hindsight, worstHindsight}
 }
 
 // ratios are the geometric means of kv divided by each rival: TTFT and E2E of its default, and of its best setting.
