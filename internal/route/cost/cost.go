@@ -35,9 +35,8 @@ type Request struct {
 	MinPrefillTokens int64
 	// MostHeld is the most tokens of the prompt that one candidate holds on its device; only [Delay] needs it.
 	MostHeld int
-	// Lasting is by how much longer a difference of load between candidates lasts than on a busy fleet; see [Lasting]. 0 counts as 1. Only
-	// [Delay] needs it.
-	Lasting float64
+	// Mean is the number of requests on a candidate in the mean; only [Delay] needs it.
+	Mean float64
 	// Line and Decode are the learned times of prefills and of decode steps on the candidate's class of workers; only [Delay] needs
 	// them.
 	Line, Decode perfmodel.Line
@@ -172,7 +171,7 @@ type Score struct {
 	Slot    float64 `json:",omitempty"` // Delay: until enough requests have ended
 	Prefill float64 // this prompt's prefill, weighed; by Weights together with the booked prefill
 	Others  float64 // Delay: of the requests there, by this prompt's prefill
-	Evict   float64 // Delay: of later requests, by the tokens that this prompt evicts
+	Evict   float64 // Delay: of later requests, by the tokens that this prompt evicts, and by those that are then held twice
 	// Room is, by Delay, the delay of requests that wait for room in the cache, by blocks of the prompt that another rank holds.
 	Room     float64 `json:",omitempty"`
 	Decode   float64 // Delay: by longer steps; by Weights the blocks of running requests and of this one

@@ -16,7 +16,7 @@ import (
 
 // TestScores runs testdata/*.txt. The verb is
 //
-//	score prompt=TOKENS [block=TOKENS] [answer=TOKENS] [reuse=X] [by=dynamo [scale=X] [decay=X] [requests=X]]
+//	score prompt=TOKENS [block=TOKENS] [answer=TOKENS] [reuse=X] [mean=REQUESTS] [by=dynamo [scale=X] [decay=X] [requests=X]]
 //
 // with a candidate a line: NAME and any of device, host, disk, external (blocks of the prompt that it has), prefill
 // (booked tokens), decode (booked blocks), capacity and held (blocks), requests, untracked and slots (requests), wait
@@ -25,7 +25,7 @@ import (
 func TestScores(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
-			r := Request{BlockSize: 16, Line: perfmodel.Line{Base: 20 * time.Millisecond, Token: 100_000},
+			r := Request{BlockSize: 16, Mean: 3, Line: perfmodel.Line{Base: 20 * time.Millisecond, Token: 100_000},
 				Decode: perfmodel.Line{Base: 10 * time.Millisecond, Token: 100}}
 			dynamo, by := Dynamo(), Function(Default())
 			for _, a := range d.CmdArgs {
@@ -43,6 +43,8 @@ func TestScores(t *testing.T) {
 					r.Answer = v
 				case "reuse":
 					r.Reuse = v
+				case "mean":
+					r.Mean = v
 				case "scale":
 					dynamo.PrefillLoadScale = v
 				case "decay":
@@ -243,13 +245,9 @@ func TestLoadsWithinReach(t *testing.T) {
 
 // TestLasting has differences of load last longer where few requests run, within bounds.
 func TestLasting(t *testing.T) {
-	for _, c := range []struct {
-		requests   int64
-		candidates int
-		want       float64
-	}{{0, 4, 3}, {4, 4, 3}, {8, 4, 1.5}, {12, 4, 1}, {400, 4, 1}, {0, 0, 3}} {
-		if got := Lasting(c.requests, c.candidates); got != c.want {
-			t.Errorf("%d requests on %d candidates: %g, want %g", c.requests, c.candidates, got, c.want)
+	for mean, want := range map[float64]float64{0: 3, 1: 3, 2: 1.5, 3: 1, 100: 1} {
+		if got := (&Request{Mean: mean}).lasting(); got != want {
+			t.Errorf("%g requests on a candidate: %g, want %g", mean, got, want)
 		}
 	}
 }

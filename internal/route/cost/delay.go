@@ -19,17 +19,19 @@ import (
 //	others   = Interference · requests on the rank · own, without its fixed time
 //	           + its share of the pass's fixed time
 //	evict    = Evict · reuse · (FirstToken + Interference · requests on the rank) · own, without its fixed time
+//	           + Interference · requests on a rank in the mean · time of the tokens that another rank holds
 //	room     = FirstToken · time of an answer · requests that run · tokens of the prompt that another rank holds / tokens of the cache
 //	decode   = Decode · lasting · tokens of the answer · time of a step for a token
 //	           · (tokens of all contexts + requests · tokens of this context)
 //	cost     = wait + slot + prefill + transfer + partner + others + evict + room + decode
 //
-// Time before the first token counts FirstToken times, because it delays the first token and the end of the request. All requests that run
-// stand still while a prompt is computed (others), and each of their steps is longer by the context of this request, as its steps are by
-// theirs (decode). A computed prompt takes the place of cached tokens; reuse is the mean number of times that such a token was found again,
-// at most once (evict, if the cache is full). If requests wait for room in the cache, they wait longer for the room of tokens that requests
-// on another rank share with this one (room): the tokens by which the rank holds less of the prompt on its device than the rank that holds
-// most. Terms that are equal on all ranks of a class are left out.
+// Time before the first token counts FirstToken times, because it delays the first token and the end of the request. All requests that
+// run stand still while a prompt is computed (others), and each of their steps is longer by the context of this request, as its steps
+// are by theirs (decode). A computed prompt takes the place of cached tokens; reuse is the mean number of times that such a token was
+// found again, at most once (evict, if the cache is full). Tokens that another rank holds are then held twice, and others not at all,
+// so as much is computed again later, while that rank has as many requests as there are in the mean. If requests wait for room in the
+// cache, they wait longer for the room of tokens that requests on another rank share with this one (room): the tokens by which the rank
+// holds less of the prompt on its device than the rank that holds most. Terms that are equal on all ranks of a class are left out.
 //
 // The time of a transfer depends on the place that both workers share. A decode worker is judged by the prefill worker for which transfer
 // and partner are least together, and a prefill worker by its transfer to the decode worker, which has been chosen before.
@@ -95,16 +97,19 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 		s.Wait = w.FirstToken * f.wait(r, &b)
 		s.Slot = w.FirstToken * b.slot(r, pace)
 		if b.crowded {
-			missing := max(0, r.MostHeld-f.OnDevice(r))
-			s.Room = w.FirstToken * b.answer(r, pace) * b.running * float64(missing) / float64(max(1, r.BlockSize)*f.Capacity)
+			missing := float64(f.missing(r, r.PromptTokens))
+			s.Room = w.FirstToken * b.answer(r, pace) * b.running * missing / float64(max(1, r.BlockSize)*f.Capacity)
 		}
 		interference := w.Interference * b.requests
 		s.Others = interference*compute + min(math.Sqrt(w.FirstToken*compute*b.requests*fixed), interference*fixed)
-		s.Decode = w.Decode * max(1, r.Lasting) * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
+		s.Decode = w.Decode * r.lasting() * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
 		delayed += interference
 	}
-	if r.Reuse > 0 && f.evicts(r, s.Uncached) {
+	if w.Evict > 0 && r.Reuse > 0 && f.evicts(r, s.Uncached) {
 		s.Evict = w.Evict * r.Reuse * delayed * compute
+		if f.Capacity > 0 {
+			s.Evict += w.Interference * r.Mean * pace * r.Line.Token * perMillisecond * float64(f.missing(r, s.Uncached))
+		}
 	}
 	s.Total = s.Wait + s.Slot + s.Prefill + s.Transfer + s.Partner + s.Others + s.Evict + s.Room + s.Decode
 }
@@ -164,13 +169,17 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	return compute
 }
 
-// Lasting returns by how much longer a difference of load between candidates lasts than on a busy fleet. While an answer is made, as many
+// lasting returns by how much longer a difference of load between candidates lasts than on a busy fleet. While an answer is made, as many
 // requests come to a rank as run there in the mean, and each can even out a difference. So it lasts three times as long with one request on
 // a candidate or none as with three or more.
-func Lasting(requests int64, candidates int) float64 {
+func (r *Request) lasting() float64 {
 	const busy = 3 // requests on a candidate
-	mean := float64(requests) / float64(max(1, candidates))
-	return busy / min(busy, max(1, mean))
+	return busy / min(busy, max(1, r.Mean))
+}
+
+// missing returns the number of tokens of the prompt that another rank holds on its device and this one does not, at most as many as given.
+func (f *Facts) missing(r *Request, most int) int {
+	return min(max(0, r.MostHeld-f.OnDevice(r)), most)
 }
 
 // passes returns the part of a pass that the given number of tokens of a prompt adds to the work of the rank: nothing if they are computed

@@ -97,7 +97,7 @@ func (g *Judge) Field(j *Judged, overlap *kvindex.Overlap, q *request.Prepared, 
 			j.Request.MostHeld = max(j.Request.MostHeld, c.Facts.OnDevice(&j.Request))
 		}
 	}
-	j.Request.Lasting = cost.Lasting(requests, len(j.Candidates))
+	j.Request.Mean = float64(requests) / float64(max(1, len(j.Candidates)))
 
 	j.findSources(f, overlap)
 	j.findPartners(f)
