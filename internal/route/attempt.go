@@ -87,7 +87,11 @@ func (r *Router) recordPick(w *workspace, q *request.Prepared, d *decision.Decis
 	if q.Model.Programs {
 		r.queues.of(q.Model).programs.Began(programs.Step{Session: q.Session, Tokens: q.Tokens}, d.At)
 	}
-	r.speeds.Of(c.Rank.Worker).Reuse.Observe(d.PromptTokens, d.PromptTokens-c.Uncached)
+	class := r.speeds.Of(c.Rank.Worker)
+	class.Reuse.Observe(d.PromptTokens, d.PromptTokens-c.Uncached)
+	if c.Uncached > 0 {
+		class.Passes.Observe(c.Facts.Passes(c.Uncached))
+	}
 	if !d.AnyRank {
 		r.judge.Touch(c, q.Chain)
 	}

@@ -87,7 +87,7 @@ func Expect(r *Request, f *Facts, uncached int) Expected {
 	b, pace := f.batch(r), f.pace()
 	e := Expected{Wait: time.Duration((f.wait(r, &b) + b.slot(r, pace)) / perMillisecond)}
 	if b.waiting <= 0 {
-		e.Passes = f.passes(uncached)
+		e.Passes = f.Passes(uncached)
 	}
 	if b.requests > 0 {
 		e.Step = time.Duration(pace * float64(r.Decode.Step(int(b.context))))

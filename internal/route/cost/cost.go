@@ -43,6 +43,9 @@ type Request struct {
 	// Answer is the expected length of the answer in tokens, and Reuse how often a computed token is expected to be found in a cache,
 	// at most 1; only [Delay] needs them.
 	Answer, Reuse float64
+	// Passes is the number of passes that a prompt adds in the mean, at most 1: a k-th part if k prompts share each pass. Only [Delay]
+	// needs it.
+	Passes float64
 	// Transfers has the learned times of transfers of KV caches to the candidate's class of workers, over the tokens that the
 	// receiver does not have, by the level of the place that both workers share; only [Delay] needs them.
 	Transfers [fleet.Levels]perfmodel.Line

@@ -16,7 +16,7 @@ import (
 
 // TestScores runs testdata/*.txt. The verb is
 //
-//	score prompt=TOKENS [block=TOKENS] [answer=TOKENS] [reuse=X] [mean=REQUESTS] [by=dynamo [scale=X] [decay=X] [requests=X]]
+//	score prompt=TOKENS [block=TOKENS] [answer=TOKENS] [reuse=X] [mean=REQUESTS] [passes=X] [by=dynamo [scale=X] [decay=X] [requests=X]]
 //
 // with a candidate a line: NAME and any of device, host, disk, external (blocks of the prompt that it has), prefill
 // (booked tokens), decode (booked blocks), capacity and held (blocks), requests, untracked and slots (requests), wait
@@ -25,7 +25,7 @@ import (
 func TestScores(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
-			r := Request{BlockSize: 16, Mean: 3, Line: perfmodel.Line{Base: 20 * time.Millisecond, Token: 100_000},
+			r := Request{BlockSize: 16, Mean: 3, Passes: 1, Line: perfmodel.Line{Base: 20 * time.Millisecond, Token: 100_000},
 				Decode: perfmodel.Line{Base: 10 * time.Millisecond, Token: 100}}
 			dynamo, by := Dynamo(), Function(Default())
 			for _, a := range d.CmdArgs {
@@ -45,6 +45,8 @@ func TestScores(t *testing.T) {
 					r.Reuse = v
 				case "mean":
 					r.Mean = v
+				case "passes":
+					r.Passes = v
 				case "scale":
 					dynamo.PrefillLoadScale = v
 				case "decay":

@@ -36,11 +36,12 @@ import (
 // The time of a transfer depends on the place that both workers share. A decode worker is judged by the prefill worker for which transfer
 // and partner are least together, and a prefill worker by its transfer to the decode worker, which has been chosen before.
 //
-// The fixed time is the fixed part of a pass that computes prompts. A prompt pays it, and delays others by it, unless it is computed in one
-// pass with a prompt that is booked there already. Then all prompts of the pass wait for each other. With k prompts in every pass, each
-// prompt has a k-th part of the delay of the n requests on the rank, and waits for k prompts: n·fixed/k + FirstToken·k·own. The sum is
-// least where both parts are equal, so the share of the first prompt, which the others join, is √(FirstToken·own·n·fixed). It is never more
-// than the delay of these requests by a pass for this prompt alone, Interference·n·fixed.
+// The fixed time is the fixed part of a pass that computes prompts. A prompt pays it, and delays others by it, unless it is computed in
+// one pass with a prompt that is booked there already. Then all prompts of the pass wait for each other. With k prompts in every pass,
+// each prompt has a k-th part of the delay of the n requests on the rank, and waits for k prompts: n·fixed/k + FirstToken·k·own. The
+// sum is least where both parts are equal. So the first prompt of a pass, which others may join, counts a k-th part, and others join
+// until their wait costs more: k then becomes as large as is best, if prompts come fast enough. The part is learned: Request.Passes is
+// how many passes a prompt has added in the mean. It is at most Interference, as for a pass of this prompt alone.
 //
 // The model of a pass is [perfmodel.Pass], learned for each class of workers. Prompts and answers of the requests on the rank are taken
 // from their bookings. An engine whose slots are not known is expected to run whatever is booked.
@@ -84,7 +85,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	pace := f.pace()
 	compute := w.prefill(r, f, s, pace)
 	fixed := s.Own - compute
-	if f.passes(s.Uncached) == 0 {
+	if f.Passes(s.Uncached) == 0 {
 		fixed, s.Own = 0, compute
 	}
 	s.Prefill = w.FirstToken * s.Own
@@ -101,7 +102,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 			s.Room = w.FirstToken * b.answer(r, pace) * b.running * missing / float64(max(1, r.BlockSize)*f.Capacity)
 		}
 		interference := w.Interference * b.requests
-		s.Others = interference*compute + min(math.Sqrt(w.FirstToken*compute*b.requests*fixed), interference*fixed)
+		s.Others = interference*compute + min(w.Interference, r.Passes)*b.requests*fixed
 		s.Decode = w.Decode * r.lasting() * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
 		delayed += interference
 	}
@@ -182,10 +183,10 @@ func (f *Facts) missing(r *Request, most int) int {
 	return min(max(0, r.MostHeld-f.OnDevice(r)), most)
 }
 
-// passes returns the part of a pass that the given number of tokens of a prompt adds to the work of the rank: nothing if they are computed
+// Passes returns the part of a pass that the given number of tokens of a prompt adds to the work of the rank: nothing if they are computed
 // in a pass that is made anyway, and their share of one if the prompts before them fill passes, because prompts after them fill the rest
 // of theirs.
-func (f *Facts) passes(tokens int) float64 {
+func (f *Facts) Passes(tokens int) float64 {
 	pending := f.pending()
 	switch {
 	case !f.Gathering || pending <= 0:

@@ -35,11 +35,12 @@ type Speeds struct {
 func NewSpeeds(start map[string]perfmodel.Speed) *Speeds { return &Speeds{start: start} }
 
 // Class has the learned values of one class: the passes of its engines, the transfers over tokens that are computed elsewhere, the
-// lengths of its answers, and how often computed tokens are used again.
+// lengths of its answers, how often computed tokens are used again, and how many passes a prompt adds.
 type Class struct {
 	Pass      *perfmodel.Learned
 	Answers   answerLengths
 	Reuse     reuse
+	Passes    passes
 	transfers transferTimes
 	outside   [fleet.Tiers]loadTime // of loads from caches outside engines
 }

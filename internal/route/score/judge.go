@@ -49,6 +49,7 @@ type classModel struct {
 	pass          *perfmodel.Pass
 	transfers     [fleet.Levels]perfmodel.Line
 	answer, reuse float64
+	passes        float64
 	loads         [fleet.Tiers]fleet.TierLoad
 }
 
@@ -228,7 +229,7 @@ func (j *Judged) model(class *learned.Class) *classModel {
 	case known > 0:
 		answer = known
 	}
-	m := classModel{class: class, pass: class.Pass.Pass(), answer: answer, reuse: class.Reuse.Ratio()}
+	m := classModel{class: class, pass: class.Pass.Pass(), answer: answer, reuse: class.Reuse.Ratio(), passes: class.Passes.Mean()}
 	if j.transfers {
 		m.transfers = class.Transfers(j.now)
 	}
@@ -247,6 +248,7 @@ func (j *Judged) setModel(class *learned.Class) {
 		r.Transfers = m.transfers
 	}
 	r.Answer, r.Reuse = m.answer, m.reuse
+	r.Passes = m.passes
 	r.Loads = m.loads
 }
 
