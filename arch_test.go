@@ -127,13 +127,13 @@ var allowed = map[string][]string{
 	// Streams are read without decoding them, and bodies as the router reads them.
 	"extproc/migrate": {"internal/jsonscan", "internal/prompt/openai"},
 	// It reads answers, makes the prompt that comes next, and sends it as a prefill worker's is sent.
-	"extproc/speculate": {"internal/enginetls", "internal/envoynames", "internal/jsonscan", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/decision", "internal/route/request", "internal/route/sessionid", "extproc/prefill"},
+	"extproc/speculate": {"internal/backoff", "internal/enginetls", "internal/envoynames", "internal/jsonscan", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/decision", "internal/route/request", "internal/route/sessionid", "extproc/prefill"},
 	"extproc/stream":    {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/grpcserve", "internal/metric", "internal/route/sessionid"},
 	// Kinds of engines differ in whether their streams can be continued.
-	"extproc/exchange": {"extproc/migrate", "extproc/prefill", "extproc/quota", "extproc/spans", "extproc/speculate", "internal/engines", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
+	"extproc/exchange": {"internal/backoff", "extproc/migrate", "extproc/prefill", "extproc/quota", "extproc/spans", "extproc/speculate", "internal/engines", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
 		"internal/route/handoff", "internal/route/pick", "internal/route/decision", "internal/route/request", "internal/route/sessionid"},
 	// Bookings end with the result of the request, whose type is the router's.
-	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},
+	"extproc/accesslog": {"internal/backoff", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route", "internal/route/pick"},
 	// It counts bookings that have ended, with the facts of both.
 	"extproc/answers":     {"extproc/messages", "internal/fleet", "internal/metric", "internal/route/decision", "internal/route/pick"},
 	"extproc/poolmetrics": {"internal/fleet", "internal/metric", "internal/route"},
@@ -181,7 +181,7 @@ var allowed = map[string][]string{
 	// Engines take the names of models on a hub without the prefix.
 	// Its interpreter runs with the variables of a child.
 	"workeragent/engine": {"internal/child", "internal/config", "internal/engines", "internal/fleet", "internal/hub"},
-	"enginesim":          {"internal/perfmodel", "internal/kv/block", "kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
+	"enginesim":          {"internal/backoff", "internal/perfmodel", "internal/kv/block", "kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login. It compares an Envoy with the names and versions of the configurations that xds writes.
 	// It reads the pools of a cluster, and the names of transfers that need the relay.

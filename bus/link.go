@@ -164,19 +164,7 @@ func remedy(err error) string {
 func (b *Bus) logLosses() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
-	done.Go(func() {
-		tick := time.NewTicker(patience / 4)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				b.logLossesOnce()
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-
+	done.Go(func() { backoff.Every(ctx, patience/4, func(time.Time) { b.logLossesOnce() }) })
 	return sync.OnceFunc(func() { cancel(); done.Wait() })
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/stator-project/stator/bus/busv1"
+	"github.com/stator-project/stator/internal/backoff"
 )
 
 // PartKind is a sort of process that publishes that it is there. Workers are leases, and not of these.
@@ -160,16 +161,9 @@ func (b *Bus) WatchParts(ctx context.Context, p *Parts) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() {
-		tick := time.NewTicker(b.cfg.LeaseTTL / checks)
-		defer tick.Stop()
-		for {
-			select {
-			case now := <-tick.C:
-				p.expire(b.cfg.LeaseTTL, b.control.nc.IsConnected(), now)
-			case <-ctx.Done():
-				return
-			}
-		}
+		backoff.Every(ctx, b.cfg.LeaseTTL/checks, func(now time.Time) {
+			p.expire(b.cfg.LeaseTTL, b.control.nc.IsConnected(), now)
+		})
 	})
 
 	const effect = "the other parts of the cluster are not seen here"

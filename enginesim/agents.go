@@ -1,8 +1,6 @@
 package enginesim
 
 import (
-	"strconv"
-
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
@@ -89,11 +87,9 @@ func (c *completion) appendAgents(b []byte) []byte {
 // appendBlock appends a content block of a message. The block that opens a part of a stream has no signature yet.
 func appendBlock(b []byte, p agentPart, signed bool) []byte {
 	if !p.thinking {
-		b = append(b, `{"type":"text","text":`...)
-		return append(openai.AppendString(b, p.text), '}')
+		return append(appendText(b, `{"type":"text","text":`, p.text), '}')
 	}
-	b = append(b, `{"type":"thinking","thinking":`...)
-	b = openai.AppendString(b, p.text)
+	b = appendText(b, `{"type":"thinking","thinking":`, p.text)
 	if signed {
 		b = append(b, `,"signature":"sim"`...)
 	}
@@ -102,8 +98,7 @@ func appendBlock(b []byte, p agentPart, signed bool) []byte {
 
 // appendMessage appends a message with that content.
 func (c *completion) appendMessage(b, content []byte, done engine.Reason) []byte {
-	b = append(b, `{"id":`...)
-	b = openai.AppendString(b, c.id)
+	b = appendText(b, `{"id":`, c.id)
 	b = append(b, `,"type":"message","role":"assistant","content":[`...)
 	b = append(append(b, content...), `],"model":`...)
 	b = openai.AppendString(b, c.req.Model)
@@ -124,12 +119,9 @@ var statuses = [...]string{engine.NotDone: "in_progress", engine.Length: "incomp
 // vLLM sends that event with it.
 func (c *completion) appendMessageUsage(b []byte) []byte {
 	prompts, answers, cached := c.usage()
-	b = append(b, `"usage":{"input_tokens":`...)
-	b = strconv.AppendInt(b, int64(prompts-cached), 10)
-	b = append(b, `,"output_tokens":`...)
-	b = strconv.AppendInt(b, int64(answers), 10)
-	b = append(b, `,"cache_read_input_tokens":`...)
-	return append(strconv.AppendInt(b, int64(cached), 10), '}')
+	b = appendNumber(b, `"usage":{"input_tokens":`, prompts-cached)
+	b = appendNumber(b, `,"output_tokens":`, answers)
+	return append(appendNumber(b, `,"cache_read_input_tokens":`, cached), '}')
 }
 
 // appendItem appends an item of a response.
@@ -156,22 +148,17 @@ func (c *completion) appendItem(b []byte, status string, p agentPart) []byte {
 // appendItemPart appends the only part of an item.
 func appendItemPart(b []byte, p agentPart) []byte {
 	if p.thinking {
-		b = append(b, `{"text":`...)
-		return append(openai.AppendString(b, p.text), `,"type":"reasoning_text"}`...)
+		return append(appendText(b, `{"text":`, p.text), `,"type":"reasoning_text"}`...)
 	}
-	b = append(b, `{"type":"output_text","text":`...)
-	return append(openai.AppendString(b, p.text), `,"annotations":[]}`...)
+	return append(appendText(b, `{"type":"output_text","text":`, p.text), `,"annotations":[]}`...)
 }
 
 // appendResponse appends a response with those items. The first event of a stream has one without usage, because no token was
 // computed yet.
 func (c *completion) appendResponse(b, items []byte, done engine.Reason) []byte {
-	b = append(b, `{"id":`...)
-	b = openai.AppendString(b, c.id)
-	b = append(b, `,"created_at":`...)
-	b = strconv.AppendInt(b, c.created, 10)
-	b = append(b, `,"object":"response","model":`...)
-	b = openai.AppendString(b, c.req.Model)
+	b = appendText(b, `{"id":`, c.id)
+	b = appendNumber(b, `,"created_at":`, c.created)
+	b = appendText(b, `,"object":"response","model":`, c.req.Model)
 	b = append(append(b, `,"status":"`...), statuses[done]...)
 	b = append(append(b, `","output":[`...), items...)
 	b = append(b, ']')
@@ -180,14 +167,10 @@ func (c *completion) appendResponse(b, items []byte, done engine.Reason) []byte 
 	}
 
 	prompts, answers, cached := c.usage()
-	b = append(b, `,"usage":{"input_tokens":`...)
-	b = strconv.AppendInt(b, int64(prompts), 10)
-	b = append(b, `,"input_tokens_details":{"cached_tokens":`...)
-	b = strconv.AppendInt(b, int64(cached), 10)
-	b = append(b, `},"output_tokens":`...)
-	b = strconv.AppendInt(b, int64(answers), 10)
-	b = append(b, `,"total_tokens":`...)
-	return append(strconv.AppendInt(b, int64(prompts+answers), 10), "}}"...)
+	b = appendNumber(b, `,"usage":{"input_tokens":`, prompts)
+	b = appendNumber(b, `,"input_tokens_details":{"cached_tokens":`, cached)
+	b = appendNumber(b, `},"output_tokens":`, answers)
+	return append(appendNumber(b, `,"total_tokens":`, prompts+answers), "}}"...)
 }
 
 // appendEvent appends the begin of an event, up to the members after its type.
@@ -242,12 +225,11 @@ func (c *completion) appendDelta(b []byte, at int, p agentPart) []byte {
 		if p.thinking {
 			kind = `,"delta":{"type":"thinking_delta","thinking":`
 		}
-		b = appendIndex(appendEvent(b, "content_block_delta"), "index", at)
+		b = appendNumber(appendEvent(b, "content_block_delta"), `,"index":`, at)
 		return append(openai.AppendString(append(b, kind...), p.text), "}}\n\n"...)
 	}
 	b = appendPlace(appendEvent(b, p.event()+".delta"), at)
-	b = append(b, `,"delta":`...)
-	return append(openai.AppendString(b, p.text), "}\n\n"...)
+	return append(appendText(b, `,"delta":`, p.text), "}\n\n"...)
 }
 
 // event returns the beginning of the names of the events of a part of a response.
@@ -258,25 +240,19 @@ func (p *agentPart) event() string {
 	return "response.output_text"
 }
 
-// appendIndex appends a member with a number.
-func appendIndex(b []byte, name string, at int) []byte {
-	b = append(append(append(b, `,"`...), name...), `":`...)
-	return strconv.AppendInt(b, int64(at), 10)
-}
-
 // appendPlace appends the members with the place of a part of a response: each item has one.
 func appendPlace(b []byte, at int) []byte {
-	return append(appendIndex(b, "output_index", at), `,"content_index":0`...)
+	return append(appendNumber(b, `,"output_index":`, at), `,"content_index":0`...)
 }
 
 // appendPartStart appends the events before the first token of a part, which is empty.
 func (c *completion) appendPartStart(b []byte, at int, p agentPart) []byte {
 	if c.req.Endpoint == openai.Messages {
-		b = append(appendIndex(appendEvent(b, "content_block_start"), "index", at), `,"content_block":`...)
+		b = append(appendNumber(appendEvent(b, "content_block_start"), `,"index":`, at), `,"content_block":`...)
 		return append(appendBlock(b, p, false), "}\n\n"...)
 	}
 
-	b = append(appendIndex(appendEvent(b, "response.output_item.added"), "output_index", at), `,"item":`...)
+	b = append(appendNumber(appendEvent(b, "response.output_item.added"), `,"output_index":`, at), `,"item":`...)
 	b = append(c.appendItem(b, "in_progress", p), "}\n\n"...)
 	b = append(appendPlace(appendEvent(b, "response.content_part.added"), at), `,"part":`...)
 	return append(appendItemPart(b, p), "}\n\n"...)
@@ -288,17 +264,17 @@ func (c *completion) appendPartEnd(b []byte, at int) []byte {
 	p := parts[at]
 	if c.req.Endpoint == openai.Messages {
 		if p.thinking {
-			b = appendIndex(appendEvent(b, "content_block_delta"), "index", at)
+			b = appendNumber(appendEvent(b, "content_block_delta"), `,"index":`, at)
 			b = append(b, ",\"delta\":{\"type\":\"signature_delta\",\"signature\":\"sim\"}}\n\n"...)
 		}
-		return append(appendIndex(appendEvent(b, "content_block_stop"), "index", at), "}\n\n"...)
+		return append(appendNumber(appendEvent(b, "content_block_stop"), `,"index":`, at), "}\n\n"...)
 	}
 
 	b = append(appendPlace(appendEvent(b, p.event()+".done"), at), `,"text":`...)
 	b = append(openai.AppendString(b, p.text), "}\n\n"...)
 	b = append(appendPlace(appendEvent(b, "response.content_part.done"), at), `,"part":`...)
 	b = append(appendItemPart(b, p), "}\n\n"...)
-	b = append(appendIndex(appendEvent(b, "response.output_item.done"), "output_index", at), `,"item":`...)
+	b = append(appendNumber(appendEvent(b, "response.output_item.done"), `,"output_index":`, at), `,"item":`...)
 	return append(c.appendItem(b, "completed", p), "}\n\n"...)
 }
 

@@ -84,15 +84,13 @@ func (c *completion) appendEmbeddings(b []byte) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, `{"object":"embedding","index":`...)
-		b = strconv.AppendInt(b, int64(i), 10)
+		b = appendNumber(b, `{"object":"embedding","index":`, i)
 		b = append(b, `,"embedding":`...)
 		b = c.vectors.appendVector(b, c.choices[i].answer.start)
 		b = append(b, '}')
 	}
 
-	b = append(b, `],"model":`...)
-	b = openai.AppendString(b, c.req.Model)
+	b = appendText(b, `],"model":`, c.req.Model)
 	b = append(b, ',')
 	return append(c.appendUsage(b), '}')
 }

@@ -64,7 +64,7 @@ func (s *Sim) writeError(w http.ResponseWriter, e *openai.Error) {
 		b = openai.AppendString(b, e.Param)
 	}
 
-	b = strconv.AppendInt(append(b, `,"code":`...), int64(e.Status), 10)
+	b = appendNumber(b, `,"code":`, e.Status)
 	writeJSON(w, e.Status, append(b, "}}"...))
 }
 
@@ -82,6 +82,6 @@ var sglangTypes = map[int]string{http.StatusBadRequest: "BadRequest"}
 func writeFlatError(w http.ResponseWriter, e *openai.Error, kind string) {
 	b := openai.AppendString([]byte(`{"object":"error","message":`), e.Message)
 	b = openai.AppendString(append(b, `,"type":`...), kind)
-	b = strconv.AppendInt(append(b, `,"param":null,"code":`...), int64(e.Status), 10)
+	b = appendNumber(b, `,"param":null,"code":`, e.Status)
 	writeJSON(w, e.Status, append(b, '}'))
 }

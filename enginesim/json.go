@@ -29,6 +29,16 @@ import (
 // With return_token_ids the events of a stream have token_ids, and the first one prompt_token_ids: in a chat beside choices, and in a
 // completion in the choice.
 
+// appendNumber appends the members before a number, and the number.
+func appendNumber[N int | int64](b []byte, before string, n N) []byte {
+	return strconv.AppendInt(append(b, before...), int64(n), 10)
+}
+
+// appendText appends the members before a text, and the text as a JSON string.
+func appendText(b []byte, before, text string) []byte {
+	return openai.AppendString(append(b, before...), text)
+}
+
 // appendHead appends the begin of an answer, or of a chunk of one, up to its choices.
 func (c *completion) appendHead(b []byte, chunk bool) []byte {
 	object := "text_completion"
@@ -39,22 +49,18 @@ func (c *completion) appendHead(b []byte, chunk bool) []byte {
 		}
 	}
 
-	b = append(b, `{"id":`...)
-	b = openai.AppendString(b, c.id)
+	b = appendText(b, `{"id":`, c.id)
 	b = append(b, `,"object":"`...)
 	b = append(b, object...)
-	b = append(b, `","created":`...)
-	b = strconv.AppendInt(b, c.created, 10)
-	b = append(b, `,"model":`...)
-	b = openai.AppendString(b, c.req.Model)
+	b = appendNumber(b, `","created":`, c.created)
+	b = appendText(b, `,"model":`, c.req.Model)
 	return append(b, `,"choices":[`...)
 }
 
 // appendRole appends the first event of a chat, which has the ids of its prompt if the client asked for ids.
 func (c *completion) appendRole(b, head []byte, i int) []byte {
 	b = append(append(b, "data: "...), head...)
-	b = append(b, `{"index":`...)
-	b = strconv.AppendInt(b, int64(i), 10)
+	b = appendNumber(b, `{"index":`, i)
 	b = append(b, `,"delta":{"role":"assistant","content":""}`...)
 	b = append(appendFinish(b, ""), "}]"...)
 	if c.hasIDs() {
@@ -68,8 +74,7 @@ func (c *completion) appendChunk(b, head []byte, i int, reason string) []byte {
 	ch := &c.choices[i]
 	text := c.shown(ch, ch.sent)
 	b = append(append(b, "data: "...), head...)
-	b = append(b, `{"index":`...)
-	b = strconv.AppendInt(b, int64(i), 10)
+	b = appendNumber(b, `{"index":`, i)
 	if c.req.Endpoint == openai.Chat {
 		member := `,"delta":{"content":`
 		if ch.sent < c.thinks {
@@ -78,8 +83,7 @@ func (c *completion) appendChunk(b, head []byte, i int, reason string) []byte {
 		b = append(b, member...)
 		b = append(openai.AppendString(b, text), '}')
 	} else {
-		b = append(b, `,"text":`...)
-		b = openai.AppendString(b, text)
+		b = appendText(b, `,"text":`, text)
 	}
 
 	b = appendFinish(b, reason)
@@ -114,14 +118,10 @@ func (c *completion) appendUsage(b []byte) []byte {
 		answers = 0
 	}
 
-	b = append(b, `"usage":{"prompt_tokens":`...)
-	b = strconv.AppendInt(b, int64(prompts), 10)
-	b = append(b, `,"total_tokens":`...)
-	b = strconv.AppendInt(b, int64(prompts+answers), 10)
-	b = append(b, `,"completion_tokens":`...)
-	b = strconv.AppendInt(b, int64(answers), 10)
-	b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
-	b = strconv.AppendInt(b, int64(cached), 10)
+	b = appendNumber(b, `"usage":{"prompt_tokens":`, prompts)
+	b = appendNumber(b, `,"total_tokens":`, prompts+answers)
+	b = appendNumber(b, `,"completion_tokens":`, answers)
+	b = appendNumber(b, `,"prompt_tokens_details":{"cached_tokens":`, cached)
 	return append(b, "}}"...)
 }
 
@@ -144,18 +144,15 @@ func (c *completion) appendWhole(b []byte) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, `{"index":`...)
-		b = strconv.AppendInt(b, int64(i), 10)
+		b = appendNumber(b, `{"index":`, i)
 		if c.req.Endpoint == openai.Chat {
-			b = append(b, `,"message":{"role":"assistant","content":`...)
-			b = openai.AppendString(b, string(text))
+			b = appendText(b, `,"message":{"role":"assistant","content":`, string(text))
 			if c.thinks > 0 {
 				b = openai.AppendString(append(b, `,"reasoning":`...), string(reasoning))
 			}
 			b = append(b, `,"refusal":null,"tool_calls":[]}`...)
 		} else {
-			b = append(b, `,"text":`...)
-			b = openai.AppendString(b, string(text))
+			b = appendText(b, `,"text":`, string(text))
 		}
 		b = appendFinish(b, finishReasons[done])
 		if i == 0 {

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/block"
 	"github.com/stator-project/stator/internal/kv/kvevent"
@@ -132,7 +133,7 @@ func (k *kvStore) keepSession(ctx context.Context) {
 		})
 		if err != nil {
 			k.sim.cfg.Logger.Debug("no KV store", "err", err)
-			_ = sleep(ctx, redialAfter)
+			_ = backoff.Sleep(ctx, redialAfter)
 			continue
 		}
 		k.setSession(c)

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvevent"
@@ -96,18 +97,6 @@ func appendMember(object []byte, name string, value any) []byte {
 // transferTime returns how long the transfer of so many tokens takes.
 func (s *Sim) transferTime(tokens int) time.Duration {
 	return s.cfg.TransferBase + time.Duration(tokens)*s.cfg.TransferToken
-}
-
-// sleep waits, and returns an error where ctx ends before.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // promptHashes returns the hashes of the complete blocks of a prompt that the core looks up: at least one token is computed.
@@ -243,7 +232,7 @@ func (s *Sim) askPeer(ctx context.Context, address string, q *question) (blocks 
 // reach is ask with further attempts to connect, until connecting ends. The last one is a failure, too.
 func (s *Sim) reach(ctx, connecting context.Context, address string, q *question) (blocks int, err error) {
 	blocks, err = s.askPeer(ctx, address, q)
-	for errors.Is(err, errUnreachable) && sleep(connecting, reconnect) == nil {
+	for errors.Is(err, errUnreachable) && backoff.Sleep(connecting, reconnect) == nil {
 		blocks, err = s.askPeer(ctx, address, q)
 	}
 	return blocks, err

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
@@ -155,7 +156,7 @@ func (d *nixlDecode) prepare(ctx context.Context) error {
 		return errInternal
 	}
 	// The blocks are free at the other engine from now on, somewhat earlier than at the end of a real transfer.
-	if sleep(ctx, d.sim.transferTime(tokens)) != nil {
+	if backoff.Sleep(ctx, d.sim.transferTime(tokens)) != nil {
 		return errInternal
 	}
 

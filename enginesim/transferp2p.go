@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
@@ -241,7 +242,7 @@ func (l *p2pLeg) fetch(ctx context.Context, hashes []kvevent.EngineHash, local i
 	case blocks <= local:
 		return local, nil
 	}
-	return blocks, sleep(ctx, l.sim.transferTime((blocks-local)*l.sim.cfg.Engine.BlockSize))
+	return blocks, backoff.Sleep(ctx, l.sim.transferTime((blocks-local)*l.sim.cfg.Engine.BlockSize))
 }
 
 // appendTo appends the parameters of vLLM's answers, which are always null: no engine has a result for the router.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
@@ -26,31 +27,24 @@ func newReplica() string { return strings.ToLower(rand.Text()[:replicaNameLength
 // of replicas that no longer publish theirs, until ctx ends.
 func (r *Router) publishBookings(ctx context.Context, b *bus.Bus) {
 	publisher := peers.NewPublisher(r.replica, r.fleet)
-	tick := time.NewTicker(publishEvery)
-	defer tick.Stop()
 	defer r.ends.flush(b)
 
-	for {
-		select {
-		case now := <-tick.C:
-			r.ends.flush(b)
-			if n := r.peers.Expire(now); n > 0 {
-				r.log.Warn("replicas of the router stopped publishing; their bookings were dropped", "replicas", n)
-				r.endBookingsOfLostReplicas(b, now)
-			}
+	backoff.Every(ctx, publishEvery, func(now time.Time) {
+		r.ends.flush(b)
+		if n := r.peers.Expire(now); n > 0 {
+			r.log.Warn("replicas of the router stopped publishing; their bookings were dropped", "replicas", n)
+			r.endBookingsOfLostReplicas(b, now)
+		}
 
-			// A lost update needs no retry: amounts are absolute, and a full update follows.
-			update, ok := publisher.Next(now)
-			if !ok {
-				continue
-			}
-			if err := b.PublishBookings(&update); err != nil {
-				r.log.Debug("bookings not published", "err", err)
-			}
-		case <-ctx.Done():
+		// A lost update needs no retry: amounts are absolute, and a full update follows.
+		update, ok := publisher.Next(now)
+		if !ok {
 			return
 		}
-	}
+		if err := b.PublishBookings(&update); err != nil {
+			r.log.Debug("bookings not published", "err", err)
+		}
+	})
 }
 
 // endBookingsOfLostReplicas ends the bookings whose ends may have been lost with another replica. While the bus is away

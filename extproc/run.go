@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/grpcserve"
 )
 
@@ -169,15 +170,5 @@ const settleEvery = 20 * time.Millisecond
 
 // settlePrefills moves bookings from prefill to decode when events report their prompts' blocks.
 func (r *Router) settlePrefills(ctx context.Context) {
-	tick := time.NewTicker(settleEvery)
-	defer tick.Stop()
-
-	for {
-		select {
-		case now := <-tick.C:
-			r.routes.SettlePrefills(now)
-		case <-ctx.Done():
-			return
-		}
-	}
+	backoff.Every(ctx, settleEvery, func(now time.Time) { r.routes.SettlePrefills(now) })
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
@@ -97,16 +98,8 @@ func (s *Server) Lost(now time.Time) {
 
 // Run ends the bookings of Envoys that closed their log, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case now := <-tick.C:
-			s.sweep(now)
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	backoff.Every(ctx, time.Second, s.sweep)
+	return nil
 }
 
 func (s *Server) sweep(now time.Time) {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
@@ -73,17 +74,8 @@ const (
 // connections to prefill workers. The Go runtime would keep that memory for minutes, and a few large requests would leave the
 // process at several times its size.
 func (s *Service) Run(ctx context.Context) {
-	tick := time.NewTicker(trimEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			s.trim()
-		case <-ctx.Done():
-			s.prefills.Close()
-			return
-		}
-	}
+	backoff.Every(ctx, trimEvery, func(time.Time) { s.trim() })
+	s.prefills.Close()
 }
 
 // trim gives memory back to the system when large bodies are done and few others are there.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -21,20 +22,11 @@ import (
 // compute sends a speculative prefill, ends its booking, and returns the result.
 func (s *Sender) compute(ctx context.Context, stop context.CancelFunc, t *Turn, d *decision.Decision, ask *request.Request) string {
 	// Requests that other routers have picked for the rank are known by its bookings alone, and no call announces them.
-	go func() {
-		tick := time.NewTicker(lookEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if s.router.IsDisturbed(d.ID) {
-					stop()
-				}
-			case <-ctx.Done():
-				return
-			}
+	go backoff.Every(ctx, lookEvery, func(time.Time) {
+		if s.router.IsDisturbed(d.ID) {
+			stop()
 		}
-	}()
+	})
 	status, err := s.post(ctx, t, d, ask.Parsed)
 
 	// How it ended is evidence of the worker's health, unless it was stopped. A time that is over is none: others may have gone first.

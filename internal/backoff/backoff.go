@@ -1,4 +1,4 @@
-// Package backoff spaces the attempts at something that fails: the pauses between them double.
+// Package backoff spaces the attempts at something that fails: the pauses between them double. It also repeats work at intervals.
 package backoff
 
 import (
@@ -37,5 +37,20 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// Every calls f at intervals until ctx ends, at first after one interval. A call that takes longer delays the next one.
+func Every(ctx context.Context, interval time.Duration, f func(now time.Time)) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+
+	for {
+		select {
+		case now := <-tick.C:
+			f(now)
+		case <-ctx.Done():
+			return
+		}
 	}
 }

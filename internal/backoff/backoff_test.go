@@ -74,3 +74,20 @@ func TestSleepEndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+func TestEvery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		var calls []time.Duration
+		backoff.Every(ctx, time.Second, func(now time.Time) { calls = append(calls, now.Sub(began)) })
+
+		if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second}; !slices.Equal(calls, want) {
+			t.Errorf("calls after %v, want %v", calls, want)
+		}
+		if took := time.Since(began); took != 3500*time.Millisecond {
+			t.Errorf("returned after %v, want the end of the context", took)
+		}
+	})
+}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/kv/block"
 )
 
@@ -177,9 +178,11 @@ func (t *Tier) Run(ctx context.Context, closing time.Duration) {
 		writers.Go(func() { t.write(drain) })
 	}
 	others.Go(func() { t.health.keepProbing(ctx, t.probe) })
-	others.Go(func() { every(ctx, t.cfg.FlushAfter/2, func() { t.seal(t.cfg.FlushAfter) }) })
+	others.Go(func() {
+		backoff.Every(ctx, max(t.cfg.FlushAfter/2, time.Millisecond), func(time.Time) { t.seal(t.cfg.FlushAfter) })
+	})
 	others.Go(func() { t.learnAlways(ctx) })
-	others.Go(func() { every(ctx, t.cfg.SweepEvery, func() { t.sweep(ctx) }) })
+	others.Go(func() { backoff.Every(ctx, t.cfg.SweepEvery, func(time.Time) { t.sweep(ctx) }) })
 
 	<-ctx.Done()
 	timer := time.AfterFunc(closing, cancel)
@@ -187,20 +190,6 @@ func (t *Tier) Run(ctx context.Context, closing time.Duration) {
 	t.closeQueue()
 	writers.Wait()
 	others.Wait()
-}
-
-// every calls f at intervals until ctx ends.
-func every(ctx context.Context, interval time.Duration, f func()) {
-	ticker := time.NewTicker(max(interval, time.Millisecond))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			f()
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // request does one request with its deadline, when fewer than Config.Requests are on the way, and records its result.
