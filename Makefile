@@ -157,8 +157,9 @@ endif
 test: $(ENVOY_STAMP) $(WEED_STAMP) ## all tests but the long ones, against a real Envoy, with the race detector where goroutines are (13 min on two cores)
 	@$(MAKE) --no-print-directory -j2 test-scenario test-packages
 
-# `make ci` runs vet, and no test reads debug information: both would be a good part of the CPU time.
-GO_TEST := go test -vet=off -ldflags='-s -w'
+# `make ci` runs vet, and no test reads debug information: both would be a good part of the CPU time. A program with the race detector waits
+# for a second before it ends, for reports of other goroutines, unless GORACE is set.
+GO_TEST := GORACE=atexit_sleep_ms=20 go test -vet=off -ldflags='-s -w'
 
 # The tests that `make test` leaves to `make test-long`: they play loads, upgrades or many configurations.
 LONG_SCENARIOS := TestFirstDay TestMatrix TestPodsComeAndGo TestRollingUpgrade TestRolloutOfADisaggregatedSetUnderLoad \

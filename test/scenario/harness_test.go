@@ -99,7 +99,7 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *command {
 	t.Helper()
 	c := &command{t: t, cmd: cmd, out: &logBuffer{}, done: make(chan struct{})}
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
-	c.cmd.Env = append(c.cmd.Environ(), "GORACE=halt_on_error=1")
+	c.cmd.Env = append(c.cmd.Environ(), "GORACE=halt_on_error=1 atexit_sleep_ms=20")
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
