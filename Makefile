@@ -176,17 +176,21 @@ test-scenario: $(ENVOY_STAMP)
 	$(SCENARIOS) -skip '$(LONG)'
 
 .PHONY: test-long
-test-long: $(ENVOY_STAMP) ## the tests that make test leaves out: loads, upgrades and the matrix of Envoys
+test-long: $(ENVOY_STAMP) ## the tests that make test leaves out: loads, upgrades, the matrix of Envoys, and 400 histories of cache states
 	$(SCENARIOS) -run '$(LONG)'
+	$(GO_TEST) -race -timeout 20m ./extproc/cachesync -run '^TestExactMeansEqual$$' -args -states.histories 400
+
+PACKAGES := $(GO_TEST) -timeout 20m
 
 .PHONY: test-packages
 test-packages: $(ENVOY_STAMP) $(WEED_STAMP)
-	@race=$$(go run ./test/racepackages | grep -v /test/scenario); others=$$(go run ./test/racepackages --others); failed=0; \
-	  $(GO_TEST) -race -timeout 20m $$race || failed=1; \
-	  $(GO_TEST) -timeout 20m $$others || failed=1; \
+	@race=$$(go run ./test/racepackages | grep -v /test/scenario); others=$$(go run ./test/racepackages --others); \
+	  skipped=$$(go run ./test/racepackages --skipped); failed=0; \
+	  $(PACKAGES) -race $$race || failed=1; \
+	  $(PACKAGES) $$others || failed=1; \
+	  $(PACKAGES) $$skipped || failed=1; \
 	  exit $$failed
 
-# Many packages wait more than they compute, so four run at a time.
 .PHONY: test-quick
 test-quick: $(ENVOY_STAMP) $(WEED_STAMP) ## tests in short form, without scenarios and race detector (100 to 110 s of CPU, 2 min)
 	$(GO_TEST) -short -p 4 $$(go list ./... | grep -v /test/scenario)

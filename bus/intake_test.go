@@ -12,11 +12,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/test/race"
 )
 
 // TestMemoryIsFlatUnderChurn: the caches of eight engines are replaced a hundred times. The router's tables need as
 // much memory then as after the first time.
 func TestMemoryIsFlatUnderChurn(t *testing.T) {
+	race.Skip(t)
 	const blocks, settle, times = 1024, 5, 100
 	before := heapBytes()
 	f := newIntakeFleet(t, 1, blocks)

@@ -16,10 +16,11 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/test/race"
 )
 
 var (
-	histories   = flag.Int("states.histories", 0, "histories that TestExactMeansEqual plays; 0 is 400, or 100 with -short")
+	histories   = flag.Int("states.histories", 0, "histories that TestExactMeansEqual plays; 0 is 400, or 100 with -short or the race detector")
 	historySeed = flag.Uint64("states.seed", 0, "seed of its first history; 0 is random")
 )
 
@@ -31,7 +32,7 @@ var (
 func TestExactMeansEqual(t *testing.T) {
 	n := *histories
 	if n == 0 {
-		n = 400
+		n = race.Fewer(100, 400)
 		if testing.Short() {
 			n = 100
 		}

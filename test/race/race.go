@@ -1,4 +1,4 @@
-// Package race lets tests that need no race detector leave it out.
+// Package race lets tests that need no race detector leave it out, and others play less under it.
 package race
 
 import "testing"
@@ -10,4 +10,13 @@ func Skip(t testing.TB) {
 	if enabled {
 		t.Skip("it has no goroutines and takes long under the race detector: it runs without")
 	}
+}
+
+// Fewer returns how many rounds a long test of random inputs plays: all without the race detector, and few under it. `make test` runs
+// the tests that call it twice, too, and `make test-long` plays all rounds under the race detector.
+func Fewer(few, all int) int {
+	if enabled {
+		return few
+	}
+	return all
 }

@@ -1,13 +1,13 @@
-// Racepackages prints the packages whose tests need the race detector, or with --others the packages whose tests are to be run without
-// it. `make test` runs both lists.
+// Racepackages prints the packages whose tests need the race detector, with --others the packages whose tests are to be run without it, and
+// with --skipped a pattern of the tests that skip themselves under it, and the packages of these. `make test` runs all three lists.
 //
 // A race needs two goroutines. So a package needs the detector if its test binary has code of this module that starts one: the
 // package itself, its tests, or any package of ours that they import, at any depth. Code starts a goroutine with a go statement, or
 // with a call of a function that runs others concurrently, such as WaitGroup.Go, T.Parallel, time.AfterFunc and http.Serve. The
 // program looks at names alone, so it takes some packages that start none, and leaves out none that do so by these means.
 //
-// The other packages are run without the detector. So are packages that need it and have tests that skip themselves under it: tests
-// that import test/race. These packages are in both lists.
+// The other packages are run without the detector. So are tests that call race.Skip or race.Fewer of test/race, in packages that need
+// the detector for their other tests.
 package main
 
 import (
@@ -57,10 +57,13 @@ type listed struct {
 // lists are packages with tests, by their paths.
 type lists struct {
 	race, others []string // to be run with the race detector, and without it
+	// skipping are the packages in race with tests that skip themselves, or play less there, and skipped the names of these tests.
+	skipping, skipped []string
 }
 
 func main() {
 	others := flag.Bool("others", false, "print the packages to run without the race detector")
+	skipped := flag.Bool("skipped", false, "print flags and packages for the tests that skip themselves under the race detector")
 	flag.Parse()
 	all, err := packages()
 	if err != nil {
@@ -69,8 +72,11 @@ func main() {
 	}
 
 	chosen := all.race
-	if *others {
+	switch {
+	case *others:
 		chosen = all.others
+	case *skipped:
+		chosen = append([]string{"-run", "^(" + strings.Join(all.skipped, "|") + ")$"}, all.skipping...)
 	}
 	for _, path := range chosen {
 		_, _ = fmt.Fprintln(os.Stdout, path)
@@ -87,8 +93,8 @@ func packages() (all lists, err error) {
 	}
 
 	var binaries []listed
-	concurrent := map[string]bool{} // by path, with the variant
-	skipping := map[string]bool{}   // by path of the package under test
+	concurrent := map[string]bool{}  // by path, with the variant
+	skipped := map[string][]string{} // by path of the package under test
 	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p listed
 		err := decoder.Decode(&p)
@@ -109,8 +115,8 @@ func packages() (all lists, err error) {
 				return all, err
 			}
 			concurrent[p.ImportPath] = slices.ContainsFunc(files, starts)
-			if p.ForTest != "" {
-				skipping[p.ForTest] = skipping[p.ForTest] || slices.Contains(p.Imports, skips)
+			if p.ForTest != "" && slices.Contains(p.Imports, skips) {
+				skipped[p.ForTest] = append(skipped[p.ForTest], skippedTests(files)...)
 			}
 		}
 	}
@@ -118,14 +124,42 @@ func packages() (all lists, err error) {
 	for _, b := range binaries {
 		path := strings.TrimSuffix(b.ImportPath, ".test")
 		races := slices.ContainsFunc(b.Deps, func(dep string) bool { return concurrent[dep] })
-		if races {
-			all.race = append(all.race, path)
-		}
-		if !races || skipping[path] {
+		if !races {
 			all.others = append(all.others, path)
+			continue
+		}
+		all.race = append(all.race, path)
+		if names := skipped[path]; len(names) > 0 {
+			all.skipping = append(all.skipping, path)
+			all.skipped = append(all.skipped, names...)
 		}
 	}
 	return all, nil
+}
+
+// skippedTests returns the names of the tests that skip themselves under the race detector, or play less there.
+func skippedTests(files []*ast.File) (names []string) {
+	for _, file := range files {
+		for _, declaration := range file.Decls {
+			function, is := declaration.(*ast.FuncDecl)
+			if is && strings.HasPrefix(function.Name.Name, "Test") && callsRace(function) {
+				names = append(names, function.Name.Name)
+			}
+		}
+	}
+	return names
+}
+
+// callsRace reports whether a function calls race.Skip or race.Fewer.
+func callsRace(function *ast.FuncDecl) (found bool) {
+	ast.Inspect(function, func(n ast.Node) bool {
+		if call, is := n.(*ast.SelectorExpr); is && (call.Sel.Name == "Skip" || call.Sel.Name == "Fewer") {
+			from, is := call.X.(*ast.Ident)
+			found = found || is && from.Name == "race"
+		}
+		return !found
+	})
+	return found
 }
 
 // parse reads the files of a package.
