@@ -180,7 +180,8 @@ test-long: $(ENVOY_STAMP) ## the tests that make test leaves out: loads, upgrade
 	$(SCENARIOS) -run '$(LONG)'
 	$(GO_TEST) -race -timeout 20m ./extproc/cachesync -run '^TestExactMeansEqual$$' -args -states.histories 400
 
-PACKAGES := $(GO_TEST) -timeout 20m
+# Many packages wait more than they compute, so four run at a time, and eight tests of a package that call t.Parallel.
+PACKAGES := $(GO_TEST) -p 4 -parallel 8 -timeout 20m
 
 .PHONY: test-packages
 test-packages: $(ENVOY_STAMP) $(WEED_STAMP)
