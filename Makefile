@@ -176,9 +176,9 @@ test-scenario: $(ENVOY_STAMP)
 	$(SCENARIOS) -skip '$(LONG)'
 
 .PHONY: test-long
-test-long: $(ENVOY_STAMP) ## the tests that make test leaves out: loads, upgrades, the matrix of Envoys, and 400 histories of cache states
+test-long: $(ENVOY_STAMP) ## the tests that make test leaves out: loads, upgrades, the matrix of Envoys, and whole soaks under the race detector
 	$(SCENARIOS) -run '$(LONG)'
-	$(GO_TEST) -race -timeout 20m ./extproc/cachesync -run '^TestExactMeansEqual$$' -args -states.histories 400
+	STATOR_TEST_LONG=1 $(GO_TEST) -race -timeout 20m $$(go run ./test/racepackages --fewer)
 
 # Many packages wait more than they compute, so four run at a time, and eight tests of a package that call t.Parallel.
 PACKAGES := $(GO_TEST) -p 4 -parallel 8 -timeout 20m

@@ -17,6 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/block"
 	"github.com/stator-project/stator/kvbm/stream"
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/race"
 	"github.com/stator-project/stator/test/testkit"
 	"go.uber.org/goleak"
 )
@@ -154,7 +155,7 @@ func usage(t *testing.T) (files, goroutines int, memory int64) {
 	return len(list), runtime.NumGoroutine(), memory
 }
 
-// TestNothingLeaks does 10,000 transfers, among them some that are cancelled, and some with new connections.
+// TestNothingLeaks does 10,000 transfers, or 1,500 under the race detector, among them some that are cancelled, and some with new connections.
 func TestNothingLeaks(t *testing.T) {
 	m, keys := someBlocks(layout, 64)
 	_, address := serve(t, m, nil, nil)
@@ -186,14 +187,14 @@ func TestNothingLeaks(t *testing.T) {
 		wait.Wait()
 	}
 
-	first, then := 2000, 10_000
+	transfers := race.Fewer(1500, 10_000)
 	if testing.Short() {
-		first, then = 500, 1500
+		transfers = 1500
 	}
-	do(first)
+	do(transfers / 5)
 	time.Sleep(100 * time.Millisecond)
 	files, goroutines, memory := usage(t)
-	do(then)
+	do(transfers)
 	testkit.Eventually(t, "no files, goroutines or memory are left", func() bool {
 		filesAfter, goroutinesAfter, memoryAfter := usage(t)
 		t.Logf("files %d → %d, goroutines %d → %d, memory %d → %d KiB", files, filesAfter, goroutines, goroutinesAfter, memory>>10, memoryAfter>>10)

@@ -1,5 +1,6 @@
 // Racepackages prints the packages whose tests need the race detector, with --others the packages whose tests are to be run without it, and
-// with --skipped a pattern of the tests that skip themselves under it, and the packages of these. `make test` runs all three lists.
+// with --skipped flags and packages for the tests that skip themselves under it, or play less there. `make test` runs all three lists.
+// --fewer is --skipped for tests that play less: `make test-long` runs these whole under the race detector.
 //
 // A race needs two goroutines. So a package needs the detector if its test binary has code of this module that starts one: the
 // package itself, its tests, or any package of ours that they import, at any depth. Code starts a goroutine with a go statement, or
@@ -57,13 +58,29 @@ type listed struct {
 // lists are packages with tests, by their paths.
 type lists struct {
 	race, others []string // to be run with the race detector, and without it
-	// skipping are the packages in race with tests that skip themselves, or play less there, and skipped the names of these tests.
-	skipping, skipped []string
+	// skipped are tests of packages in race that skip themselves or play less there, and fewer those of them that play less.
+	skipped, fewer tests
+}
+
+// tests are names of tests, and the packages that have them.
+type tests struct{ names, packages []string }
+
+// arguments are what `go test` needs to run the tests alone.
+func (t *tests) arguments() []string {
+	return append([]string{"-run", "^(" + strings.Join(t.names, "|") + ")$"}, t.packages...)
+}
+
+func (t *tests) add(path string, names []string) {
+	if len(names) > 0 {
+		t.packages = append(t.packages, path)
+		t.names = append(t.names, names...)
+	}
 }
 
 func main() {
 	others := flag.Bool("others", false, "print the packages to run without the race detector")
-	skipped := flag.Bool("skipped", false, "print flags and packages for the tests that skip themselves under the race detector")
+	skipped := flag.Bool("skipped", false, "print flags and packages for the tests that skip themselves or play less under the race detector")
+	fewer := flag.Bool("fewer", false, "print flags and packages for the tests that play less under the race detector")
 	flag.Parse()
 	all, err := packages()
 	if err != nil {
@@ -76,7 +93,9 @@ func main() {
 	case *others:
 		chosen = all.others
 	case *skipped:
-		chosen = append([]string{"-run", "^(" + strings.Join(all.skipped, "|") + ")$"}, all.skipping...)
+		chosen = all.skipped.arguments()
+	case *fewer:
+		chosen = all.fewer.arguments()
 	}
 	for _, path := range chosen {
 		_, _ = fmt.Fprintln(os.Stdout, path)
@@ -93,8 +112,8 @@ func packages() (all lists, err error) {
 	}
 
 	var binaries []listed
-	concurrent := map[string]bool{}  // by path, with the variant
-	skipped := map[string][]string{} // by path of the package under test
+	concurrent := map[string]bool{}   // by path, with the variant
+	files := map[string][]*ast.File{} // of tests that import test/race, by path of the package under test
 	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p listed
 		err := decoder.Decode(&p)
@@ -110,13 +129,13 @@ func packages() (all lists, err error) {
 		case strings.HasSuffix(p.ImportPath, ".test"):
 			binaries = append(binaries, p)
 		default:
-			files, err := parse(p)
+			parsed, err := parse(p)
 			if err != nil {
 				return all, err
 			}
-			concurrent[p.ImportPath] = slices.ContainsFunc(files, starts)
+			concurrent[p.ImportPath] = slices.ContainsFunc(parsed, starts)
 			if p.ForTest != "" && slices.Contains(p.Imports, skips) {
-				skipped[p.ForTest] = append(skipped[p.ForTest], skippedTests(files)...)
+				files[p.ForTest] = append(files[p.ForTest], parsed...)
 			}
 		}
 	}
@@ -129,31 +148,29 @@ func packages() (all lists, err error) {
 			continue
 		}
 		all.race = append(all.race, path)
-		if names := skipped[path]; len(names) > 0 {
-			all.skipping = append(all.skipping, path)
-			all.skipped = append(all.skipped, names...)
-		}
+		all.skipped.add(path, testsWith(files[path], "Skip", "Fewer"))
+		all.fewer.add(path, testsWith(files[path], "Fewer"))
 	}
 	return all, nil
 }
 
-// skippedTests returns the names of the tests that skip themselves under the race detector, or play less there.
-func skippedTests(files []*ast.File) (names []string) {
+// testsWith returns the names of the tests that call one of these functions of test/race.
+func testsWith(files []*ast.File, functions ...string) (names []string) {
 	for _, file := range files {
 		for _, declaration := range file.Decls {
-			function, is := declaration.(*ast.FuncDecl)
-			if is && strings.HasPrefix(function.Name.Name, "Test") && callsRace(function) {
-				names = append(names, function.Name.Name)
+			test, is := declaration.(*ast.FuncDecl)
+			if is && strings.HasPrefix(test.Name.Name, "Test") && callsRace(test, functions) {
+				names = append(names, test.Name.Name)
 			}
 		}
 	}
 	return names
 }
 
-// callsRace reports whether a function calls race.Skip or race.Fewer.
-func callsRace(function *ast.FuncDecl) (found bool) {
-	ast.Inspect(function, func(n ast.Node) bool {
-		if call, is := n.(*ast.SelectorExpr); is && (call.Sel.Name == "Skip" || call.Sel.Name == "Fewer") {
+// callsRace reports whether a test calls one of these functions of test/race.
+func callsRace(test *ast.FuncDecl, functions []string) (found bool) {
+	ast.Inspect(test, func(n ast.Node) bool {
+		if call, is := n.(*ast.SelectorExpr); is && slices.Contains(functions, call.Sel.Name) {
 			from, is := call.X.(*ast.Ident)
 			found = found || is && from.Name == "race"
 		}

@@ -76,14 +76,14 @@ func TestPackages(t *testing.T) {
 			}
 			if n := strings.Count(string(text), "race.Skip(t)") + strings.Count(string(text), "race.Fewer("); n > 0 {
 				calls += n
-				if !slices.Contains(all.skipping, path) {
+				if !slices.Contains(all.skipped.packages, path) {
 					t.Errorf("%s has tests that skip themselves or play less, and no other run", path)
 				}
 			}
 		}
 	}
-	if calls != len(all.skipped) {
-		t.Errorf("%d tests call race.Skip or race.Fewer, and %d are run without the race detector: %v", calls, len(all.skipped), all.skipped)
+	if calls != len(all.skipped.names) {
+		t.Errorf("%d tests call race.Skip or race.Fewer, and %d are run without the race detector: %v", calls, len(all.skipped.names), all.skipped.names)
 	}
 }
 
@@ -123,5 +123,8 @@ func TestLongTests(t *testing.T) {
 	ci, _, _ = strings.Cut(ci, "\n\n")
 	if !strings.Contains(ci, " test-long ") {
 		t.Error("make ci does not run make test-long, so no CI runs its tests")
+	}
+	if _, recipe, _ := strings.Cut(string(makefile), "\ntest-long:"); !strings.Contains(recipe, "racepackages --fewer") {
+		t.Error("make test-long does not run the tests that make test shortens under the race detector")
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stator-project/stator/internal/sim"
 	"github.com/stator-project/stator/test/lab/profile"
+	"github.com/stator-project/stator/test/race"
 	"github.com/stator-project/stator/test/stats"
 )
 
@@ -66,6 +67,7 @@ func TestSLA(t *testing.T) {
 // TestCapacity searches the capacity of one engine from guesses that are too low and too high. The prompt takes 62 ms, so
 // the engine serves fewer than 16 requests/s. No engine meets an SLA that is shorter than the prompt.
 func TestCapacity(t *testing.T) {
+	race.Skip(t)
 	one, err := profile.Load()
 	if err != nil {
 		t.Fatal(err)
