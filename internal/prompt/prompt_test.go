@@ -16,9 +16,12 @@ import (
 )
 
 // sim loads the model of the simulator.
+// loadSim loads the model once for all tests, as no test changes it.
+var loadSim = sync.OnceValues(func() (*prompt.Model, error) { return prompt.Load(models.Sim()) })
+
 func sim(t testing.TB) *prompt.Model {
 	t.Helper()
-	m, err := prompt.Load(models.Sim())
+	m, err := loadSim()
 	if err != nil {
 		t.Fatal(err)
 	}

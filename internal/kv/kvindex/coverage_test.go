@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/test/race"
 )
 
 // TestCoverage compares the room of an index with the caches of a fleet. A worker without a size is counted apart.
@@ -34,6 +35,7 @@ func TestCoverage(t *testing.T) {
 
 // TestRoomIsThere: the index really holds the number of blocks for which it has room, without an eviction.
 func TestRoomIsThere(t *testing.T) {
+	race.Skip(t)
 	x := New(Config{MaxBytes: 8 << 20})
 	room := int(x.Coverage(&fleet.Snapshot{}).Room)
 	for i := range room / 64 {

@@ -85,6 +85,7 @@ func (w *world) query(out *Overlap, x *Index, id fleet.RankID) {
 
 // TestDumpOfManyBlocks: the bytes of a dump for each block are bounded, and a lookup skips in the loaded blocks.
 func TestDumpOfManyBlocks(t *testing.T) {
+	race.Skip(t)
 	x := New(Config{})
 	fill(x, 1, 100_000)
 	dump := x.AppendDump(nil, 0)
@@ -109,6 +110,7 @@ func TestDumpOfManyBlocks(t *testing.T) {
 
 // TestLoadLargerThanTheIndex: blocks that do not fit are left out, and the bound holds.
 func TestLoadLargerThanTheIndex(t *testing.T) {
+	race.Skip(t)
 	x := New(Config{})
 	fill(x, 1, 40_000)
 	dump := x.AppendDump(nil, 0)

@@ -54,6 +54,7 @@ func TestLookupAllocatesNothing(t *testing.T) {
 // allocates one chunk, which belongs to lookups too and so to the garbage collector, and nothing
 // else but a table now and then.
 func TestPredictAllocatesStretchesAlone(t *testing.T) {
+	race.Skip(t)
 	x := New(Config{})
 	number, at := uint64(0), time.Unix(1000, 0)
 	chain := make([]blockhash.Sequence, chunkBlocks)

@@ -426,6 +426,7 @@ func (w *world) checkUntil(step int, id fleet.RankID, chain []blockhash.Block) {
 // TestLongPromptsAgreeWithTwin is TestAgreesWithTwin with prompts of several stretches, so that lookups skip, over holes, and prompts leave
 // each other inside the skipped blocks.
 func TestLongPromptsAgreeWithTwin(t *testing.T) {
+	race.Skip(t)
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
 		now: time.Unix(1000, 0), fan: 2, depth: 200, ranks: 3, long: true, windows: []int{5, 70}}
 	var out Overlap
@@ -447,6 +448,7 @@ func TestLongPromptsAgreeWithTwin(t *testing.T) {
 // TestHybridAgreesWithTwin is TestAgreesWithTwin with two ranks that have sliding-window
 // groups, two of them of one size.
 func TestHybridAgreesWithTwin(t *testing.T) {
+	race.Skip(t)
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
 		now: time.Unix(1000, 0), fan: 2, depth: 6, ranks: 3, windows: []int{2, 1, 2, 4}}
 	var out Overlap

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/stator-project/stator/test/race"
 )
 
 // giantTexts are texts without a place to cut them, of n bytes each.
@@ -33,6 +35,7 @@ func memoryOf(run func()) (allocated, kept int) {
 // TestGiantPiecesNeedLittleMemory bounds the memory of a text that is one piece, and the memory
 // that the encoders keep after it.
 func TestGiantPiecesNeedLittleMemory(t *testing.T) {
+	race.Skip(t)
 	const size = 1 << 19
 	tok := sim(t)
 	for name, text := range giantTexts(size) {

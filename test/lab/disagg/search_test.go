@@ -105,7 +105,7 @@ func TestComparison(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := bench{player: player{one: one}, seeds: 2, slots: make(chan struct{}, 2), less: 4}
+	b := bench{player: player{one: one}, seeds: race.Fewer(1, 2), slots: make(chan struct{}, 2), less: 4}
 	c, err := b.compare(plan{workloads[0], 2, measured, oneGPU(2)})
 	if err != nil {
 		t.Fatal(err)
