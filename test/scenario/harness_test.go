@@ -255,19 +255,19 @@ func (g *gateway) awaitPool(n int) {
 // patience bounds every wait: long enough for a busy machine under the race detector.
 const patience = 60 * time.Second
 
-// eventually waits until ok has no error.
+// eventually waits until ok has no error. It polls every 20 ms at first, and every 100 ms later: many polls read large pages.
 func eventually(t *testing.T, what string, ok func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
+	for began := time.Now(); ; {
 		err := ok()
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		waited := time.Since(began)
+		if waited > patience {
 			t.Fatalf("not within %s: %s: %v", patience, what, err)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(min(20*time.Millisecond+waited/20, 100*time.Millisecond))
 	}
 }
 
