@@ -182,8 +182,8 @@ test-long: $(ENVOY_STAMP) ## the tests that make test leaves out: loads, upgrade
 	$(SCENARIOS) -run '$(LONG)'
 	STATOR_TEST_LONG=1 $(GO_TEST) -race -timeout 20m $$(go run ./test/racepackages --fewer)
 
-# Many packages wait more than they compute, so four run at a time, and eight tests of a package that call t.Parallel.
-PACKAGES := $(GO_TEST) -p 4 -parallel 8 -timeout 20m
+# Many packages wait more than they compute, so three run at a time, and eight tests of a package that call t.Parallel.
+PACKAGES := $(GO_TEST) -p 3 -parallel 8 -timeout 20m
 
 .PHONY: test-packages
 test-packages: $(ENVOY_STAMP) $(WEED_STAMP)
