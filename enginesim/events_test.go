@@ -86,7 +86,7 @@ func TestEventsAreReadByAnotherZMQLibrary(t *testing.T) {
 	var batch kvevent.Batch
 	stored := 0
 	for _, payload := range replayed {
-		if err := kvevent.DecodeVLLM(payload, kvevent.Limits{}, &batch); err != nil {
+		if err := kvevent.VLLM.Decode(payload, kvevent.Limits{}, &batch); err != nil {
 			t.Fatal(err)
 		}
 		if batch.Rank != 2 || math.Abs(float64(time.Now().Unix())-batch.Seconds) > 60 {

@@ -43,7 +43,7 @@ func (s *sourceModel) decoded(b *kvevent.Batch) *kvevent.Batch {
 	}
 	message := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 3), b.Seconds)
 	message = append(msgp.AppendArrayHeader(message, n), events...)
-	if err := kvevent.DecodeOutside(msgp.AppendNil(message), kvevent.Limits{}, &s.decoder); err != nil {
+	if err := kvevent.Outside.Decode(msgp.AppendNil(message), kvevent.Limits{}, &s.decoder); err != nil {
 		panic(err)
 	}
 	for i := range s.decoder.Events {

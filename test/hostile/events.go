@@ -19,10 +19,10 @@ func eventCases() []testCase {
 		// emptyIsFine: an empty message is an empty batch.
 		emptyIsFine bool
 	}{
-		{"vLLM", kvevent.DecodeVLLM, false},
-		{"SGLang", kvevent.DecodeSGLang, false},
-		{"TensorRT-LLM", kvevent.DecodeTRTLLM, true},
-		{"Dynamo", kvevent.DecodeDynamo, true},
+		{"vLLM", kvevent.VLLM.Decode, false},
+		{"SGLang", kvevent.SGLang.Decode, false},
+		{"TensorRT-LLM", kvevent.TRTLLM.Decode, true},
+		{"Dynamo", kvevent.Dynamo.Decode, true},
 	}
 
 	array := func(n uint32) []byte { return binary.BigEndian.AppendUint32([]byte{0xdd}, n) }

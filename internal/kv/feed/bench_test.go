@@ -65,7 +65,7 @@ func BenchmarkApplyVLLM(b *testing.B) {
 	var batch kvevent.Batch
 	seq := 0
 	apply := func() {
-		if err := kvevent.DecodeVLLM(messages[seq%prompts], kvevent.Limits{}, &batch); err != nil {
+		if err := kvevent.VLLM.Decode(messages[seq%prompts], kvevent.Limits{}, &batch); err != nil {
 			b.Fatal(err)
 		}
 		if got := f.Apply(&feed.Message{Worker: "new", Epoch: 1, Seq: uint64(seq), Batch: &batch}, time.Unix(1, 0)); got.Verdict != feed.Applied {

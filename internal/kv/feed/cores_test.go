@@ -35,7 +35,7 @@ func BenchmarkIntakeOnCores(b *testing.B) {
 		from := <-publishers
 		var batch kvevent.Batch
 		for seq := uint64(0); p.Next(); seq++ {
-			if err := kvevent.DecodeVLLM(from.messages[seq%prompts], kvevent.Limits{}, &batch); err != nil {
+			if err := kvevent.VLLM.Decode(from.messages[seq%prompts], kvevent.Limits{}, &batch); err != nil {
 				b.Error(err)
 				return
 			}

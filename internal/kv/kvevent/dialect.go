@@ -24,20 +24,30 @@ func (d Dialect) String() string {
 	return "unknown"
 }
 
-// Decode reads one message of the dialect into b. On an error the batch is empty.
+// Decode reads one message of the dialect into b. On an error the batch is empty. In a steady state nothing is allocated.
 func (d Dialect) Decode(payload []byte, lim Limits, b *Batch) error {
+	b.Reset()
+	lim = lim.withDefaults()
+
+	var what string
+	var err error
 	switch d {
 	case VLLM:
-		return DecodeVLLM(payload, lim, b)
+		what, err = "vllm events", decodeVLLM(payload, lim, b)
 	case SGLang:
-		return DecodeSGLang(payload, lim, b)
+		what, err = "sglang events", decodeSGLang(payload, lim, b)
 	case TRTLLM:
-		return DecodeTRTLLM(payload, lim, b)
+		what, err = "tensorrt-llm events", decodeTRTLLM(payload, lim, b)
 	case Dynamo:
-		return DecodeDynamo(payload, lim, b)
+		what, err = "dynamo events", decodeDynamo(payload, lim, b)
 	case Outside:
-		return DecodeOutside(payload, lim, b)
+		what, err = "events of a cache outside engines", decodeOutside(payload, lim, b)
+	default:
+		what, err = "events", fmt.Errorf("dialect %d does not exist", d)
 	}
-	b.Reset()
-	return fmt.Errorf("decode events: dialect %d does not exist", d)
+	if err != nil {
+		b.Reset()
+		return fmt.Errorf("decode %s: %w", what, err)
+	}
+	return nil
 }

@@ -141,7 +141,7 @@ func FuzzJSON(f *testing.F) {
 			t.Fatal(err)
 		}
 		var b, want kvevent.Batch
-		if err := kvevent.DecodeTRTLLM(raw, kvevent.Limits{}, &b); err != nil {
+		if err := kvevent.TRTLLM.Decode(raw, kvevent.Limits{}, &b); err != nil {
 			t.Fatalf("%s: %v", raw, err)
 		}
 		want.Add(&kvevent.Raw{Hashes: []kvevent.EngineHash{kvevent.EngineHash(hash)}, Tokens: []uint32{1, 2}, BlockSize: 2, Salt: read.Data.CacheSalt})

@@ -207,7 +207,7 @@ func TestDynamoSyntaxes(t *testing.T) {
 				continue
 			}
 			var a, b kvevent.Batch
-			errA, errB := kvevent.DecodeDynamo(line, kvevent.Limits{}, &a), kvevent.DecodeDynamo(packed(t, string(line)), kvevent.Limits{}, &b)
+			errA, errB := kvevent.Dynamo.Decode(line, kvevent.Limits{}, &a), kvevent.Dynamo.Decode(packed(t, string(line)), kvevent.Limits{}, &b)
 			if got, want := report(&b, errB), report(&a, errA); got != want {
 				t.Errorf("%s\nin JSON    %s\nin msgpack %s", line, want, got)
 			}

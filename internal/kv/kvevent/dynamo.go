@@ -6,24 +6,17 @@ import (
 	"fmt"
 )
 
-// DecodeDynamo reads Dynamo's RouterEvents into b: one, a list, or several one behind the
+// decodeDynamo reads Dynamo's RouterEvents into b: one, a list, or several one behind the
 // other, in JSON or in msgpack (with names or by position), or a frame of its event plane
 // around them. A KvCacheEvent alone is read as of worker 0.
 //
 // Dynamo names blocks by content as we do, so nothing is hashed. Events of blocks that belong to a cache
 // beside the worker ("cache_owner") are skipped. The numbers belong to one worker's rank: [Batch.Only]
 // takes one out of many.
-//
-// On an error the batch is empty. In a steady state nothing is allocated.
-func DecodeDynamo(payload []byte, lim Limits, b *Batch) error {
-	b.Reset()
+func decodeDynamo(payload []byte, lim Limits, b *Batch) error {
 	d := &b.memory.dynamo
-	*d = dynamoDecoder{b: b, lim: lim.withDefaults()}
-	if err := d.message(payload); err != nil {
-		b.Reset()
-		return fmt.Errorf("decode dynamo events: %w", err)
-	}
-	return nil
+	*d = dynamoDecoder{b: b, lim: lim}
+	return d.message(payload)
 }
 
 type dynamoDecoder struct {

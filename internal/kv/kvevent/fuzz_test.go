@@ -22,7 +22,7 @@ func FuzzDecodeVLLM(f *testing.F) {
 	lim := kvevent.Limits{Bytes: 1 << 16, Events: 64, Blocks: 256, Tokens: 4096}
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var b kvevent.Batch
-		if err := kvevent.DecodeVLLM(payload, lim, &b); err != nil {
+		if err := kvevent.VLLM.Decode(payload, lim, &b); err != nil {
 			if len(b.Events) != 0 || b.Unknown != 0 || b.Skipped != 0 || b.Rank != 0 {
 				t.Fatalf("error %v with %+v", err, b)
 			}
@@ -40,7 +40,7 @@ func FuzzDecodeVLLM(f *testing.F) {
 		}
 		first := clone(&b)
 		b = kvevent.Batch{}
-		if err := kvevent.DecodeVLLM(payload, lim, &b); err != nil || !reflect.DeepEqual(first, clone(&b)) {
+		if err := kvevent.VLLM.Decode(payload, lim, &b); err != nil || !reflect.DeepEqual(first, clone(&b)) {
 			t.Fatalf("decoded again: %v\n%+v\n%+v", err, first, clone(&b))
 		}
 	})
@@ -54,7 +54,7 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		raws := rawsFrom(data)
 		var got, added kvevent.Batch
-		if err := kvevent.DecodeVLLM(kvevent.AppendVLLM(nil, 7, 5, raws), kvevent.Limits{}, &got); err != nil {
+		if err := kvevent.VLLM.Decode(kvevent.AppendVLLM(nil, 7, 5, raws), kvevent.Limits{}, &got); err != nil {
 			t.Fatal(err)
 		}
 		for i := range raws {

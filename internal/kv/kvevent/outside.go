@@ -1,7 +1,6 @@
 package kvevent
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/tinylib/msgp/msgp"
@@ -9,20 +8,13 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// DecodeOutside reads one message of a cache outside engines into b: vLLM's shape, as LMCache's coordinator publishes it.
+// decodeOutside reads one message of a cache outside engines into b: vLLM's shape, as LMCache's coordinator publishes it.
 //
 // Such a cache has no device. A medium that is not known, and none, is the external tier. Its events name neither adapters nor cache salts,
 // so blocks of prompts with a salt are found by no prompt. LMCache's blocks are chunks of several blocks of the engine: see Batch.Split.
-//
-// On an error the batch is empty. In a steady state nothing is allocated.
-func DecodeOutside(payload []byte, lim Limits, b *Batch) error {
-	b.Reset()
-	d := vllmDecoder{b: b, lim: lim.withDefaults(), slowTiersHaveKeys: true, outside: true}
-	if err := d.message(payload); err != nil {
-		b.Reset()
-		return fmt.Errorf("decode events of a cache outside engines: %w", err)
-	}
-	return nil
+func decodeOutside(payload []byte, lim Limits, b *Batch) error {
+	d := vllmDecoder{b: b, lim: lim, slowTiersHaveKeys: true, outside: true}
+	return d.message(payload)
 }
 
 // lmcacheHost is the medium of LMCache's host memory. Its slower storage is "lmcache-l2-" and the name of a backend.

@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// DecodeTRTLLM reads what TensorRT-LLM answers to /kv_cache_events, or its get_kv_cache_events
+// decodeTRTLLM reads what TensorRT-LLM answers to /kv_cache_events, or its get_kv_cache_events
 // as JSON, into b: a list of events, or events one behind the other. An empty list is an
 // empty batch.
 //
@@ -16,17 +16,10 @@ import (
 // removed here; a removal names no level, so it is delivered for each level that the engine
 // has used. Partial blocks are left out, see [Batch.BlockSize], and their removals are not: no
 // index knows their hashes.
-//
-// On an error the batch is empty. In a steady state nothing is allocated.
-func DecodeTRTLLM(payload []byte, lim Limits, b *Batch) error {
-	b.Reset()
+func decodeTRTLLM(payload []byte, lim Limits, b *Batch) error {
 	d := &b.memory.trtllm
-	*d = trtDecoder{b: b, lim: lim.withDefaults(), r: &b.memory.json}
-	if err := d.message(payload); err != nil {
-		b.Reset()
-		return fmt.Errorf("decode tensorrt-llm events: %w", err)
-	}
-	return nil
+	*d = trtDecoder{b: b, lim: lim, r: &b.memory.json}
+	return d.message(payload)
 }
 
 // trtMemory has the values that TensorRT-LLM reports once and on which later events depend.

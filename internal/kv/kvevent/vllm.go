@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// DecodeVLLM reads one message of vLLM's event socket, or of one with the same format (Dynamo's publishers),
+// decodeVLLM reads one message of vLLM's event socket, or of one with the same format (Dynamo's publishers),
 // into b: [time, [event...], rank?] in msgpack, each event a
 // map with "type" or, from older engines, an array that begins with it. Hashes may be
 // signed or unsigned numbers or byte strings.
@@ -20,16 +20,9 @@ import (
 // empty if the content cannot be computed: the engine's token ids do not fill the blocks, or the event is
 // of a slower tier, where vLLM does not report the keys that separate tenants. Such blocks are known by
 // their engine hashes.
-//
-// On an error the batch is empty. In a steady state nothing is allocated.
-func DecodeVLLM(payload []byte, lim Limits, b *Batch) error {
-	b.Reset()
-	d := vllmDecoder{b: b, lim: lim.withDefaults()}
-	if err := d.message(payload); err != nil {
-		b.Reset()
-		return fmt.Errorf("decode vllm events: %w", err)
-	}
-	return nil
+func decodeVLLM(payload []byte, lim Limits, b *Batch) error {
+	d := vllmDecoder{b: b, lim: lim}
+	return d.message(payload)
 }
 
 func (l Limits) withDefaults() Limits {

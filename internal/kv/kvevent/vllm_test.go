@@ -55,7 +55,7 @@ func TestDecodeCaptured(t *testing.T) {
 		var b kvevent.Batch
 		salts := map[kvevent.EngineHash]string{}
 		for _, m := range captured(t, file) {
-			if err := kvevent.DecodeVLLM(m.Payload, kvevent.Limits{}, &b); err != nil {
+			if err := kvevent.VLLM.Decode(m.Payload, kvevent.Limits{}, &b); err != nil {
 				t.Fatalf("%s %d: %v", file, m.Seq, err)
 			}
 			raws, seconds := generic(t, m.Payload)
@@ -87,10 +87,10 @@ func TestAppendLikeVLLM(t *testing.T) {
 				continue
 			}
 			var a, b kvevent.Batch
-			if err := kvevent.DecodeVLLM(got, kvevent.Limits{}, &a); err != nil {
+			if err := kvevent.VLLM.Decode(got, kvevent.Limits{}, &a); err != nil {
 				t.Fatal(err)
 			}
-			if err := kvevent.DecodeVLLM(m.Payload, kvevent.Limits{}, &b); err != nil {
+			if err := kvevent.VLLM.Decode(m.Payload, kvevent.Limits{}, &b); err != nil {
 				t.Fatal(err)
 			}
 			if !reflect.DeepEqual(clone(&a), clone(&b)) {
@@ -215,7 +215,7 @@ func TestSaltIsRememberedAlongTheChain(t *testing.T) {
 	var b kvevent.Batch
 	decode := func(r ...kvevent.Raw) []kvevent.Event {
 		t.Helper()
-		if err := kvevent.DecodeVLLM(kvevent.AppendVLLM(nil, 1, 0, r), kvevent.Limits{}, &b); err != nil {
+		if err := kvevent.VLLM.Decode(kvevent.AppendVLLM(nil, 1, 0, r), kvevent.Limits{}, &b); err != nil {
 			t.Fatal(err)
 		}
 		return clone(&b)
@@ -277,7 +277,7 @@ func TestForms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := kvevent.DecodeVLLM(payload, kvevent.Limits{}, &b); err != nil {
+			if err := kvevent.VLLM.Decode(payload, kvevent.Limits{}, &b); err != nil {
 				t.Fatal(err)
 			}
 			if got := describe(&b); got != tt.want {
@@ -336,7 +336,7 @@ func TestRefused(t *testing.T) {
 	}
 	var b kvevent.Batch
 	for _, tt := range tests {
-		err := kvevent.DecodeVLLM(tt.payload, tt.lim, &b)
+		err := kvevent.VLLM.Decode(tt.payload, tt.lim, &b)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
 		}
@@ -362,7 +362,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	for _, file := range captures {
 		var b kvevent.Batch
 		for _, m := range captured(t, file) {
-			decode := func() { _ = kvevent.DecodeVLLM(m.Payload, kvevent.Limits{}, &b) }
+			decode := func() { _ = kvevent.VLLM.Decode(m.Payload, kvevent.Limits{}, &b) }
 			decode()
 			if n := testing.AllocsPerRun(100, decode); n != 0 {
 				t.Errorf("%s %d: %v allocations", file, m.Seq, n)
@@ -383,7 +383,7 @@ func BenchmarkDecodeVLLM(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(payload)))
 			for b.Loop() {
-				if err := kvevent.DecodeVLLM(payload, kvevent.Limits{}, &batch); err != nil {
+				if err := kvevent.VLLM.Decode(payload, kvevent.Limits{}, &batch); err != nil {
 					b.Fatal(err)
 				}
 			}
