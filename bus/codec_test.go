@@ -43,7 +43,7 @@ var (
 		{Worker: "w", Epoch: 2, Rank: 1, Amount: fleet.Amount{Requests: 3, PrefillTokens: 400, DecodeBlocks: 50, PrefillTime: 6}},
 	}}
 	sampleEnd = RequestEnd{Booking: "b", Decision: "d", Picked: "p", Served: "s", Upstream: true, Attempts: 2, FirstByte: 3, LastByte: 4, FirstToken: 6,
-		ResponseBytes: 5, Status: 503, Broken: true, Left: true}
+		ResponseBytes: 5, Status: 503, Broken: true, Left: true, Counted: true, AnswerTokens: 7}
 	sampleGone = Gone{Replica: "r", Source: "s", Ago: 5}
 
 	sampleDemand = Demand{Replica: "r", Models: []ModelDemand{{
@@ -354,6 +354,22 @@ func BenchmarkEvents(b *testing.B) {
 			}
 		}
 	})
+}
+
+// TestEndsAreWhole: an end loses nothing on its way over the bus, but the id of the request, which needs no bus.
+func TestEndsAreWhole(t *testing.T) {
+	var received busv1.Ends
+	if err := decode(&received, encode(endsMessage([]RequestEnd{sampleEnd}))); err != nil {
+		t.Fatal(err)
+	}
+	if got := readEnd(received.Ends[0]); got != sampleEnd {
+		t.Errorf("%+v became %+v", sampleEnd, got)
+	}
+	for v, i := reflect.ValueOf(sampleEnd), 0; i < v.NumField(); i++ {
+		if v.Field(i).IsZero() && v.Type().Field(i).Name != "RequestID" {
+			t.Errorf("%s is not tested", v.Type().Field(i).Name)
+		}
+	}
 }
 
 func checkEnds(t *testing.T, data []byte) {

@@ -21,11 +21,12 @@ type RequestEnd struct {
 	Attempts                          uint32
 	FirstByte, LastByte               time.Duration
 	FirstToken                        time.Duration
+	ResponseBytes                     uint64
 	Counted                           bool
 	AnswerTokens                      uint64
-	ResponseBytes                     uint64
 	Status                            uint32
 	Broken, Left                      bool
+	RequestID                         string // is not sent, because an end that is sent has its booking or its decision
 }
 
 // Gone is an Envoy whose access log was closed some time ago.

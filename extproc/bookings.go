@@ -78,7 +78,7 @@ func (r *Router) foreignEnded(replica string, e *messages.Entry) {
 
 // applyEnd applies the end of one of this replica's requests, which arrived in the access log of another one.
 func (r *Router) applyEnd(e *bus.RequestEnd) {
-	entry := entryOf(e)
+	entry := messages.Entry(*e)
 	r.doors.accessLog.Apply(&entry, time.Now())
 }
 

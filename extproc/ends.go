@@ -96,7 +96,7 @@ func (f *foreignEnds) queueEnd(replica string, e *messages.Entry, now time.Time)
 	case f.count >= maxForeign || !fleet.ValidName(replica):
 		f.results.WithLabelValues(endDropped).Inc()
 	default:
-		f.pending[replica] = append(f.pending[replica], requestEnd(e))
+		f.pending[replica] = append(f.pending[replica], bus.RequestEnd(*e))
 		f.count++
 	}
 	return known
@@ -140,22 +140,4 @@ func (f *foreignEnds) take() map[string][]bus.RequestEnd {
 	f.pending = map[string][]bus.RequestEnd{}
 	f.count = 0
 	return pending
-}
-
-// requestEnd returns an entry of the access log as the bus carries it.
-func requestEnd(e *messages.Entry) bus.RequestEnd {
-	return bus.RequestEnd{
-		Booking: e.Booking, Decision: e.Decision, Picked: e.Picked, Served: e.Served, Upstream: e.Upstream, Attempts: e.Attempts,
-		FirstByte: e.FirstByte, LastByte: e.LastByte, FirstToken: e.FirstToken, ResponseBytes: e.ResponseBytes, Status: e.Status,
-		Broken: e.Broken, Left: e.Left, Counted: e.Counted, AnswerTokens: e.AnswerTokens,
-	}
-}
-
-// entryOf returns the entry that requestEnd was given.
-func entryOf(e *bus.RequestEnd) messages.Entry {
-	return messages.Entry{
-		Booking: e.Booking, Decision: e.Decision, Picked: e.Picked, Served: e.Served, Upstream: e.Upstream, Attempts: e.Attempts,
-		FirstByte: e.FirstByte, LastByte: e.LastByte, FirstToken: e.FirstToken, ResponseBytes: e.ResponseBytes, Status: e.Status,
-		Broken: e.Broken, Left: e.Left, Counted: e.Counted, AnswerTokens: e.AnswerTokens,
-	}
 }

@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -58,23 +57,5 @@ func TestForeignEndsOfUnknownReplicas(t *testing.T) {
 	f.observe("third", now.Add(time.Hour))
 	if f.queueEnd("other", e, now.Add(time.Hour)) || len(f.seen) != 1 {
 		t.Errorf("a replica that is silent is known: %v", f.seen)
-	}
-}
-
-// TestEndsAreWhole: an entry loses nothing on its way over the bus, but the id of the request, which entries with a booking
-// do not have.
-func TestEndsAreWhole(t *testing.T) {
-	e := messages.Entry{
-		Booking: "b", Decision: "d", Picked: "p", Served: "s", Upstream: true, Attempts: 2, FirstByte: 3, LastByte: 4, FirstToken: 6, ResponseBytes: 5,
-		Status: 6, Broken: true, Left: true, Counted: true, AnswerTokens: 7,
-	}
-	end := requestEnd(&e)
-	if got := entryOf(&end); got != e {
-		t.Errorf("%+v", got)
-	}
-	for v, i := reflect.ValueOf(e), 0; i < v.NumField(); i++ {
-		if v.Field(i).IsZero() && v.Type().Field(i).Name != "RequestID" {
-			t.Errorf("%s is not tested", v.Type().Field(i).Name)
-		}
 	}
 }
