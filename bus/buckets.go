@@ -113,6 +113,30 @@ func (b *Bus) forgetBucket(name string) {
 	delete(b.buckets, name)
 }
 
+// checkBucket returns the error of an operation on a bucket. If the server has lost the bucket, it is opened again at its next use.
+func (b *Bus) checkBucket(name string, err error) error {
+	if isBucketLost(err) {
+		b.forgetBucket(name)
+	}
+	return err
+}
+
+// deleteKey deletes a key whose entry would expire by itself. It does not wait for a bus that is away. what is the entry, for the log.
+func (b *Bus) deleteKey(bucket, key, what string, opts ...jetstream.KVDeleteOpt) {
+	if !b.control.nc.IsConnected() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
+	defer cancel()
+	kv, err := b.bucket(ctx, bucket, b.cfg.LeaseTTL)
+	if err == nil {
+		err = kv.Delete(ctx, key, opts...)
+	}
+	if err != nil {
+		b.cfg.Log.Debug(what+" left to expire", "err", err)
+	}
+}
+
 // isBucketLost reports whether an error means that the server has no such bucket.
 func isBucketLost(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||

@@ -107,10 +107,7 @@ func (l *leadership) claim(ctx context.Context) error {
 	began := time.Now()
 	l.revision, err = kv.Create(ctx, leaderKey, l.value())
 	if err != nil {
-		if isBucketLost(err) {
-			l.bus.forgetBucket(leaderBucket)
-		}
-		return err
+		return l.bus.checkBucket(leaderBucket, err)
 	}
 	l.renewed = began
 	return nil
@@ -161,28 +158,16 @@ func (l *leadership) renew(ctx context.Context) error {
 	}
 	revision, err := kv.Update(ctx, leaderKey, l.value(), l.revision)
 	if err != nil {
-		if isBucketLost(err) {
-			l.bus.forgetBucket(leaderBucket)
-		}
-		return err
+		return l.bus.checkBucket(leaderBucket, err)
 	}
 	l.revision = revision
 	return nil
 }
 
-// resign deletes the lease, so that another planner need not wait for it to expire. It does not wait for a bus that is away.
+// resign deletes the lease, so that another planner need not wait for it to expire.
 func (l *leadership) resign() {
-	if l.revision == 0 || !l.bus.control.nc.IsConnected() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
-	defer cancel()
-	kv, err := l.bus.bucket(ctx, leaderBucket, l.bus.cfg.LeaseTTL)
-	if err == nil {
-		err = kv.Delete(ctx, leaderKey, jetstream.LastRevision(l.revision))
-	}
-	if err != nil {
-		l.bus.cfg.Log.Debug("leadership left to expire", "err", err)
+	if l.revision != 0 {
+		l.bus.deleteKey(leaderBucket, leaderKey, "leadership", jetstream.LastRevision(l.revision))
 	}
 }
 
@@ -194,11 +179,8 @@ func (b *Bus) lastTerm(ctx context.Context) (uint64, error) {
 		return 0, err
 	}
 	_, value, err := fencedPlan.readValue(ctx, kv)
-	if err != nil && isBucketLost(err) {
-		b.forgetBucket(planBucket)
-	}
 	if err != nil || value == nil {
-		return 0, err
+		return 0, b.checkBucket(planBucket, err)
 	}
 	return fencedPlan.term(value), nil
 }

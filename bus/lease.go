@@ -151,10 +151,7 @@ func (h *holding) write(ctx context.Context) error {
 	} else {
 		err = h.renew(ctx, kv)
 	}
-	if isBucketLost(err) {
-		h.bus.forgetBucket(workerBucket)
-	}
-	if err != nil && !errors.Is(err, errHeld) {
+	if h.bus.checkBucket(workerBucket, err) != nil && !errors.Is(err, errHeld) {
 		return fmt.Errorf("write lease of %s: %w", h.lease.Name, err)
 	}
 	return err

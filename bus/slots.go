@@ -73,7 +73,7 @@ func (b *Bus) HoldSlots(ctx context.Context, current func() Slots, changed <-cha
 		case <-reconnected:
 		case <-ctx.Done():
 			next.Stop()
-			b.removeSlots(current().Node)
+			b.deleteKey(slotsBucket, nodeKey(current().Node), "slots")
 			return nil
 		}
 		next.Stop()
@@ -89,26 +89,7 @@ func (b *Bus) writeSlots(ctx context.Context, s Slots) error {
 		return err
 	}
 	_, err = kv.Put(ctx, nodeKey(s.Node), encode(slotsMessage(&s)))
-	if isBucketLost(err) {
-		b.forgetBucket(slotsBucket)
-	}
-	return err
-}
-
-// removeSlots removes the slots of a node. If that fails they expire.
-func (b *Bus) removeSlots(node string) {
-	if !b.control.nc.IsConnected() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
-	defer cancel()
-	kv, err := b.bucket(ctx, slotsBucket, b.cfg.LeaseTTL)
-	if err == nil {
-		err = kv.Delete(ctx, nodeKey(node))
-	}
-	if err != nil {
-		b.cfg.Log.Debug("slots left to expire", "node", node, "err", err)
-	}
+	return b.checkBucket(slotsBucket, err)
 }
 
 // WatchSlots calls apply for the slots of every node now and at every change, until ctx ends. Without slots the node has none any more:
