@@ -14,11 +14,21 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 )
 
-// callbacks count streams and answers of ADS, give each Envoy its tables, and log which Envoy refused which resources.
-func (s *Server) callbacks() serverv3.Callbacks {
+// callbacks returns the callbacks of a service, in both variants of the protocol: the endpoint service, or ADS. They count streams and
+// answers. asked handles requests, and left the ends of streams.
+func (s *Server) callbacks(
+	endpoints bool, asked func(streamID, request) error, left func(streamID, *corev3.Node),
+) serverv3.Callbacks {
+	whole := func(n int64) streamID { return streamID{endpoints: endpoints, number: n} }
+	delta := func(n int64) streamID { return streamID{isDelta: true, endpoints: endpoints, number: n} }
 	open := func(context.Context, int64, string) error {
 		s.metrics.streams.Inc()
 		return nil
+	}
+	closed := func(stream streamID, node *corev3.Node) {
+		s.metrics.streams.Dec()
+		s.status.leave(stream)
+		left(stream, node)
 	}
 	pushed := func(stream streamID, url string, r response) {
 		s.metrics.pushes.WithLabelValues(shortType(url)).Inc()
@@ -27,24 +37,22 @@ func (s *Server) callbacks() serverv3.Callbacks {
 
 	return serverv3.CallbackFuncs{
 		StreamOpenFunc: open, DeltaStreamOpenFunc: open,
-		StreamClosedFunc:      func(n int64, node *corev3.Node) { s.left(streamID{number: n}, node) },
-		DeltaStreamClosedFunc: func(n int64, node *corev3.Node) { s.left(streamID{isDelta: true, number: n}, node) },
-		StreamRequestFunc: func(n int64, r *discoverygrpc.DiscoveryRequest) error {
-			return s.asked(streamID{number: n}, wholeRequest(r))
-		},
+		StreamClosedFunc:      func(n int64, node *corev3.Node) { closed(whole(n), node) },
+		DeltaStreamClosedFunc: func(n int64, node *corev3.Node) { closed(delta(n), node) },
+		StreamRequestFunc:     func(n int64, r *discoverygrpc.DiscoveryRequest) error { return asked(whole(n), wholeRequest(r)) },
 		StreamDeltaRequestFunc: func(n int64, r *discoverygrpc.DeltaDiscoveryRequest) error {
-			return s.asked(streamID{isDelta: true, number: n}, deltaRequest(r))
+			return asked(delta(n), deltaRequest(r))
 		},
 		StreamResponseFunc: func(_ context.Context, n int64, r *discoverygrpc.DiscoveryRequest, out *discoverygrpc.DiscoveryResponse) {
-			pushed(streamID{number: n}, r.GetTypeUrl(), response{out.GetNonce(), out.GetVersionInfo()})
+			pushed(whole(n), r.GetTypeUrl(), response{out.GetNonce(), out.GetVersionInfo()})
 		},
 		StreamDeltaResponseFunc: func(n int64, r *discoverygrpc.DeltaDiscoveryRequest, out *discoverygrpc.DeltaDiscoveryResponse) {
-			pushed(streamID{isDelta: true, number: n}, r.GetTypeUrl(), response{out.GetNonce(), out.GetSystemVersionInfo()})
+			pushed(delta(n), r.GetTypeUrl(), response{out.GetNonce(), out.GetSystemVersionInfo()})
 		},
 	}
 }
 
-// asked handles a request on a stream of ADS.
+// asked handles a request on a stream of ADS: it gives each Envoy its tables, and logs which Envoy refused which resources.
 func (s *Server) asked(stream streamID, r request) error {
 	if err := s.joined(stream, r.node); err != nil {
 		return err
@@ -65,16 +73,17 @@ type request struct {
 	// refuses means that the Envoy did not accept that response, and why is its reason, cut to maxMessage.
 	refuses bool
 	why     string
+	names   []string // of the resources that it asks for
 }
 
 func wholeRequest(r *discoverygrpc.DiscoveryRequest) request {
 	e := r.GetErrorDetail()
-	return request{r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), e != nil, clip(e.GetMessage(), maxMessage)}
+	return request{r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), e != nil, clip(e.GetMessage(), maxMessage), r.GetResourceNames()}
 }
 
 func deltaRequest(r *discoverygrpc.DeltaDiscoveryRequest) request {
 	e := r.GetErrorDetail()
-	return request{r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), e != nil, clip(e.GetMessage(), maxMessage)}
+	return request{r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), e != nil, clip(e.GetMessage(), maxMessage), r.GetResourceNamesSubscribe()}
 }
 
 // answered records the answer in a request to a response of a type.
@@ -87,10 +96,8 @@ func (s *Server) answered(stream streamID, url string, r request) {
 
 // left handles the end of a stream of ADS.
 func (s *Server) left(stream streamID, node *corev3.Node) {
-	s.metrics.streams.Dec()
 	isKnown := s.tables.has(stream)
 	s.tables.leave(stream)
-	s.status.leave(stream)
 	if isKnown {
 		s.log.Info("envoy disconnected", "node", node.GetId())
 	}

@@ -196,14 +196,15 @@ func TestEndpointServiceHasNothingElse(t *testing.T) {
 
 // TestReportedNamesAreBounded: an Envoy that asks for ever new names does not fill the log.
 func TestReportedNamesAreBounded(t *testing.T) {
-	s := newSubscribers(false)
-	s.join(1, &corev3.Node{Id: "edge"})
-	if s.report(1, strings.Repeat("x", maxName+1)) || s.report(2, "x") {
+	s := newSubscribers()
+	stream, gone := streamID{endpoints: true, number: 1}, streamID{endpoints: true, number: 2}
+	s.join(stream, &corev3.Node{Id: "edge"})
+	if s.report(stream, strings.Repeat("x", maxName+1)) || s.report(gone, "x") {
 		t.Error("a long name, or one of a stream that is gone, is reported")
 	}
 	reported := 0
 	for i := range 10 * maxReported {
-		if s.report(1, strings.Repeat("x", i+1)) {
+		if s.report(stream, strings.Repeat("x", i+1)) {
 			reported++
 		}
 	}

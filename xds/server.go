@@ -106,7 +106,7 @@ func (s *Server) Register(ctx context.Context, g *grpc.Server) {
 	}
 	// In an older protocol a request without names means all resources. No Envoy wants all endpoints.
 	named := config.DeactivateLegacyWildcardForTypes([]string{resourcev3.EndpointType})
-	discoverygrpc.RegisterAggregatedDiscoveryServiceServer(g, serverv3.NewServer(ctx, mux, s.callbacks(), named))
+	discoverygrpc.RegisterAggregatedDiscoveryServiceServer(g, serverv3.NewServer(ctx, mux, s.callbacks(false, s.asked, s.left), named))
 	endpointgrpc.RegisterEndpointDiscoveryServiceServer(g, serverv3.NewServer(ctx, s.endpoints, s.endpointCallbacks(), named))
 }
 
