@@ -61,7 +61,7 @@ var allowed = map[string][]string{
 	// The faults that the tables show have the form of the doctor's.
 	"internal/status": {"doctor", "internal/adminclient", "internal/cli", "internal/metric"},
 	// It reads the admin pages as they are written, and shows the same ranks as the status.
-	"internal/top":                {"admin/history", "internal/cli", "internal/decisionlog", "internal/metric", "internal/status"},
+	"internal/top":                {"admin/history", "doctor", "internal/cli", "internal/decisionlog", "internal/metric", "internal/status"},
 	"internal/advise/dynamograph": {"internal/engines", "internal/fleet"},
 	"internal/advise":             {"internal/advise/dynamograph", "internal/config", "internal/engines", "internal/fleet", "internal/hub", "internal/modelfile", "internal/perfmodel", "internal/plan", "internal/plan/capacity", "internal/plan/propose", "internal/plansettings", "internal/sim", "internal/sim/engine", "internal/trace", "internal/tracefile", "workeragent/engine"},
 	"internal/plansettings":       {"internal/config", "internal/engines", "internal/fleet", "internal/modelfile", "internal/perfmodel", "internal/plan", "internal/plan/capacity", "workeragent/engine"},

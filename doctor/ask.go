@@ -70,16 +70,23 @@ func observe(ctx context.Context, cfg Config) *observation {
 }
 
 func (o *observation) askWorkers(ctx context.Context, at engineAt, wait time.Duration) {
+	AskEach(len(o.workers), maxAsked, func(i int) {
+		w := &o.workers[i]
+		w.askEngine(ctx, at, o.model(w.model), wait)
+	})
+}
+
+// AskEach calls ask for 0 to n-1, at most so many at the same time. It returns when all calls have returned.
+func AskEach(n, most int, ask func(i int)) {
 	var running sync.WaitGroup
 	defer running.Wait()
 
-	slots := make(chan struct{}, maxAsked)
-	for i := range o.workers {
-		w := &o.workers[i]
+	slots := make(chan struct{}, most)
+	for i := range n {
 		running.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			w.askEngine(ctx, at, o.model(w.model), wait)
+			ask(i)
 		})
 	}
 }

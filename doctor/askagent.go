@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync"
+	"slices"
 
 	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/metric"
@@ -58,24 +58,16 @@ type agentSource struct {
 
 // askAgents asks the agents at these addresses, and the agent in the router's process if there is one.
 func (o *observation) askAgents(ctx context.Context, ports []AgentPort) {
-	o.agents = make([]agentSeen, len(ports))
-	var running sync.WaitGroup
-	defer running.Wait()
-
-	slots := make(chan struct{}, maxAsked)
-	for i, port := range ports {
-		running.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			o.agents[i] = askAgent(ctx, port)
-		})
-	}
-
+	asked := slices.Clip(ports)
 	if o.router.err == nil {
-		own := askAgent(ctx, AgentPort{o.router.address, o.router.admin})
-		if own.err == nil {
-			o.ownAgent = &own
-		}
+		asked = append(asked, AgentPort{o.router.address, o.router.admin})
+	}
+	seen := make([]agentSeen, len(asked))
+	AskEach(len(asked), maxAsked, func(i int) { seen[i] = askAgent(ctx, asked[i]) })
+
+	o.agents = seen[:len(ports):len(ports)]
+	if own := seen[len(ports):]; len(own) > 0 && own[0].err == nil {
+		o.ownAgent = &own[0]
 	}
 }
 

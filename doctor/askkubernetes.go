@@ -77,26 +77,20 @@ func askCluster(ctx context.Context, client *http.Client, at *Cluster, base *con
 
 // identify asks the engines of all pools what they are, some at a time.
 func (c *clusterSeen) identify(ctx context.Context, client *http.Client) {
-	var running sync.WaitGroup
-	defer running.Wait()
-	var mu sync.Mutex
-	slots := make(chan struct{}, maxAsked)
-	ask := func(e kubernetes.Endpoint) {
-		slots <- struct{}{}
-		defer func() { <-slots }()
-		id, err := engineprobe.Identify(ctx, client, e.Address)
-		mu.Lock()
-		defer mu.Unlock()
-		c.answers[e] = answerSeen{id, err}
-	}
-
-	asked := map[kubernetes.Endpoint]bool{} // two pools may have the same pods
+	var all []kubernetes.Endpoint // two pools may have the same pods
 	for e := range c.endpoints {
-		if !asked[e] {
-			asked[e] = true
-			running.Go(func() { ask(e) })
+		if !slices.Contains(all, e) {
+			all = append(all, e)
 		}
 	}
+
+	var mu sync.Mutex
+	AskEach(len(all), maxAsked, func(i int) {
+		id, err := engineprobe.Identify(ctx, client, all[i].Address)
+		mu.Lock()
+		defer mu.Unlock()
+		c.answers[all[i]] = answerSeen{id, err}
+	})
 }
 
 // endpoints iterates over the engines of all pools.

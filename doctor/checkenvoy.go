@@ -12,10 +12,7 @@ import (
 
 // envoyChecks are the checks of an Envoy that this program has not configured, in the order of their findings. finds is the
 // text of docs/your-own-envoy.md.
-var envoyChecks = []struct {
-	name, finds string
-	run         func(e *envoySeen) []Finding
-}{
+var envoyChecks = []check[*envoySeen]{
 	{"envoy-admin", "an admin port that does not answer, or is no Envoy's", checkEnvoyAdmin},
 	{"envoy-version", "a version that is too old, does not report who served, or is not known", checkEnvoyVersion},
 	{"envoy-rejected", "listeners, clusters and routes of a control plane that Envoy has refused", checkRejected},
@@ -44,15 +41,9 @@ var envoyChecks = []struct {
 
 // diagnoseEnvoy runs the checks on the pages of an Envoy.
 func diagnoseEnvoy(e *envoySeen) Diagnosis {
-	d := Diagnosis{Checks: len(envoyChecks), Findings: []Finding{}, looked: "the Envoy at " + e.address}
 	writtenBy := e.writer()
-	for _, c := range envoyChecks {
-		found := writtenBy.advise(c.name, c.run(e))
-		for i := range found {
-			found[i].Check = c.name
-		}
-		d.Findings = append(d.Findings, joinEqual(found)...)
-	}
+	d := runChecks(envoyChecks, e, func(name string, found []Finding) []Finding { return joinEqual(writtenBy.advise(name, found)) })
+	d.looked = "the Envoy at " + e.address
 	return d
 }
 

@@ -14,10 +14,7 @@ import (
 
 // clusterChecks are the checks of a Kubernetes cluster, in the order of their findings. finds is the text of
 // docs/mesh.md.
-var clusterChecks = []struct {
-	name, finds string
-	run         func(c *clusterSeen) []Finding
-}{
+var clusterChecks = []check[*clusterSeen]{
 	{"kubernetes-api", "an API server that does not answer, rights that are missing, a cluster or a namespace without InferencePools",
 		checkClusterAPI},
 	{"kubernetes-picker", "pools whose picker is no router, is not there or is not ready, with the command that " +
@@ -30,15 +27,8 @@ var clusterChecks = []struct {
 
 // diagnoseCluster runs the checks.
 func diagnoseCluster(c *clusterSeen) Diagnosis {
-	d := Diagnosis{Checks: len(clusterChecks), Findings: []Finding{}}
+	d := runChecks(clusterChecks, c, func(_ string, found []Finding) []Finding { return joinEqual(found) })
 	d.looked = count(len(c.pools), "InferencePool") + " of namespace " + c.namespace
-	for _, check := range clusterChecks {
-		found := check.run(c)
-		for i := range found {
-			found[i].Check = check.name
-		}
-		d.Findings = append(d.Findings, joinEqual(found)...)
-	}
 	return d
 }
 

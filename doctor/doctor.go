@@ -92,10 +92,24 @@ func (d Diagnosis) Faults() (n int) {
 
 // diagnose runs every check on an observation.
 func diagnose(o *observation) Diagnosis {
-	d := Diagnosis{Checks: len(checks), Workers: len(o.workers), Findings: []Finding{}}
+	d := runChecks(checks, o, func(_ string, found []Finding) []Finding { return found })
+	d.Workers = len(o.workers)
 	d.looked = "the router and " + count(d.Workers, "worker")
+	return d
+}
+
+// check is a check of what was seen. Its name is the name of its findings. finds is the text of a page of the documentation, if a test
+// compares it with one.
+type check[Seen any] struct {
+	name, finds string
+	run         func(Seen) []Finding
+}
+
+// runChecks runs checks in their order. edit changes the findings of a check.
+func runChecks[Seen any](checks []check[Seen], seen Seen, edit func(name string, found []Finding) []Finding) Diagnosis {
+	d := Diagnosis{Checks: len(checks), Findings: []Finding{}}
 	for _, c := range checks {
-		for _, f := range c.run(o) {
+		for _, f := range edit(c.name, c.run(seen)) {
 			f.Check = c.name
 			d.Findings = append(d.Findings, f)
 		}

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 
+	"github.com/stator-project/stator/doctor"
 	"github.com/stator-project/stator/internal/metric"
 )
 
@@ -127,16 +127,7 @@ func Title(worker string, rank int) string {
 // Read asks the ports for everything that they show. It returns within a few times [Timeout].
 func Read(ctx context.Context, ports []Port) Status {
 	all := make([]pages, len(ports))
-	var running sync.WaitGroup
-	slots := make(chan struct{}, maxAsked)
-	for i, port := range ports {
-		running.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			all[i] = readPages(ctx, port)
-		})
-	}
-	running.Wait()
+	doctor.AskEach(len(ports), maxAsked, func(i int) { all[i] = readPages(ctx, ports[i]) })
 	return join(all)
 }
 

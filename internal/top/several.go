@@ -6,10 +6,10 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/stator-project/stator/admin/history"
+	"github.com/stator-project/stator/doctor"
 	"github.com/stator-project/stator/internal/decisionlog"
 )
 
@@ -23,16 +23,7 @@ type Readers []*Reader
 // router that does not answer is named in Ready. It is an error if none does.
 func (all Readers) Read(ctx context.Context, now time.Time) (Data, error) {
 	data, errs := make([]Data, len(all)), make([]error, len(all))
-	slots := make(chan struct{}, maxAsked)
-	var running sync.WaitGroup
-	for i, r := range all {
-		running.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			data[i], errs[i] = r.Read(ctx, now)
-		})
-	}
-	running.Wait()
+	doctor.AskEach(len(all), maxAsked, func(i int) { data[i], errs[i] = all[i].Read(ctx, now) })
 	if len(all) == 1 {
 		return data[0], errs[0]
 	}

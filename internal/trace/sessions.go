@@ -60,12 +60,7 @@ type step struct {
 // arrivals, too. Errors name file and line.
 func Sessions(folder fs.FS, cfg SessionConfig) (next Source, n int, err error) {
 	var all sessionReader
-	err = fs.WalkDir(folder, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || path.Ext(name) != ".jsonl" {
-			return err
-		}
-		return readFile(folder, name, all.readRows)
-	})
+	err = readFolder(folder, all.readRows, ".jsonl")
 	if err == nil && len(all.steps) == 0 {
 		err = errors.New("there is no row in any file that ends in .jsonl")
 	}
@@ -86,18 +81,23 @@ func SessionFile(r io.Reader, cfg SessionConfig) (next Source, n int, err error)
 	return next, n, nil
 }
 
-// readFile reads a file of a folder. Errors of read name the file.
-func readFile(folder fs.FS, name string, read func(io.Reader) error) error {
-	f, err := folder.Open(name)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
+// readFolder reads the files of a folder tree that have one of these extensions. Errors of read name the file.
+func readFolder(folder fs.FS, read func(io.Reader) error, extensions ...string) error {
+	return fs.WalkDir(folder, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !slices.Contains(extensions, path.Ext(name)) {
+			return err
+		}
+		f, err := folder.Open(name)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
 
-	if err := read(f); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
+		if err := read(f); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	})
 }
 
 func (s *sessionReader) readRows(r io.Reader) error {

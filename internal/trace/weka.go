@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path"
 	"slices"
 	"time"
 )
@@ -63,12 +62,7 @@ func Weka(r io.Reader) (next Source, n int, err error) {
 // WekaFolder is [Weka] of all files of a folder tree that end in .json or .jsonl. Errors name the file.
 func WekaFolder(folder fs.FS) (next Source, n int, err error) {
 	var all wekaReader
-	err = fs.WalkDir(folder, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || path.Ext(name) != ".json" && path.Ext(name) != ".jsonl" {
-			return err
-		}
-		return readFile(folder, name, all.read)
-	})
+	err = readFolder(folder, all.read, ".json", ".jsonl")
 	if err == nil && len(all.arrivals) == 0 {
 		err = errors.New("read trace: there is no request in any file that ends in .json or .jsonl")
 	}

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -69,10 +70,7 @@ func (c *Client) Call(ctx context.Context, message []byte) (answer []byte, err e
 		answer, err = conn.call(ctx, message)
 		return err
 	})
-	if err == nil {
-		err = failed
-	}
-	return answer, err
+	return answer, cmp.Or(err, failed)
 }
 
 // call sends a message, and waits for the answer until ctx ends.

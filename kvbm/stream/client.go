@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -136,10 +137,7 @@ func (c *Client) Summary(ctx context.Context, has uint64) (version uint64, conte
 		version, content, err = conn.summary(ctx, has)
 		return err
 	})
-	if err == nil {
-		err = failed
-	}
-	return version, content, err
+	return version, content, cmp.Or(err, failed)
 }
 
 func (c *Client) check(keys []block.Key, dst [][]byte) error {
