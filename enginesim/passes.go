@@ -89,9 +89,8 @@ func (s *Sim) submit(requests []*engine.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	now := time.Now()
 	for i, r := range requests {
-		if err := s.engine.Submit(r, now); err != nil {
+		if err := s.engine.Submit(r); err != nil {
 			for _, other := range requests[:i] {
 				s.engine.Cancel(other)
 			}

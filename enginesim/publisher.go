@@ -40,11 +40,10 @@ type publisher struct {
 	queue int    // messages that may wait for one subscriber
 	log   *slog.Logger
 
-	mu      sync.Mutex
-	seq     uint64                   // of the next message; guarded by mu
-	ring    [][]byte                 // payloads; guarded by mu
-	subs    map[*subscriber]struct{} // guarded by mu
-	dropped uint64                   // messages that found a full queue; guarded by mu
+	mu   sync.Mutex
+	seq  uint64                   // of the next message; guarded by mu
+	ring [][]byte                 // payloads; guarded by mu
+	subs map[*subscriber]struct{} // guarded by mu
 }
 
 // subscriber is one connection to the PUB socket. It gets the messages whose topic begins with one of its
@@ -84,7 +83,6 @@ func (p *publisher) publish(now time.Time, rank int, events ...kvevent.Raw) {
 		select {
 		case s.messages <- m:
 		default:
-			p.dropped++
 		}
 	}
 }

@@ -33,11 +33,7 @@ type Agent struct {
 }
 
 // Backend is a plugin that an agent uses.
-type Backend struct {
-	handle uintptr
-	// Plugin is its name, such as UCX.
-	Plugin string
-}
+type Backend struct{ handle uintptr }
 
 // NewAgent creates an agent, which Close ends.
 func (l *Library) NewAgent(cfg AgentConfig) (*Agent, error) {
@@ -112,7 +108,7 @@ func (a *Agent) CreateBackend(plugin string, given map[string]string) (*Backend,
 		}
 	}
 
-	b := &Backend{Plugin: plugin}
+	b := &Backend{}
 	if err := check("create_backend "+plugin, a.f.createBackend(a.handle, plugin, params, &b.handle)); err != nil {
 		return nil, err
 	}

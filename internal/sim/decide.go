@@ -110,7 +110,7 @@ func (r *run) decided(j *job, d *decision.Decision) {
 
 // submit adds a request to the queue of the engine that decodes it.
 func (r *run) submit(j *job) {
-	if err := j.worker.engine.Submit(&j.engine, r.clock()); err != nil {
+	if err := j.worker.engine.Submit(&j.engine); err != nil {
 		r.drop(j)
 		return
 	}

@@ -45,7 +45,6 @@ type stepName struct {
 // Sub-agents run at a time with each other, so the time of a program's requests is not their sum: working counts the time in which at least
 // one of them waits or runs.
 type program struct {
-	session string
 	start   time.Duration
 	left    int           // steps that have not ended
 	working time.Duration // the time of its requests, of those that run at a time together
@@ -89,7 +88,7 @@ func (r *run) hold() error {
 		}
 		g := bySession[a.Session]
 		if g == nil {
-			g = &program{session: a.Session}
+			g = &program{}
 			bySession[a.Session] = g
 			order = append(order, g)
 		}

@@ -47,7 +47,7 @@ func (r *run) askPrefill(j *job) bool {
 	r.demand.promised(d.Cached)
 
 	// A worker that refuses the prompt is not replaced by another one, which would refuse it as well.
-	if err := h.source.engine.Submit(&h.request, r.clock()); err != nil {
+	if err := h.source.engine.Submit(&h.request); err != nil {
 		r.endPrefill(j)
 		h.source = nil
 		return false

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -42,7 +41,6 @@ type run struct {
 	agenda   agenda
 	replicas []*replica
 	turn     int // replica that decides the next request
-	rng      *rand.Rand
 
 	engines
 	arrivals
@@ -82,7 +80,7 @@ type arrivals struct {
 
 // newRun creates the engines first, because every replica lists them all.
 func newRun(cfg Config, next trace.Source) (*run, error) {
-	r := &run{cfg: cfg, arrivals: arrivals{next: next}, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
+	r := &run{cfg: cfg, arrivals: arrivals{next: next}}
 	if cfg.SharedCache {
 		cfg.Engine.Shared = engine.NewSharedCache(cfg.engines() * cmp.Or(cfg.Engine.Blocks, engine.DefaultBlocks))
 	}

@@ -80,7 +80,6 @@ type target struct {
 	name  string
 	attr  string // empty unless the target is name.attr
 	tuple []target
-	line  int
 }
 
 // statement is a node of a parsed template that has an effect, and no value.
@@ -128,7 +127,6 @@ type (
 		params   []string
 		defaults []expression
 		body     []statement
-		line     int
 	}
 	// callBlock is {% call call %}body{% endcall %}. The body is a macro named caller.
 	callBlock struct {

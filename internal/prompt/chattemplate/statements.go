@@ -66,7 +66,7 @@ func (p *parser) statement(word token) []statement {
 		return one(p.setStatement(word.line))
 	case "macro":
 		name := p.expect(nameToken, "name of the macro").text
-		return one(p.macro(name, word.line))
+		return one(p.macro(name))
 	case "call":
 		return one(p.callBlock(word.line))
 	case "filter":
@@ -194,7 +194,7 @@ func (p *parser) filters() (chain []filterExpr) {
 // namespace. Several targets, separated by commas, make a tuple.
 func (p *parser) target(end string, attrs bool) target {
 	var parts []target
-	line, comma := p.current().line, false
+	comma := false
 	for p.err == nil {
 		if len(parts) > 0 && (end != "" && p.isName(end) || p.isOp("=") || p.current().kind == endBlock || p.isOp(")")) {
 			break // the last comma was a trailing one
@@ -209,7 +209,7 @@ func (p *parser) target(end string, attrs bool) target {
 	if len(parts) == 1 && !comma {
 		return parts[0]
 	}
-	return target{tuple: parts, line: line}
+	return target{tuple: parts}
 }
 
 // singleTarget reads one target, or several in parentheses.
@@ -230,7 +230,7 @@ func (p *parser) singleTarget(end string, attrs bool) target {
 		p.errorf(t.line, "can't assign to '%s'", t.text)
 	}
 
-	out := target{name: t.text, line: t.line}
+	out := target{name: t.text}
 	if attrs && p.acceptOp(".") {
 		out.attr = p.expect(nameToken, "name").text
 	}
@@ -238,8 +238,8 @@ func (p *parser) singleTarget(end string, attrs bool) target {
 }
 
 // macro reads a macro up to endmacro.
-func (p *parser) macro(name string, line int) *macroStmt {
-	m := &macroStmt{name: name, line: line}
+func (p *parser) macro(name string) *macroStmt {
+	m := &macroStmt{name: name}
 	p.expectOp("(")
 	p.signature(m)
 	p.macroBody(m, "endmacro")
@@ -273,7 +273,7 @@ func (p *parser) signature(m *macroStmt) {
 
 // callBlock reads {% call %} up to endcall. Its body becomes a macro named caller.
 func (p *parser) callBlock(line int) statement {
-	m := &macroStmt{name: "caller", line: line}
+	m := &macroStmt{name: "caller"}
 	if p.acceptOp("(") {
 		p.signature(m)
 	}

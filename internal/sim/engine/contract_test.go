@@ -14,14 +14,14 @@ func TestSubmitRefusesUnusableRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Submit(&engine.Request{}, time.Time{}); err == nil || err.Error() != "submit request: its prompt is empty" {
+	if err := e.Submit(&engine.Request{}); err == nil || err.Error() != "submit request: its prompt is empty" {
 		t.Errorf("no prompt: %v", err)
 	}
 	r := &engine.Request{Prompt: []uint32{1}, MaxTokens: 1, Next: func(int) (uint32, bool) { return 2, true }}
-	if err := e.Submit(r, time.Time{}); err != nil {
+	if err := e.Submit(r); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Submit(r, time.Time{}); err == nil || errors.Is(err, engine.ErrQueueFull) {
+	if err := e.Submit(r); err == nil || errors.Is(err, engine.ErrQueueFull) {
 		t.Errorf("submitted twice: %v", err)
 	}
 	if s := e.Stats(); s.Waiting != 1 {
@@ -41,7 +41,7 @@ func TestPassIsEndedOnce(t *testing.T) {
 	}
 
 	r := &engine.Request{Prompt: make([]uint32, 40), Next: func(int) (uint32, bool) { return 2, true }}
-	if err := e.Submit(r, time.Time{}); err != nil {
+	if err := e.Submit(r); err != nil {
 		t.Fatal(err)
 	}
 	end, ok := e.Begin(time.Time{})
@@ -71,7 +71,7 @@ func TestPromptHashes(t *testing.T) {
 		t.Fatalf("%d hashes of 2 complete blocks, %d are cached", len(hashes), e.Cached(hashes))
 	}
 
-	if err := e.Submit(r, time.Time{}); err != nil {
+	if err := e.Submit(r); err != nil {
 		t.Fatal(err)
 	}
 	e.Begin(time.Time{})

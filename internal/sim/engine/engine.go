@@ -83,7 +83,7 @@ func (e *TooLongError) Error() string {
 }
 
 // Submit puts r at the end of the queue.
-func (e *Engine) Submit(r *Request, now time.Time) error {
+func (e *Engine) Submit(r *Request) error {
 	switch {
 	case r.state != fresh:
 		return errors.New("submit request: it was submitted before")
@@ -100,7 +100,6 @@ func (e *Engine) Submit(r *Request, now time.Time) error {
 
 	e.quiet = 0
 	r.state = waiting
-	r.arrived = now
 	r.work = -1
 	r.reserve(e.cfg.BlockSize)
 	r.extendHashes(e.cfg.BlockSize, e.cfg.HashSeed, e.scratch)

@@ -27,13 +27,13 @@ func TestOverlap(t *testing.T) {
 
 		first := &engine.Request{Prompt: make([]uint32, 5), MaxTokens: 3, Next: token}
 		second := &engine.Request{Prompt: make([]uint32, 10), MaxTokens: 1, Next: token}
-		if err := e.Submit(first, time.Unix(0, 0)); err != nil {
+		if err := e.Submit(first); err != nil {
 			t.Fatal(err)
 		}
 		if took := pass(); took != 15*time.Millisecond {
 			t.Errorf("overlap %v: a prompt alone takes %v", overlap, took)
 		}
-		if err := e.Submit(second, time.Unix(0, 0)); err != nil {
+		if err := e.Submit(second); err != nil {
 			t.Fatal(err)
 		}
 		if took := pass(); took != want {

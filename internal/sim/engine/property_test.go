@@ -103,7 +103,7 @@ func (l *life) submit() {
 	if l.rng.IntN(4) == 0 {
 		r.Delivered = l.rng.IntN(len(r.Prompt) + 2)
 	}
-	if l.e.Submit(r, l.now) == nil {
+	if l.e.Submit(r) == nil {
 		l.live = append(l.live, r)
 		l.submitted++
 	}
@@ -281,7 +281,7 @@ func BenchmarkPass(b *testing.B) {
 					for i := range r.Prompt[1024:] {
 						r.Prompt[1024+i] = rng.Uint32N(150000)
 					}
-					if err := e.Submit(r, now); err != nil {
+					if err := e.Submit(r); err != nil {
 						b.Fatal(err)
 					}
 					requests++

@@ -42,7 +42,6 @@ type Request struct {
 // progress is how far the engine is with a request.
 type progress struct {
 	state     state
-	arrived   time.Time
 	answer    []uint32
 	hashes    []kvevent.EngineHash // of the full blocks of known tokens
 	blocks    []int32              // of computed and planned tokens, in order

@@ -132,7 +132,7 @@ func (s *scenario) submit(d *datadriven.TestData, w *strings.Builder) {
 	d.MaybeScanArgs(s.t, "delivered", &r.Delivered)
 	r.WholePrompt = d.HasArg("whole")
 	s.by[name] = r
-	if err := s.e.Submit(r, s.now); err != nil {
+	if err := s.e.Submit(r); err != nil {
 		fmt.Fprintln(w, err)
 	}
 }
