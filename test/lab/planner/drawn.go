@@ -12,20 +12,15 @@ import (
 	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
-// The windows of the third set and of the fourth.
+// The windows of the third set, the fourth and the fifth.
 var (
 	//go:embed third.txt
 	thirdText string
 	//go:embed fourth.txt
 	fourthText string
+	//go:embed fifth.txt
+	fifthText string
 )
-
-// thirdRows returns the third set: eight rows that were fixed after the second set had been looked at.
-func thirdRows() ([]heldOut, error) { return drawnRows(thirdText, thirdEngines(), 3) }
-
-// fourthRows returns the fourth set: sixteen rows that were fixed after the third set had been looked at. The seed is the first, from 4 on,
-// with which every row has 4,000 to 30,000 requests.
-func fourthRows() ([]heldOut, error) { return drawnRows(fourthText, fourthEngines(), 23) }
 
 // Sizes of models are from their configurations on Hugging Face.
 var (
@@ -39,8 +34,10 @@ var (
 	llama405   = perfmodel.Weights{Parameters: 405.9e9, Active: 405.9e9, KVBytes: 516096, Layers: 126, Hidden: 16384, Attention: 16384}
 )
 
-// thirdEngines returns engines of models that no earlier set has.
-func thirdEngines() []machine {
+// drawnEngines returns the engines of the sets that are drawn. The first eight have models that no earlier set has, and are for the third
+// set. The other sixteen have models of earlier sets on other GPUs, or with weights of another size, and are for the fourth set. The fifth
+// draws from all.
+func drawnEngines() []machine {
 	return []machine{
 		engineOf("Llama 3.2 3B in 16 bits", "L4", 1, 2, llama3),
 		engineOf("Mistral 7B", "A10", 1, 1, mistral7),
@@ -50,12 +47,7 @@ func thirdEngines() []machine {
 		engineOf("Yi 34B in 16 bits", "A100-80GB", 2, 2, yi34),
 		engineOf("Phi-3.5 MoE", "H100", 1, 1, phi35MoE),
 		engineOf("Llama 405B", "H100", 8, 1, llama405),
-	}
-}
 
-// fourthEngines returns engines that no earlier set has: its models on other GPUs, or with weights of another size.
-func fourthEngines() []machine {
-	return []machine{
 		engineOf("Llama 3.2 3B", "A10", 1, 1, llama3),
 		engineOf("Mistral 7B in 16 bits", "L40S", 1, 2, mistral7),
 		engineOf("Qwen 7B", "L4", 1, 1, qwen7),
