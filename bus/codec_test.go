@@ -49,6 +49,7 @@ var (
 	sampleDemand = Demand{Replica: "r", Models: []ModelDemand{{
 		Model: "m", Requests: 9, PromptTokens: 900, PromptSquares: 1e5, CachedTokens: 80, Ended: 7, ResponseBytes: 6000, ResponseSquares: 5e7,
 		PrefillNanoseconds: 5e6, PrefillTokenNanoseconds: 1.5e4, PrefillsObserved: 40, Waiting: 3, WaitingTokens: 200,
+		Streams: 6, Late: 2, Timed: 4, Slow: 1,
 	}}}
 	samplePlan = plan.Plan{Term: 7, Pools: []plan.Pool{{
 		Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because",

@@ -41,6 +41,9 @@ type ModelDemand struct {
 	// Streams counts streams that ended and whose time to the first token is known, and Late those among them with a longer one than the
 	// target of the model.
 	Streams, Late uint64
+	// Timed counts the streams whose number of tokens is known too, and Slow those among them with a longer mean time between tokens than
+	// the target of the model.
+	Timed, Slow uint64
 	// PrefillNanoseconds and PrefillTokenNanoseconds are the learned time of a prefill, for no tokens and for each, and PrefillsObserved
 	// is from how many observations.
 	PrefillNanoseconds, PrefillsObserved uint64
@@ -87,7 +90,7 @@ func demandMessage(d *Demand) *busv1.Demand {
 			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares,
 			Waiting: uint32(x.Waiting), WaitingTokens: uint64(x.WaitingTokens),
 			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds,
-			PrefillsObserved: x.PrefillsObserved, Streams: x.Streams, Late: x.Late,
+			PrefillsObserved: x.PrefillsObserved, Streams: x.Streams, Late: x.Late, Timed: x.Timed, Slow: x.Slow,
 		})
 	}
 	return m
@@ -128,7 +131,7 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares,
 			Waiting: int(x.Waiting), WaitingTokens: int(x.WaitingTokens),
 			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds,
-			PrefillsObserved: x.PrefillsObserved, Streams: x.Streams, Late: x.Late,
+			PrefillsObserved: x.PrefillsObserved, Streams: x.Streams, Late: x.Late, Timed: x.Timed, Slow: x.Slow,
 		})
 	}
 	return d, nil

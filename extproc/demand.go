@@ -31,7 +31,8 @@ const mostUrgent = 16
 //	a request is refused for a shortage   the same: more workers would have served it
 //	a request is wrong, or its model is   nothing: no worker could serve it
 //	a request waits in the queue          among the waiting ones; its arrival when it is decided
-//	a worker's answer ends, with 2xx      its bytes, and of a stream whether its first token was late
+//	a worker's answer ends, with 2xx      its bytes, and of a stream whether its first token was late, and where Envoy has counted
+//	                                      its tokens, whether the time between them was too long
 //	the same, of another replica's pick   at the replica that receives the access log
 //
 // All methods are safe for concurrent use.
@@ -41,7 +42,7 @@ type demand struct {
 	mu     sync.Mutex
 	models map[string]*bus.ModelDemand // guarded by mu; models of the configuration, past ones included
 
-	targets map[string]time.Duration // guarded by mu; of the time to the first token, by model
+	targets map[string]config.Targets // guarded by mu; by model
 
 	// modelOf has the model of each worker's address in a snapshot of the fleet, because an end names the address.
 	modelOf map[string]string // guarded by mu
@@ -116,10 +117,23 @@ func (c *demand) ended(e *messages.Entry, k *pick.Booking, f *fleet.Snapshot) {
 		return
 	}
 	m.Streams++
-	// Without a target no stream is late: the planner then has nothing to keep.
-	if target := c.targets[m.Model]; target > 0 && e.FirstToken > target {
+	// Without a target no stream is late or slow: the planner then has nothing to keep.
+	targets := c.targets[m.Model]
+	if exceeds(e.FirstToken, targets.TTFT) {
 		m.Late++
 	}
+	if !e.Counted || e.LastByte < e.FirstToken {
+		return
+	}
+	m.Timed++
+	if e.AnswerTokens > 1 && exceeds((e.LastByte-e.FirstToken)/time.Duration(e.AnswerTokens-1), targets.ITL) {
+		m.Slow++
+	}
+}
+
+// exceeds reports whether a time is longer than a target; 0 is no target.
+func exceeds(took time.Duration, target config.Duration) bool {
+	return target > 0 && took > target.Std()
 }
 
 // modelServed returns the model of the worker that answered; empty for one that has left. mu is held.
@@ -137,14 +151,14 @@ func (c *demand) modelServed(e *messages.Entry, k *pick.Booking, f *fleet.Snapsh
 	return c.modelOf[e.Served]
 }
 
-// setTargets replaces the targets of the time to the first token. Streams that have ended keep their count by the target of their time,
-// so that a new target does not turn requests of the past into misses.
+// setTargets replaces the targets. Streams that have ended keep their count by the target of their time, so that a new target does not turn
+// requests of the past into misses.
 func (c *demand) setTargets(models []config.Model) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.targets = map[string]time.Duration{}
+	c.targets = map[string]config.Targets{}
 	for i := range models {
-		c.targets[models[i].Name] = models[i].Targets.TTFT.Std()
+		c.targets[models[i].Name] = models[i].Targets
 	}
 }
 

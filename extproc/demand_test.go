@@ -31,12 +31,19 @@ func TestDemand(t *testing.T) {
 	c.ended(&messages.Entry{Upstream: true, Status: 500, Served: "10.0.0.1:80", ResponseBytes: 9}, nil, f.Snapshot())
 	c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "10.0.0.9:80", ResponseBytes: 9}, nil, f.Snapshot())
 
-	// Two streams by way of the relay: one is later than the target.
-	c.setTargets([]config.Model{{Name: "m", Targets: config.Targets{TTFT: config.Duration(time.Second)}}})
+	// Streams by way of the relay: one is later than the target. Envoy has counted the tokens of three, of which one is slower.
+	c.setTargets([]config.Model{{Name: "m", Targets: config.Targets{
+		TTFT: config.Duration(time.Second), ITL: config.Duration(20 * time.Millisecond),
+	}}})
 	rank, _ := f.Snapshot().Rank("w", 0)
 	k := &pick.Booking{Rank: rank, Caller: unique.Make(pick.Caller{Stream: true})}
 	for _, first := range []time.Duration{time.Second, 1001 * time.Millisecond} {
 		c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "relay", FirstToken: first}, k, f.Snapshot())
+	}
+	for tokens, last := range map[uint64]time.Duration{1: time.Minute, 11: 1200 * time.Millisecond, 12: 1221 * time.Millisecond} {
+		c.ended(&messages.Entry{
+			Upstream: true, Status: 200, Served: "relay", FirstToken: time.Second, LastByte: last, Counted: true, AnswerTokens: tokens,
+		}, k, f.Snapshot())
 	}
 
 	d := c.message("r", []route.QueueStats{{Pool: "m", Requests: 2, Tokens: 500}, {Pool: "m", Class: "b", Requests: 1, Tokens: 50}},
@@ -51,10 +58,10 @@ func TestDemand(t *testing.T) {
 	if m.Requests != 2 || m.PromptTokens != 2100 || m.PromptSquares != 4_010_000 || m.CachedTokens != 64 {
 		t.Errorf("arrivals: %+v", m)
 	}
-	if m.Streams != 2 || m.Late != 1 {
+	if m.Streams != 5 || m.Late != 1 || m.Timed != 3 || m.Slow != 1 {
 		t.Errorf("streams: %+v", m)
 	}
-	if m.Ended != 3 || m.ResponseBytes != 300 || m.ResponseSquares != 90_000 {
+	if m.Ended != 6 || m.ResponseBytes != 300 || m.ResponseSquares != 90_000 {
 		t.Errorf("ends: %+v", m)
 	}
 	if m.Waiting != 3 || m.WaitingTokens != 550 {

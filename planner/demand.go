@@ -106,7 +106,8 @@ func (d *demands) apply(r *bus.Demand, now time.Time) (waiting []string) {
 func (k *replicaDemand) startedAgain(r *bus.Demand) bool {
 	return r.Up < k.up || slices.ContainsFunc(r.Models, func(m bus.ModelDemand) bool {
 		was := k.last[m.Model]
-		return m.Requests < was.Requests || m.Ended < was.Ended || m.Streams < was.Streams || m.Late < was.Late
+		return m.Requests < was.Requests || m.Ended < was.Ended || m.Streams < was.Streams || m.Late < was.Late ||
+			m.Timed < was.Timed || m.Slow < was.Slow
 	})
 }
 
@@ -161,6 +162,8 @@ func (m *modelDemand) addDifference(now, was *bus.ModelDemand) {
 	m.Ended += now.Ended - was.Ended
 	m.Streams += now.Streams - was.Streams
 	m.Late += now.Late - was.Late
+	m.Timed += now.Timed - was.Timed
+	m.Slow += now.Slow - was.Slow
 	m.ResponseBytes += now.ResponseBytes - was.ResponseBytes
 	m.ResponseSquares += max(0, now.ResponseSquares-was.ResponseSquares)
 }
@@ -272,6 +275,7 @@ func (d *demands) names() []string {
 func (m *modelDemand) demand(name string) plan.Demand {
 	out := plan.Demand{
 		Model: name, CachedTokens: float64(m.CachedTokens), Streams: int(m.Streams), Late: int(m.Late),
+		Timed: int(m.Timed), Slow: int(m.Slow),
 		Prompt: plan.Lengths{Count: int(m.Requests), Sum: float64(m.PromptTokens), Squares: m.PromptSquares},
 	}
 	if m.gaps == 0 {

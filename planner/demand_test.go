@@ -125,3 +125,18 @@ func TestLateReportsAlone(t *testing.T) {
 		t.Errorf("the rate was known %d times", known)
 	}
 }
+
+// Streams count since the report before, by whether they were late or slow.
+func TestStreams(t *testing.T) {
+	d := newDemands()
+	start := time.Unix(1000, 0)
+	for n := range uint64(3) {
+		d.apply(&bus.Demand{Replica: "a", Models: []bus.ModelDemand{
+			{Model: "m", Streams: 10 * n, Late: 4 * n, Timed: 5 * n, Slow: 2 * n},
+		}}, start.Add(time.Duration(n)*time.Second))
+	}
+	x := d.take(start.Add(3 * time.Second))
+	if len(x) != 1 || x[0].Streams != 20 || x[0].Late != 8 || x[0].Timed != 10 || x[0].Slow != 4 {
+		t.Errorf("the streams of two differences: %+v", x)
+	}
+}

@@ -1026,6 +1026,8 @@ type ModelDemand struct {
 	PrefillsObserved        uint64  `protobuf:"varint,15,opt,name=prefills_observed,json=prefillsObserved" json:"prefills_observed,omitempty"`
 	Streams                 uint64  `protobuf:"varint,16,opt,name=streams" json:"streams,omitempty"` // streams that ended, with a known time to the first token
 	Late                    uint64  `protobuf:"varint,17,opt,name=late" json:"late,omitempty"`       // of those, with a longer one than the target
+	Timed                   uint64  `protobuf:"varint,18,opt,name=timed" json:"timed,omitempty"`     // of the streams, with a known number of tokens
+	Slow                    uint64  `protobuf:"varint,19,opt,name=slow" json:"slow,omitempty"`       // of those, with a longer mean time between tokens than the target
 	unknownFields           protoimpl.UnknownFields
 	sizeCache               protoimpl.SizeCache
 }
@@ -1161,6 +1163,20 @@ func (x *ModelDemand) GetStreams() uint64 {
 func (x *ModelDemand) GetLate() uint64 {
 	if x != nil {
 		return x.Late
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetTimed() uint64 {
+	if x != nil {
+		return x.Timed
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetSlow() uint64 {
+	if x != nil {
+		return x.Slow
 	}
 	return 0
 }
@@ -1850,7 +1866,7 @@ const file_bus_proto_rawDesc = "" +
 	"\x06Demand\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x122\n" +
 	"\x06models\x18\x02 \x03(\v2\x1a.stator.bus.v1.ModelDemandR\x06models\x12'\n" +
-	"\x0fup_milliseconds\x18\x03 \x01(\x04R\x0eupMilliseconds\"\xad\x04\n" +
+	"\x0fup_milliseconds\x18\x03 \x01(\x04R\x0eupMilliseconds\"\xd7\x04\n" +
 	"\vModelDemand\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x04R\brequests\x12#\n" +
@@ -1867,7 +1883,9 @@ const file_bus_proto_rawDesc = "" +
 	"\x19prefill_token_nanoseconds\x18\x0e \x01(\x01R\x17prefillTokenNanoseconds\x12+\n" +
 	"\x11prefills_observed\x18\x0f \x01(\x04R\x10prefillsObserved\x12\x18\n" +
 	"\astreams\x18\x10 \x01(\x04R\astreams\x12\x12\n" +
-	"\x04late\x18\x11 \x01(\x04R\x04lateJ\x04\b\t\x10\n" +
+	"\x04late\x18\x11 \x01(\x04R\x04late\x12\x14\n" +
+	"\x05timed\x18\x12 \x01(\x04R\x05timed\x12\x12\n" +
+	"\x04slow\x18\x13 \x01(\x04R\x04slowJ\x04\b\t\x10\n" +
 	"J\x04\b\f\x10\r\"F\n" +
 	"\x05Slots\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12)\n" +

@@ -75,13 +75,22 @@ func (p *pool) observeMisses(o *Observation, d *Demand, m *memory) {
 	}
 	if p.configured.Role != fleet.Prefill {
 		p.learnGaps(&m.shape, d.Over)
-		missed += p.slowShare(m, d) * rest
+		missed += p.slow(m, d) * rest
 	}
 	enough := missed
 	if o.At.Sub(p.memory.shortAt) < enoughFor {
 		enough = 0
 	}
 	p.memory.misses = p.memory.misses.after(missed, enough, d.Streams, d.Over)
+}
+
+// slow returns the share of the streams whose mean time between tokens was longer than the target. Routers have measured it where they know
+// the number of tokens, and it is estimated for other streams.
+func (p *pool) slow(m *memory, d *Demand) float64 {
+	if d.Timed >= d.Streams {
+		return float64(d.Slow) / float64(max(1, d.Timed))
+	}
+	return (float64(d.Slow) + p.slowShare(m, d)*float64(d.Streams-d.Timed)) / float64(d.Streams)
 }
 
 // learnGaps updates the mean times between tokens of the pool's engines, over about as long as an answer takes.

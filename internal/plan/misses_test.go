@@ -67,6 +67,25 @@ func engineOf(step time.Duration) capacity.Engine {
 	return capacity.Engine{Timing: perfmodel.Fixed{PrefillTime: 20 * step, DecodeTime: step}}
 }
 
+// The share of slow streams is the share that routers have measured. The estimate stands for streams whose tokens they have not counted.
+func TestSlow(t *testing.T) {
+	const ms = time.Millisecond
+	p := &pool{
+		model: &Model{Targets: capacity.Targets{ITL: 100 * ms}}, configured: &Configured{Role: fleet.Decode}, engine: engineOf(10 * ms),
+		memory:  &poolMemory{seen: []seenWorker{{name: "a", gap: time.Second}}},
+		workers: []*Worker{{Name: "a", State: fleet.Ready, Load: &Load{Running: 1}}},
+	}
+	for _, c := range []struct {
+		timed, slow int
+		want        float64
+	}{{0, 0, 1}, {10, 1, 0.1}, {5, 1, 0.6}} {
+		d := &Demand{Over: 5 * time.Second, Streams: 10, Timed: c.timed, Slow: c.slow}
+		if got := p.slow(memoryOf600(), d); math.Abs(got-c.want) > 0.01 {
+			t.Errorf("%d of %d streams are slow: %.2f, want %.2f", c.slow, c.timed, got, c.want)
+		}
+	}
+}
+
 // On an engine that also computes prompts, one prompt more or less is much of the time of a short answer: many of the requests miss a target
 // that their mean keeps, and more where arrivals come in bursts.
 func TestSlowShareOfShortAnswers(t *testing.T) {

@@ -163,6 +163,9 @@ type Demand struct {
 	Generated float64 `json:",omitempty"`
 	// Streams counts streams that ended, and Late those among them whose first token came later than the target of the TTFT.
 	Streams, Late int
+	// Timed counts the streams whose mean time between tokens is known too, and Slow those among them whose mean was longer than the
+	// target of the ITL.
+	Timed, Slow int
 	// CachedTokens is the number of prompt tokens that were found in caches.
 	CachedTokens float64
 	// Waiting and WaitingTokens are the requests in routers' queues now, and their prompt tokens.

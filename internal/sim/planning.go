@@ -142,12 +142,17 @@ func (d *demand) waits(j *job, n int) {
 	d.figures.WaitingTokens += n * len(j.engine.Prompt)
 }
 
-// ended counts the answer of a request that ends now. It is late if its first token came later than the SLA allows.
-func (d *demand) ended(tokens int, late bool) {
+// ended counts the answer of a request that ends now. It is late if its first token came later than the SLA allows, and slow if its mean
+// time between tokens was longer.
+func (d *demand) ended(tokens int, late, slow bool) {
 	add(&d.figures.Answer, tokens)
 	d.figures.Streams++
+	d.figures.Timed++
 	if late {
 		d.figures.Late++
+	}
+	if slow {
+		d.figures.Slow++
 	}
 }
 
