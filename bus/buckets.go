@@ -121,7 +121,7 @@ func (b *Bus) checkBucket(name string, err error) error {
 	return err
 }
 
-// deleteKey deletes a key whose entry would expire by itself. It does not wait for a bus that is away. what is the entry, for the log.
+// deleteKey deletes a key whose entry would expire by itself. It does not wait for a bus that is away. what names the entry in the log.
 func (b *Bus) deleteKey(bucket, key, what string, opts ...jetstream.KVDeleteOpt) {
 	if !b.control.nc.IsConnected() {
 		return

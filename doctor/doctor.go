@@ -98,7 +98,7 @@ func diagnose(o *observation) Diagnosis {
 	return d
 }
 
-// check is a check of what was seen. Its name is the name of its findings. finds is the text of a page of the documentation, if a test
+// check is a check of an observation. Its name is the name of its findings. finds is the text of a page of the documentation, if a test
 // compares it with one.
 type check[Seen any] struct {
 	name, finds string
