@@ -300,10 +300,21 @@ func (e *ownEngines) checkModelDir(cfg *config.Config) error {
 
 // follow asks the engines that are not ready, until ctx ends, and applies the changes.
 func (e *ownEngines) follow(ctx context.Context, f *fleet.Fleet, apply func(*config.Config) error) error {
-	for backoff.Sleep(ctx, 4*askOwnEvery) == nil {
+	tick := time.NewTicker(4 * askOwnEvery)
+	defer tick.Stop()
+	for {
+		changed := f.Changed()
 		for i := range e.engines {
 			w := f.Snapshot().Worker(e.engines[i].worker.Name)
 			e.engines[i].away = e.engines[i].away || w == nil || w.State != fleet.Ready
+		}
+
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed: // an engine may be away for less than a tick
+			continue
+		case <-tick.C:
 		}
 		if !e.ask(ctx) {
 			continue
@@ -316,5 +327,4 @@ func (e *ownEngines) follow(ctx context.Context, f *fleet.Fleet, apply func(*con
 			e.log.Error("engines of --to not changed", "err", err)
 		}
 	}
-	return nil
 }
