@@ -24,9 +24,9 @@ type heldOut struct {
 	startUp time.Duration
 }
 
-// heldOutSets are the sets of rows by name, in the order in which they were committed. Each set that is drawn was fixed after the one before
-// it had been played. The seeds of the fourth and the fifth are the first, from 4 and from 31 on, with which every row has 4,000 to 30,000
-// requests.
+// heldOutSets are the sets of rows by name, in the order in which they were committed. Each set that is drawn was fixed after the one
+// before it had been played. The seeds of the fourth and the fifth are the first, from 4 and from 31 on, with which every row has 4,000 to
+// 30,000 requests.
 var heldOutSets = []struct {
 	name string
 	rows func() ([]heldOut, error)
