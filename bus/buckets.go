@@ -121,8 +121,8 @@ func (b *Bus) checkBucket(name string, err error) error {
 	return err
 }
 
-// deleteKey deletes a key whose entry would expire by itself. It does not wait for a bus that is away. what names the entry in the log.
-func (b *Bus) deleteKey(bucket, key, what string, opts ...jetstream.KVDeleteOpt) {
+// deleteKey deletes a key whose entry would expire by itself. It does not wait for a bus that is away. The log gets the name of the entry.
+func (b *Bus) deleteKey(bucket, key, name string, opts ...jetstream.KVDeleteOpt) {
 	if !b.control.nc.IsConnected() {
 		return
 	}
@@ -133,7 +133,7 @@ func (b *Bus) deleteKey(bucket, key, what string, opts ...jetstream.KVDeleteOpt)
 		err = kv.Delete(ctx, key, opts...)
 	}
 	if err != nil {
-		b.cfg.Log.Debug(what+" left to expire", "err", err)
+		b.cfg.Log.Debug("entry left to expire", "entry", name, "err", err)
 	}
 }
 

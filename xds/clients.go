@@ -83,7 +83,9 @@ func wholeRequest(r *discoverygrpc.DiscoveryRequest) request {
 
 func deltaRequest(r *discoverygrpc.DeltaDiscoveryRequest) request {
 	e := r.GetErrorDetail()
-	return request{r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), e != nil, clip(e.GetMessage(), maxMessage), r.GetResourceNamesSubscribe()}
+	return request{
+		r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), e != nil, clip(e.GetMessage(), maxMessage), r.GetResourceNamesSubscribe(),
+	}
 }
 
 // answered records the answer in a request to a response of a type.
