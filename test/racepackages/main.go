@@ -79,7 +79,7 @@ func (t *tests) add(path string, names []string) {
 
 func main() {
 	others := flag.Bool("others", false, "print the packages to run without the race detector")
-	skipped := flag.Bool("skipped", false, "print flags and packages for the tests that skip themselves or play less under the race detector")
+	skipped := flag.Bool("skipped", false, "print flags and packages for tests that skip themselves or play less under the race detector")
 	fewer := flag.Bool("fewer", false, "print flags and packages for the tests that play less under the race detector")
 	flag.Parse()
 	all, err := packages()
