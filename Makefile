@@ -164,8 +164,8 @@ test: $(ENVOY_STAMP) $(WEED_STAMP) ## all tests but the long ones, against a rea
 GO_TEST := GORACE=atexit_sleep_ms=20 go test -vet=off -ldflags='-s -w'
 
 # The tests that `make test` leaves to `make test-long`: they play loads, upgrades or many configurations.
-LONG_SCENARIOS := TestFirstDay TestMatrix TestPodsComeAndGo TestRollingUpgrade TestRolloutOfADisaggregatedSetUnderLoad \
-  TestScaleDownLosesNoRequest
+LONG_SCENARIOS := TestFirstDay TestMatrix TestNewPickerKnowsCaches TestNoBookingLeaks TestOperatorDrains TestPlansThroughStoppedParts \
+  TestPodsComeAndGo TestRollingUpgrade TestRolloutOfADisaggregatedSetUnderLoad TestScaleDownLosesNoRequest
 NONE :=
 LONG := ^($(subst $(NONE) $(NONE),|,$(strip $(LONG_SCENARIOS))))$$
 
