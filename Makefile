@@ -155,7 +155,7 @@ endif
 
 # Two go commands that run at a time would compile the same packages twice, so those that both need are compiled first.
 .PHONY: test
-test: $(ENVOY_STAMP) $(WEED_STAMP) ## all tests but the long ones, against a real Envoy, with the race detector where goroutines are (13 min on two cores)
+test: $(ENVOY_STAMP) $(WEED_STAMP) ## all tests but the long ones, against a real Envoy, with the race detector where goroutines are (10 min on two cores)
 	@go build -race $$(go list -f '{{if and .GoFiles (ne .Name "main")}}{{.ImportPath}}{{end}}' ./...)
 	@$(MAKE) --no-print-directory -j2 test-scenario test-packages
 
@@ -399,7 +399,7 @@ CHECKS := fmt-check tidy-check vet cross-build lint deadcode
 # Scenarios run alone: on two cores beside compilers their processes get too little time for what they wait for. All parts run even if one
 # fails. The output of each is printed at its end, and make names those that failed. What measures CPU time runs after them.
 .PHONY: ci
-ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, tests, one pass of every benchmark (32 min)
+ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, tests, one pass of every benchmark (24 min)
 	$(MAKE) check-generate build
 	@failed=0; \
 	  $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-packages $(CHECKS) || failed=1; \
