@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -77,12 +78,11 @@ func askCluster(ctx context.Context, client *http.Client, at *Cluster, base *con
 
 // identify asks the engines of all pools what they are, some at a time.
 func (c *clusterSeen) identify(ctx context.Context, client *http.Client) {
-	var all []kubernetes.Endpoint // two pools may have the same pods
+	asked := map[kubernetes.Endpoint]bool{} // two pools may have the same pods
 	for e := range c.endpoints {
-		if !slices.Contains(all, e) {
-			all = append(all, e)
-		}
+		asked[e] = true
 	}
+	all := slices.Collect(maps.Keys(asked))
 
 	var mu sync.Mutex
 	AskEach(len(all), maxAsked, func(i int) {

@@ -182,7 +182,7 @@ func (t *Tier) Run(ctx context.Context, closing time.Duration) {
 		backoff.Every(ctx, max(t.cfg.FlushAfter/2, time.Millisecond), func(time.Time) { t.seal(t.cfg.FlushAfter) })
 	})
 	others.Go(func() { t.learnAlways(ctx) })
-	others.Go(func() { backoff.Every(ctx, t.cfg.SweepEvery, func(time.Time) { t.sweep(ctx) }) })
+	others.Go(func() { backoff.Every(ctx, max(t.cfg.SweepEvery, time.Millisecond), func(time.Time) { t.sweep(ctx) }) })
 
 	<-ctx.Done()
 	timer := time.AfterFunc(closing, cancel)

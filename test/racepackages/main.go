@@ -58,7 +58,7 @@ type listed struct {
 // lists are packages with tests, by their paths.
 type lists struct {
 	race, others []string // to be run with the race detector, and without it
-	// skipped are tests of packages in race that skip themselves or play less there, and fewer those of them that play less.
+	// skipped are tests of packages in race that skip themselves or play less there, and fewer are the ones that play less.
 	skipped, fewer tests
 }
 

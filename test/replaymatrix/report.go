@@ -100,7 +100,7 @@ func (r *row) cells() []string {
 	}
 }
 
-// shares are the parts of all cells in which kv is near the best, and the worst regrets; then those of the rival that is best in each cell.
+// shares are the parts of all cells in which kv is near the best, and the worst regrets; then the same of the best rival of each cell.
 func (s *summary) shares() []line {
 	strict, worstStrict := line{Title: "the best value of any rival: cells within 3 %"}, line{Title: "the same, worst regret"}
 	single, worstSingle := line{Title: "the rival with the least E2E: cells within 3 %"}, line{Title: "the same, worst regret"}

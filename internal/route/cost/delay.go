@@ -98,7 +98,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 		s.Wait = w.FirstToken * f.wait(r, &b)
 		s.Slot = w.FirstToken * b.slot(r, pace)
 		if b.crowded {
-			missing := float64(f.missing(r, r.PromptTokens))
+			missing := float64(f.missing(r))
 			s.Room = w.FirstToken * b.answer(r, pace) * b.running * missing / float64(max(1, r.BlockSize)*f.Capacity)
 		}
 		interference := w.Interference * b.requests
@@ -109,7 +109,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	if w.Evict > 0 && r.Reuse > 0 && f.evicts(r, s.Uncached) {
 		s.Evict = w.Evict * r.Reuse * delayed * compute
 		if f.Capacity > 0 {
-			s.Evict += w.Interference * r.Mean * pace * r.Line.Token * perMillisecond * float64(f.missing(r, s.Uncached))
+			s.Evict += w.Interference * r.Mean * pace * r.Line.Token * perMillisecond * float64(min(f.missing(r), s.Uncached))
 		}
 	}
 	s.Total = s.Wait + s.Slot + s.Prefill + s.Transfer + s.Partner + s.Others + s.Evict + s.Room + s.Decode
@@ -178,10 +178,8 @@ func (r *Request) lasting() float64 {
 	return busy / min(busy, max(1, r.Mean))
 }
 
-// missing returns the number of tokens of the prompt that another rank holds on its device and this one does not, at most as many as given.
-func (f *Facts) missing(r *Request, most int) int {
-	return min(max(0, r.MostHeld-f.OnDevice(r)), most)
-}
+// missing returns the number of tokens by which the rank holds less of the prompt on its device than the rank that holds most.
+func (f *Facts) missing(r *Request) int { return max(0, r.MostHeld-f.OnDevice(r)) }
 
 // Passes returns the part of a pass that the given number of tokens of a prompt adds to the work of the rank: nothing if they are computed
 // in a pass that is made anyway, and their share of one if the prompts before them fill passes, because prompts after them fill the rest
