@@ -129,13 +129,14 @@ func (r *Router) freePrefill(w *workspace, q *request.Prepared, d *decision.Deci
 func (r *Router) compareLegs(w *workspace, q *request.Prepared, d *decision.Decision) decision.Legs {
 	s := &w.legs
 	legs := decision.Legs{Why: decision.LegsByCost}
-	legs.Prefill = r.judge.Field(&s.judged, &w.overlap, &s.asked, &s.field, d.At).LeastPrefill()
+	var computed time.Duration
+	legs.Prefill, computed = r.judge.Field(&s.judged, &w.overlap, &s.asked, &s.field, d.At).LeastPrefill()
 
 	q.Remote = false
 	legs.Local = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).LeastLocal()
 	q.Remote = true
 	r.findPrefillSites(w, q, d, true)
-	legs.Decode = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).Least()
+	legs.Decode = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).LeastDecode(computed)
 	return legs
 }
 

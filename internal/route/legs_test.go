@@ -102,6 +102,29 @@ func TestLegsCountAllThatIsDelayed(t *testing.T) {
 	}
 }
 
+// TestLegsWaitForASlotDuringThePrefill: a decode worker has no slot free. The wait for one begins with the prefill at a prefill worker, so
+// only the rest of it counts with two legs. With one leg the prefill follows the wait.
+func TestLegsWaitForASlotDuringThePrefill(t *testing.T) {
+	r := newLegs(t, serving.Config{}, "p", "d")
+	for i := range 300 { // an engine runs 256, as far as is known
+		id := fmt.Sprint(i)
+		r.ask(id, text(id, 100), func(q *request.Request) { q.Local = true })
+		r.PrefillDone(id, noon)
+	}
+
+	d := r.ask("next", text("next", 4000))
+	slot := d.Candidates[0].Score.Slot
+	if slot <= 0 {
+		t.Fatalf("the decode worker has a slot free: %s", d)
+	}
+	if !d.Split || d.Legs.Decode >= d.Candidates[0].Score.Total {
+		t.Errorf("all of the wait for a slot counts after the prefill, %.1f of %.1f ms: %s", d.Legs.Decode, d.Candidates[0].Score.Total, d)
+	}
+	if d.Legs.Decode < d.Candidates[0].Score.Total-slot {
+		t.Errorf("more than the wait for a slot passes during the prefill: %s", d)
+	}
+}
+
 // TestLegsWithoutChoice: a request, or the model's settings, may name the way; without a prefill worker, and if engines
 // cannot transfer the prompt, there is one leg; and policies that compare no costs have two.
 func TestLegsWithoutChoice(t *testing.T) {

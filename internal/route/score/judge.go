@@ -303,10 +303,15 @@ func (j *Judged) DropLate(deadline time.Duration) {
 }
 
 // Least is the lowest cost of the candidates. There must be one.
-func (j *Judged) Least() float64 {
-	least := j.Candidates[0].Total
+func (j *Judged) Least() float64 { return j.leastCandidate().Total }
+
+// leastCandidate is the first candidate of the lowest cost.
+func (j *Judged) leastCandidate() *pick.Candidate {
+	least := &j.Candidates[0]
 	for i := range j.Candidates {
-		least = min(least, j.Candidates[i].Total)
+		if c := &j.Candidates[i]; c.Total < least.Total {
+			least = c
+		}
 	}
 	return least
 }

@@ -2,6 +2,7 @@ package score
 
 import (
 	"math"
+	"time"
 
 	"github.com/stator-project/stator/internal/route/cost"
 )
@@ -12,6 +13,9 @@ import (
 //
 //	at a decode worker   each request there stands still while the prompt is computed
 //	at a prefill worker  about as many prompts come after this one as wait before it, and each has its first token so much later
+//
+// While a prefill worker computes the prompt, requests end on the decode worker. So the wait for a slot there begins with the prefill, and
+// not after it.
 
 // LeastLocal is the lowest cost of a decode worker that computes the prompt, too. By cost.Delay a worker that is idle for a moment counts
 // as the mean of all: the next request may come to it during the prompt.
@@ -24,9 +28,21 @@ func (j *Judged) LeastLocal() float64 {
 	return j.leastDelaying(func(_ *cost.Delay, booked float64) float64 { return max(booked, mean) })
 }
 
-// LeastPrefill is the lowest cost of a prefill worker.
-func (j *Judged) LeastPrefill() float64 {
-	return j.leastDelaying(func(d *cost.Delay, booked float64) float64 { return d.FirstToken * booked })
+// LeastPrefill is the lowest cost of a prefill worker, and the time until the prompt is expected to be computed there.
+func (j *Judged) LeastPrefill() (least float64, computed time.Duration) {
+	least = j.leastDelaying(func(d *cost.Delay, booked float64) float64 { return d.FirstToken * booked })
+	return least, j.firstToken(j.leastCandidate())
+}
+
+// LeastDecode is the lowest cost of a decode worker to which the prompt comes computed after a time. By cost.Delay the wait for a slot that
+// passes in this time does not count: it delays the first token no further.
+func (j *Judged) LeastDecode(computed time.Duration) float64 {
+	c := j.leastCandidate()
+	delay, ok := j.function.(*cost.Delay)
+	if !ok {
+		return c.Total
+	}
+	return c.Total - delay.FirstToken*float64(min(computed, j.Expect(c).Wait))/1e6
 }
 
 // leastDelaying is the lowest cost of the candidates if a prompt on a rank with so many booked requests delays as many as delayed returns,
