@@ -12,7 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
-// The windows of the third set, the fourth and the fifth.
+// The windows of the third set to the sixth.
 var (
 	//go:embed third.txt
 	thirdText string
@@ -20,6 +20,8 @@ var (
 	fourthText string
 	//go:embed fifth.txt
 	fifthText string
+	//go:embed sixth.txt
+	sixthText string
 )
 
 // Sizes of models are from their configurations on Hugging Face.
@@ -36,7 +38,7 @@ var (
 
 // drawnEngines returns the engines of the sets that are drawn. The first eight have models that no earlier set has, and are for the third
 // set. The other sixteen have models of earlier sets on other GPUs, or with weights of another size, and are for the fourth set. The fifth
-// draws from all.
+// and the sixth draw from all.
 func drawnEngines() []machine {
 	return []machine{
 		engineOf("Llama 3.2 3B in 16 bits", "L4", 1, 2, llama3),
