@@ -20,20 +20,15 @@ func hold(needs []neededAt, n int, now time.Time, last time.Duration) (most int,
 	return kept[0].n, kept
 }
 
-// settle bounds a need by the pool's own bounds and by the earlier needs. While requests miss, a pool keeps for longer what the rate
-// needed. Needs of a forecast or a queue are not kept: after a jump of the rate both are a multiple of that.
+// settle bounds a need by the pool's own bounds and by the earlier needs.
 func (p *pool) settle(need int, now time.Time) {
 	m, last := p.memory, p.model.Tuning.withDefaults().DownAfter
 	if m.replicas < 0 {
 		// One step shows too little for removing workers that were there before the first plan.
 		_, m.needs = hold(m.needs, p.counted(), now, last)
 	}
-	var held, present int
+	var held int
 	held, m.needs = hold(m.needs, need, now, last)
-	present, m.presents = hold(m.presents, p.present, now, p.downAfter())
-	if present > held {
-		held, last = present, p.downAfter()
-	}
 	if held > need {
 		p.reason = fmt.Sprintf("%d, as were needed in the last %v; now %s", held, last.Round(time.Second), p.reason)
 	}

@@ -47,7 +47,7 @@ func (m *memory) rest(o *Observation, model *Model, d *Demand, pools []*pool) {
 			p.replicas = 0
 			p.reason = fmt.Sprintf("0, because there was no request for %v", model.IdleAfter)
 			// The first request finds a pool that begins, and not the size of its last busy time.
-			p.memory.needs, p.memory.presents = nil, nil
+			p.memory.needs = nil
 			p.memory.asked = asked{}
 		case p.replicas == 0 && d != nil && d.Waiting > 0:
 			p.replicas = 1

@@ -43,9 +43,8 @@ type poolMemory struct {
 	role fleet.Role
 	// replicas is the number of workers in the last plan; -1 before the first one.
 	replicas int
-	// needs are the needs of the last DownAfter, the newest last, of which each is less than the one before. presents are the same of the
-	// needs of the rate alone, for longer while requests miss.
-	needs, presents []neededAt
+	// needs are the needs of the last DownAfter, the newest last, of which each is less than the one before.
+	needs []neededAt
 	// prefill and decode correct the engine's timing by observed times.
 	prefill, decode perfmodel.Factor
 	// prefills is the number of prefills that the routers had observed at the last correction.
@@ -61,8 +60,12 @@ type poolMemory struct {
 	held heldSince
 	// weights are the weights in the last plan.
 	weights []Planned
-	// misses is the share of requests that came too many at a time.
+	// misses is the share of requests for which there were too few workers. bursts explains the misses of others.
 	misses misses
+	bursts bursts
+	// ready is the number of workers that were ready in the last plan, since readyAt.
+	ready   int
+	readyAt time.Time
 	// shortAt is when there were fewer workers last than the rate needed; zero for never.
 	shortAt time.Time
 	// demandSince is the time of the first demand; zero for none.

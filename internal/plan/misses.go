@@ -9,16 +9,10 @@ import (
 	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
-// misses is the share of requests that missed the targets of a pool. The forecast takes arrivals for a rate with some spread around it, and
-// the capacity model takes the arrivals of a moment for independent ones. If they come in bursts that these cannot see, requests miss
-// however well both are made, and the pool becomes more careful by their share:
-//
-//	misses                                                    the pool
-//	all                                        plans for a higher quantile of the forecast, and keeps for longer what the rate needed
-//	with as many workers as the rate needed    plans for more than the rate, because the capacity model is too optimistic
-//
-// A jump of the rate during a start-up does not have the second effect: the next ones need workers sooner, and not more of them.
-type misses struct{ missed, enough, all float64 } // requests; older ones count less
+// misses is the share of requests that missed the targets of a pool while it had fewer workers than the rate needed. A jump of the rate
+// during a start-up leaves too few: the pool becomes more careful, and plans for a higher quantile of the forecast. Misses with enough
+// workers have another cause: see bursts.
+type misses struct{ short, all float64 } // requests; older ones count less
 
 const (
 	// missesFor is the time in which the weight of a request falls to 0.37: some bursts long.
@@ -27,30 +21,23 @@ const (
 	leastMissed = 50
 	// mostStrain bounds the caution: it is the strain of two and a half times the allowed share of misses.
 	mostStrain = 4
-	// marginBy is the logarithm of the margin at a strain of 1, which is half as much again.
-	marginBy = 0.4
-	// enoughFor is for how long a pool must have had enough workers: requests that end in this time may have waited for a worker.
+	// enoughFor is for how long a pool must have had its workers: requests that end in this time may have waited for a worker.
 	enoughFor = time.Minute
 )
 
 // after returns the share after further requests. A time without requests shows nothing, so they count as before.
-func (m misses) after(missed, enough float64, all int, over time.Duration) misses {
+func (m misses) after(short float64, all int, over time.Duration) misses {
 	if all == 0 {
 		return m
 	}
-	keep := math.Exp(-float64(over) / float64(missesFor))
-	return misses{m.missed*keep + missed, m.enough*keep + enough, m.all*keep + float64(all)}
+	keep := keepsMisses(over)
+	return misses{m.short*keep + short, m.all*keep + float64(all)}
 }
 
-// strain returns how far the share of some of the misses is above half of the allowed share: 0 for below, 1 at the allowed share.
-func (m misses) strain(missed, allowed float64) float64 {
-	if m.all < leastMissed {
-		return 0
-	}
-	return min(max(0, 2*missed/m.all/allowed-1), mostStrain)
-}
+// keepsMisses returns the weight that earlier requests keep.
+func keepsMisses(over time.Duration) float64 { return math.Exp(-float64(over) / float64(missesFor)) }
 
-func (m misses) share() float64 { return m.missed / m.all }
+func (m misses) share() float64 { return m.short / m.all }
 
 // observeMisses counts the requests of a step that missed the pool's targets: the TTFT by what clients saw, and the ITL by the times
 // that engines report. The first requests do not count: no plan could have had a worker ready for them.
@@ -61,7 +48,11 @@ func (p *pool) observeMisses(o *Observation, d *Demand, m *memory) {
 	if p.memory.demandSince.IsZero() {
 		p.memory.demandSince = o.At
 	}
-	if p.count(fleet.Ready) < p.present {
+	ready := p.count(fleet.Ready)
+	if ready != p.memory.ready {
+		p.memory.ready, p.memory.readyAt = ready, o.At
+	}
+	if ready < p.present {
 		p.memory.shortAt = o.At
 	}
 	if o.At.Sub(p.memory.demandSince) < p.startUp() {
@@ -77,11 +68,14 @@ func (p *pool) observeMisses(o *Observation, d *Demand, m *memory) {
 		p.learnGaps(&m.shape, d.Over)
 		missed += p.slow(m, d) * rest
 	}
-	enough := missed
-	if o.At.Sub(p.memory.shortAt) < enoughFor {
-		enough = 0
+	if o.At.Sub(p.memory.readyAt) >= enoughFor {
+		p.observeBursts(missed, d, m)
 	}
-	p.memory.misses = p.memory.misses.after(missed, enough, d.Streams, d.Over)
+	short := missed
+	if o.At.Sub(p.memory.shortAt) >= enoughFor {
+		short = 0
+	}
+	p.memory.misses = p.memory.misses.after(short, d.Streams, d.Over)
 }
 
 // slow returns the share of the streams whose mean time between tokens was longer than the target. Routers have measured it where they know
@@ -166,16 +160,17 @@ func (a arrivals) dispersion() float64 {
 	return max(1, a.squares/a.sum)
 }
 
-// strain returns the caution that the pool's misses ask for.
-func (p *pool) strain() float64 { return p.strainBy(p.memory.misses.missed) }
-
-// strainBy returns the caution that some of the misses ask for.
-func (p *pool) strainBy(missed float64) float64 {
-	return p.memory.misses.strain(missed, max(p.model.Targets.AllowedMisses(), 0.01))
+// strain returns how careful the pool is: how far the share of its misses is above half of the allowed share, 0 for below, and 1 at the
+// allowed share.
+func (p *pool) strain() float64 {
+	if p.memory.misses.all < leastMissed {
+		return 0
+	}
+	return min(max(0, 2*p.memory.misses.share()/p.allowed()-1), mostStrain)
 }
 
-// margin returns the factor by which the pool plans for more than the rate.
-func (p *pool) margin() float64 { return math.Exp(marginBy * p.strainBy(p.memory.misses.enough)) }
+// allowed returns the share of the requests that may miss the targets.
+func (p *pool) allowed() float64 { return max(p.model.Targets.AllowedMisses(), 0.01) }
 
 // headroom returns the quantile of the forecast that must be served. Targets that allow fewer misses than the default leave the same share
 // less of the part above it: while the rate is higher than was planned for, most requests may miss. A strain of 1 leaves 0.37 of it.
@@ -183,10 +178,4 @@ func (p *pool) headroom() float64 {
 	rest := 1 - p.model.Tuning.withDefaults().Headroom
 	strict := min(1, p.model.Targets.AllowedMisses()/capacity.DefaultAllowedMisses)
 	return 1 - rest*strict*math.Exp(-p.strain())
-}
-
-// downAfter returns for how long the pool keeps the most workers that the rate needed: at the greatest strain 13 times as long.
-func (p *pool) downAfter() time.Duration {
-	last := p.model.Tuning.withDefaults().DownAfter
-	return last + time.Duration(3*p.strain()*float64(last))
 }

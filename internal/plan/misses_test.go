@@ -8,6 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
+	"github.com/stator-project/stator/internal/plan/forecast"
 )
 
 // Of two engines one is too slow, with a quarter of the requests: a quarter of the streams that end count as missed, and not all or none.
@@ -126,9 +127,9 @@ func TestDispersion(t *testing.T) {
 	}
 }
 
-// Misses with as many workers as the rate needed give the pool a margin. Those of a jump, for which there were too few, do not.
-func TestMargin(t *testing.T) {
-	for present, want := range map[int]float64{1: math.Exp(marginBy * mostStrain), 2: 1} {
+// Misses while there are fewer workers than the rate needs make the pool careful. Others do not: they are of bursts.
+func TestStrain(t *testing.T) {
+	for present, want := range map[int]float64{1: 0, 2: mostStrain} {
 		p := &pool{
 			model: &Model{Targets: capacity.Targets{TTFT: time.Second}}, memory: &poolMemory{}, configured: &Configured{},
 			workers: []*Worker{{State: fleet.Ready}}, present: present,
@@ -136,27 +137,63 @@ func TestMargin(t *testing.T) {
 		for after := time.Duration(0); after < 5*time.Minute; after += 5 * time.Second {
 			p.observeMisses(&Observation{At: time.Unix(1000, 0).Add(after)}, &Demand{Over: 5 * time.Second, Streams: 100, Late: 50}, &memory{})
 		}
-		if got := p.margin(); math.Abs(got-want) > 1e-9 {
-			t.Errorf("with 1 of %d workers: a margin of %v, want %v", present, got, want)
+		if got := p.strain(); got != want {
+			t.Errorf("with 1 of %d workers: a strain of %v, want %v", present, got, want)
 		}
 	}
 }
 
-// While requests miss, a pool keeps the workers that the rate needed, and not those for a queue or a forecast of a moment.
-func TestMissesKeepWhatTheRateNeeded(t *testing.T) {
-	p := &pool{
-		model: &Model{}, configured: &Configured{Max: 20}, memory: &poolMemory{misses: misses{missed: 50, all: 100}}, present: 4,
+// A pool learns the dispersion with which the capacity model expects as many misses as there are, and needs more workers for it. It learns
+// none from misses of targets that even an idle engine misses: more workers would not help.
+func TestBursts(t *testing.T) {
+	const rate, streams = 50.0, 250
+	shape := capacity.Shape{Prompt: 1000, Answer: 100}
+	m := &memory{rate: forecast.Warm(newForecaster(&Model{}, "constant"), []float64{rate, rate, rate})}
+	m.shape = shape10k(shape)
+	learned := func(itl time.Duration, dispersion float64) (*pool, float64) {
+		p := &pool{
+			model:      &Model{Targets: capacity.Targets{ITL: itl}},
+			configured: &Configured{Role: fleet.Decode, Max: 100}, engine: slowerWhenFull(), memory: &poolMemory{ready: 8},
+		}
+		came := shape
+		came.Bursts = dispersion
+		share := p.engine.Missing(fleet.Decode, p.memory.ready, rate, came, p.targets())
+		for range 100 {
+			p.observeBursts(share*streams, &Demand{Over: 5 * time.Second, Streams: streams}, m)
+		}
+		return p, p.memory.bursts.dispersion(p.allowed())
 	}
-	begin := time.Unix(1000, 0)
-	p.settle(15, begin)
-	if p.replicas != 15 {
-		t.Errorf("%d workers, want the 15 that are needed", p.replicas)
+
+	needs := map[float64]int{}
+	for _, want := range []float64{1, 3, 20} {
+		p, got := learned(15*time.Millisecond, want)
+		if got < 0.8*want || got > 1.3*want {
+			t.Errorf("a dispersion of %.1f, want %v", got, want)
+		}
+		needs[want] = p.needOfRate(rate, &demand{shape: shape}).Replicas
 	}
-	p.present = 1
-	p.settle(1, begin.Add(5*time.Minute))
-	if p.replicas != 4 {
-		t.Errorf("5 minutes later %d workers, want 4: %s", p.replicas, p.reason)
+	if needs[20] <= needs[1] {
+		t.Errorf("by dispersion: %v workers", needs)
 	}
+	if _, got := learned(2*time.Millisecond, 3); got != 1 {
+		t.Errorf("targets out of reach: a dispersion of %v, want 1", got)
+	}
+}
+
+// shape10k returns the lengths of many requests of a shape, all alike.
+func shape10k(s capacity.Shape) shape {
+	of := func(mean float64) moments { return moments{1e4, 1e4 * mean, 1e4 * mean * mean} }
+	return shape{prompts: of(s.Prompt), answers: of(s.Answer)}
+}
+
+// slowerWhenFull returns an engine whose steps take longer with more requests.
+func slowerWhenFull() capacity.Engine { return capacity.Engine{Timing: crowded{}} }
+
+// crowded has steps of 5 ms, and 1 ms more for each request.
+type crowded struct{ perfmodel.Fixed }
+
+func (crowded) Decode(d perfmodel.Decode) time.Duration {
+	return time.Duration(5+d.Requests) * time.Millisecond
 }
 
 // While the rate is above the planned one, most requests may miss their targets: a target for 99 % of the requests plans for a higher one.
@@ -173,7 +210,7 @@ func TestHeadroomOfStrictTargets(t *testing.T) {
 func TestFirstMissesDoNotCount(t *testing.T) {
 	p := &pool{
 		model: &Model{Targets: capacity.Targets{TTFT: time.Second}}, memory: &poolMemory{},
-		configured: &Configured{Role: fleet.Prefill, StartUp: time.Minute},
+		configured: &Configured{Role: fleet.Prefill, StartUp: time.Minute}, present: 1,
 	}
 	begin := time.Unix(1000, 0)
 	for after := time.Duration(0); after < 2*time.Minute; after += 5 * time.Second {
@@ -181,26 +218,6 @@ func TestFirstMissesDoNotCount(t *testing.T) {
 		if careful := p.strain() > 0; careful != (after >= time.Minute) {
 			t.Errorf("after %v: careful %v", after, careful)
 		}
-	}
-}
-
-// More workers do not help where even an idle engine misses the targets, so misses give no margin there.
-func TestNoMarginForTargetsOutOfReach(t *testing.T) {
-	need := func(itl time.Duration, m misses) int {
-		p := &pool{
-			model: &Model{Targets: capacity.Targets{ITL: itl}}, configured: &Configured{Max: 100}, engine: engineOf(10 * time.Millisecond),
-			memory: &poolMemory{misses: m},
-		}
-		d := &demand{shape: capacity.Shape{Prompt: 1000, Answer: 100}}
-		return p.needOfRate(10, d, 0).Replicas
-	}
-
-	missed := misses{missed: 90, enough: 90, all: 100}
-	if less, more := need(30*time.Millisecond, misses{}), need(30*time.Millisecond, missed); more < 2*less {
-		t.Errorf("targets in reach: %d workers, and %d after misses", less, more)
-	}
-	if less, more := need(5*time.Millisecond, misses{}), need(5*time.Millisecond, missed); more != less {
-		t.Errorf("targets out of reach: %d workers, and %d after misses", less, more)
 	}
 }
 

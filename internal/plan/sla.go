@@ -21,7 +21,7 @@ import (
 //	neither                            the last plan stays, within its bounds
 //
 // A pool grows at once to its need, and shrinks to the most that it needed in the last Tuning.DownAfter. The more requests miss the
-// targets, the more it is planned for, and the longer a pool keeps what the rate needed: see misses.
+// targets, the more it is planned for: see bursts and misses.
 
 // demand is the load of a model while its plan is made.
 type demand struct {
@@ -93,7 +93,7 @@ func (m *memory) planSLA(o *Observation, d *Demand, pools []*pool) {
 	for _, p := range pools {
 		p.note(m, &expected)
 		if expected.known && expected.now >= leastRate && p.engine.Timing != nil {
-			p.present = p.needOfRate(expected.now, &expected, 0).Replicas
+			p.present = p.needOfRate(expected.now, &expected).Replicas
 		}
 		p.observeMisses(o, d, m)
 		p.settle(p.need(&expected), o.At)
@@ -166,21 +166,17 @@ func (p *pool) needOfDemand(d *demand) int {
 	}
 
 	extra := p.backlog(d)
-	need := p.needOfRate(d.ahead, d, extra)
+	need := p.needOfRate(max(d.ahead, leastRate)+extra, d)
 	p.reason = p.sentence(d, need, extra)
 	p.rate, p.expected = d.now, max(d.ahead, leastRate)+extra
 	return need.Replicas
 }
 
-// needOfRate returns how many workers a rate of arrivals needs with the margin of the pool, and a rate besides that has none. Targets that
-// even an idle engine misses give no margin: more workers would not help.
-func (p *pool) needOfRate(rate float64, d *demand, extra float64) capacity.Need {
-	rate = max(rate, leastRate)
-	need := p.engine.Need(p.configured.Role, rate+extra, d.shape, p.targets(), p.most())
-	if margin := p.margin(); margin > 1 && need.Met {
-		return p.engine.Need(p.configured.Role, rate*margin+extra, d.shape, p.targets(), p.most())
-	}
-	return need
+// needOfRate returns how many workers a rate needs, with arrivals in the bursts of the pool.
+func (p *pool) needOfRate(rate float64, d *demand) capacity.Need {
+	shape := d.shape
+	shape.Bursts = p.memory.bursts.dispersion(p.allowed())
+	return p.engine.Need(p.configured.Role, max(rate, leastRate), shape, p.targets(), p.most())
 }
 
 // leastRate is the rate below which no requests are expected, in requests per second: one in a quarter of an hour.
@@ -251,10 +247,11 @@ func (p *pool) sentence(d *demand, n capacity.Need, extra float64) string {
 		}
 	}
 	if p.strain() > 0 {
-		fmt.Fprintf(&b, ", more careful because lately %.0f %% of the requests missed the targets", 100*p.memory.misses.share())
+		fmt.Fprintf(&b, ", more careful because lately %.0f %% of the requests missed the targets for lack of workers",
+			100*p.memory.misses.share())
 	}
-	if more := 100 * (p.margin() - 1); more >= 1 && n.Met {
-		fmt.Fprintf(&b, " and planned for %.0f %% more than this rate, because they missed with enough workers for it", more)
+	if v := p.memory.bursts.dispersion(p.allowed()); v >= 1.05 {
+		fmt.Fprintf(&b, ", in bursts of %.1f times the usual variance by the requests that missed the targets", v)
 	}
 	if !n.Met {
 		b.WriteString(", which is the least load that makes sense: no number of workers meets the targets")

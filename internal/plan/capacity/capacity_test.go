@@ -189,3 +189,33 @@ func TestLongPromptsHaveMostOfTheWork(t *testing.T) {
 		t.Errorf("%.3f s for a prompt, want %.3f", got, want)
 	}
 }
+
+// Prompts that come one by one have a pass each. Where a pass takes as long with one as with many, they take more of the time than in the
+// full passes of the highest rate.
+func TestLonePromptsTakeMoreTime(t *testing.T) {
+	const step = 10 * time.Millisecond
+	e := capacity.Engine{Timing: perfmodel.Fixed{PrefillTime: 10 * step, DecodeTime: step}}
+	got := e.Aggregated(1, 2, capacity.Shape{Prompt: 100, Answer: 100}, 0.5).ITL
+	if want := step * 10 / 8; got < want*95/100 || got > want*105/100 {
+		t.Errorf("a time between tokens of %v, want %v, because prompts take a fifth of the time", got, want)
+	}
+}
+
+// As many requests miss a target as have a longer latency, and more where arrivals come in bursts.
+func TestMissing(t *testing.T) {
+	e := measured(t)
+	s := capacity.Shape{Prompt: 3000, Answer: 300, PromptSpread: 1, AnswerSpread: 1}
+	for _, role := range []fleet.Role{fleet.Aggregated, fleet.Prefill, fleet.Decode} {
+		l := e.Latency(role, 4, 30, s, 0.9)
+		targets := capacity.Targets{TTFT: l.TTFT, ITL: l.ITL}
+		independent := e.Missing(role, 4, 30, s, targets)
+		if independent < 0.04 || independent > 0.11 { // prompts have one of eight lengths
+			t.Errorf("%v: %.3f miss the latencies of the quantile 0.9", role, independent)
+		}
+		bursts := s
+		bursts.Bursts = 8
+		if got := e.Missing(role, 4, 30, bursts, targets); got < independent+0.01 {
+			t.Errorf("%v: %.3f miss them in bursts, and %.3f without", role, got, independent)
+		}
+	}
+}

@@ -16,13 +16,14 @@ type decoding struct {
 	spread  float64 // their standard deviation divided by the mean
 	free    float64 // share of the time that prompts leave
 	most    float64 // requests that run at once
+	bursts  float64 // as in Shape
 }
 
 // decoding returns the decode part of an engine of whose time prompts take a share.
 func (e *Engine) decoding(s Shape, share float64) decoding {
 	answer := max(1, s.Answer)
 	// Requests are seen the longer the more tokens they have left to make: their mean context has the mean square of answers.
-	d := decoding{engine: e, answer: answer, spread: s.AnswerSpread, free: 1 - share}
+	d := decoding{engine: e, answer: answer, spread: s.AnswerSpread, free: 1 - share, bursts: s.bursts()}
 	d.context = max(1, s.Prompt+answer*(1+s.AnswerSpread*s.AnswerSpread)/2)
 	d.most = float64(cmp.Or(e.MaxSeqs, defaultMaxSeqs))
 	if e.KVTokens > 0 {
@@ -73,15 +74,19 @@ func (d *decoding) running(rate, n, q float64) (running, load float64) {
 		}
 	}
 
-	// The variance of the number on all n engines is rate · n / G', where G' is the slope of served, the same for n engines as for one.
+	// The variance of the number on all n engines is bursts · rate · n / G', where G' is the slope of served, the same for n engines as for
+	// one.
 	width := max(0.5, high/50)
 	slope := (d.served(high+width) - d.served(max(0, high-width))) / (high + width - max(0, high-width))
 	if slope <= 0 {
 		return d.most, load
 	}
-	deviation := math.Sqrt(rate*n/slope) / n
+	deviation := math.Sqrt(d.bursts*rate*n/slope) / n
 	return min(max(high+deviation*normalQuantile(q), 0), d.most), load
 }
+
+// bursts returns the dispersion of arrivals.
+func (s *Shape) bursts() float64 { return max(1, s.Bursts) }
 
 // longAnswer returns a quantile of the tokens of an answer.
 func (s *Shape) longAnswer(q float64) float64 {

@@ -31,6 +31,8 @@ type Shape struct {
 	PromptSpread, AnswerSpread float64
 	// Cached is the share of the prompt tokens that is found in caches, 0 to 1.
 	Cached float64
+	// Bursts is the variance of the number of requests that arrive in a time, by the variance of independent arrivals; less than 1 means 1.
+	Bursts float64
 }
 
 // Targets are bounds of latencies. 0 is no bound.

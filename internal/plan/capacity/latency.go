@@ -48,7 +48,7 @@ const (
 // Decoding is processor sharing: all running requests share the engine, and the time of a step grows with their number. The number of
 // running requests N follows from Little's law: rate = N / (answer · step(N)). It varies around that by chance: with the rate λ of
 // arrivals and the rate G(N) of ends, its variance is λ / G'(N), which is N for engines whose steps do not slow down. A quantile of N
-// gives the step's quantile.
+// gives the step's quantile. Arrivals in bursts have a multiple of that variance.
 //
 // Prefill is a queue: a prompt waits for those before it (M/G/n, with the approximation of Lee and Longton for the mean, Erlang's C for
 // the share that waits, and an exponential tail), for the rest of the pass that runs, and for its own pass. Prompts that are short are
@@ -82,28 +82,36 @@ func (e *Engine) Prefill(n int, rate float64, s Shape, q float64) Latency {
 // Aggregated returns the latencies of n engines that prefill and decode.
 func (e *Engine) Aggregated(n int, rate float64, s Shape, q float64) Latency {
 	each := rate / float64(n)
-	share := each / e.prefilling(s, 0).most
-	never := Latency{TTFT: Never, ITL: Never, E2E: Never, Load: max(1, share)}
-	if share >= 1 {
+	prompts := e.prefilling(s, 0)
+	load := each / prompts.most
+	never := Latency{TTFT: Never, ITL: Never, E2E: Never, Load: max(1, load)}
+	if load >= 1 {
 		return never
 	}
 
-	d := e.decoding(s, share)
-	typical, load := d.running(each, float64(n), 0.5)
-	if load >= 1 {
-		return never
+	// The time for prompts depends on the steps between them, and these on the time that prompts leave.
+	var d decoding
+	typical, step := 0.0, 0.0
+	for range 2 {
+		d = e.decoding(s, prompts.share(each, step))
+		typical, load = d.running(each, float64(n), 0.5)
+		if load >= 1 {
+			return never
+		}
+		step = d.step(typical)
 	}
 	running, _ := d.running(each, float64(n), q)
 
 	// A pass with prompts makes a step of the requests that decode.
-	p := e.prefilling(s, d.step(typical))
+	p := e.prefilling(s, step)
 	busy := each / p.most
 	load = max(load, busy)
 	if busy >= 1 {
 		return never
 	}
 	ttft := p.ttft(rate, n, busy, q)
-	itl := p.itl(&d, typical, running, each, q)
+	// A burst is spread over the engines, so each has less of it.
+	itl := p.itl(&d, typical, running, each*(1+(s.bursts()-1)/float64(n)), q)
 	return Latency{TTFT: ttft, ITL: itl, E2E: ttft + times(itl, s.longAnswer(q)), Load: load}
 }
 

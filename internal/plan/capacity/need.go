@@ -48,6 +48,25 @@ func (e *Engine) Need(r fleet.Role, rate float64, s Shape, t Targets, most int) 
 	return Need{Replicas: n, Latency: l, Met: reachable && t.Met(l)}
 }
 
+// Missing returns the share of the requests that miss the targets of the TTFT or the ITL with n engines in a role, to half a percent or so.
+func (e *Engine) Missing(r fleet.Role, n int, rate float64, s Shape, t Targets) float64 {
+	t.E2E = 0
+	low, high := 0.0, 1.0
+	for range 9 {
+		mid := (low + high) / 2
+		l := e.Latency(r, n, rate, s, mid)
+		switch {
+		case l.Load >= 1:
+			return 1
+		case t.Met(l):
+			low = mid
+		default:
+			high = mid
+		}
+	}
+	return 1 - (low+high)/2
+}
+
 // relaxed returns a target that engines can reach.
 func relaxed(target, best time.Duration) time.Duration {
 	if target == 0 || best <= target {

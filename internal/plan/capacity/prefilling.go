@@ -15,6 +15,7 @@ type prefilling struct {
 	beside float64 // the time of a pass besides its prompts
 	most   float64 // prompts per second that one engine computes
 	batch  float64 // prompts of a pass at that rate
+	mean   float64 // the time of a pass with one prompt
 
 	lengths [lengths]float64 // tokens to compute of prompts of several lengths
 	spread  float64          // of the service time: its variance divided by the square of its mean
@@ -57,26 +58,43 @@ func lengthsOf(mean, spread float64) (out [lengths]float64) {
 func (e *Engine) prefilling(s Shape, beside float64) prefilling {
 	p := prefilling{engine: e, shape: s, beside: beside}
 	p.lengths = lengthsOf(s.fresh(), s.PromptSpread)
-	mean, square := 0.0, 0.0
+	square := 0.0
 	for i := range p.lengths {
 		if e.KVTokens > 0 {
 			p.lengths[i] = min(p.lengths[i], float64(e.KVTokens)*(1-s.cached())) // a longer prompt is refused
 		}
 		t := p.pass(p.lengths[i], 1)
-		mean += t * shareOf(i)
+		p.mean += t * shareOf(i)
 		square += t * t * shareOf(i)
 	}
-	p.spread = max(0, square/(mean*mean)-1)
+	p.spread = max(0, square/(p.mean*p.mean)-1)
 
 	// Short prompts share the fixed time of a pass.
 	tokens := float64(cmp.Or(e.MaxBatchedTokens, defaultMaxBatchedTokens))
 	for batch := 1.0; batch == 1 || batch*s.fresh() <= tokens && batch <= float64(cmp.Or(e.MaxSeqs, defaultMaxSeqs)); batch *= 2 {
-		rate := batch / max(1e-9, mean+p.pass(batch*s.fresh(), batch)-p.pass(s.fresh(), 1))
+		rate := batch / p.took(batch)
 		if rate > p.most {
 			p.most, p.batch = rate, batch
 		}
 	}
 	return p
+}
+
+// took returns the mean time of a pass with so many prompts.
+func (p *prefilling) took(batch float64) float64 {
+	return max(1e-9, p.mean+p.pass(batch*p.shape.fresh(), batch)-p.pass(p.shape.fresh(), 1))
+}
+
+// share returns the share of the time that prompts take at a rate on one engine, on which a step of the requests that decode takes some
+// time. Prompts that come during a pass are computed in the next one. So at a low rate most have a pass alone, which takes more of the
+// time than the full passes of the highest rate.
+func (p *prefilling) share(rate, step float64) float64 {
+	batch := 1.0
+	for range 10 { // the batch changes little after some
+		come := rate * (step + p.took(batch))
+		batch = min(max(1, come/-math.Expm1(-come)), p.batch) // the mean of those passes that have a prompt
+	}
+	return min(rate*p.took(batch)/batch, 0.999)
 }
 
 // fresh returns the mean tokens of a prompt that are not cached.
@@ -108,7 +126,7 @@ const maxPasses = 1024
 // a share of the time.
 func (p *prefilling) ttft(rate float64, n int, busy, q float64) time.Duration {
 	waits := erlangC(n, busy)
-	wait := (1 + p.spread) / 2 / (p.most * float64(n) * (1 - busy)) * imbalance // of those that wait
+	wait := (p.shape.bursts() + p.spread) / 2 / (p.most * float64(n) * (1 - busy)) * imbalance // of those that wait
 
 	// Prompts that wait are computed together, in passes that are full, and each gets its token at the end of the pass.
 	full := p.pass(float64(cmp.Or(p.engine.MaxBatchedTokens, defaultMaxBatchedTokens)), 1)
