@@ -239,3 +239,19 @@ func TestStepOfAnUnknownCache(t *testing.T) {
 		}
 	}
 }
+
+// Where prompts come one by one, their passes explain a longer time between tokens, and not slower steps.
+func TestStepsBesideLonePrompts(t *testing.T) {
+	const ms = time.Millisecond
+	c := &Configured{Engine: capacity.Engine{Timing: perfmodel.Fixed{PrefillTime: 100 * ms, DecodeTime: 10 * ms}}}
+	p := &pool{
+		configured: c, engine: c.Engine, memory: &poolMemory{decode: perfmodel.NewFactor(1)},
+		workers: []*Worker{{State: fleet.Ready, Load: &Load{Running: 4, ITL: 12500 * time.Microsecond}}},
+	}
+	for range 100 {
+		p.learnSteps(capacity.Shape{Prompt: 100, Answer: 100}, 2)
+	}
+	if got := p.memory.decode.Value(); math.Abs(got-1) > 0.05 {
+		t.Errorf("steps take %.2f times as long, want 1: prompts take a fifth of the time", got)
+	}
+}

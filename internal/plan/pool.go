@@ -221,21 +221,21 @@ func (p *pool) learnSpeculation() {
 // learnSteps compares the times between tokens that engines report with the model's times. The engines of a pool are one
 // observation.
 func (p *pool) learnSteps(s capacity.Shape, rate float64) {
-	share, known := p.promptShare(s, rate)
-	if !known {
-		return
-	}
-
 	took, expected := 0.0, 0.0
+	engines := 0
 	for _, w := range p.workers {
 		if w.State != fleet.Ready || w.Load == nil || w.Load.ITL <= 0 || w.Load.Running == 0 {
 			continue
 		}
 		took += w.Load.ITL.Seconds()
-		expected += p.step(p.configured.Engine.Timing, s, w).Seconds() / (1 - share)
+		expected += p.step(p.configured.Engine.Timing, s, w).Seconds()
+		engines++
 	}
-	if expected > 0 {
-		p.memory.decode = p.memory.decode.Observe(seconds(took), seconds(expected))
+	if engines == 0 {
+		return
+	}
+	if share, known := p.promptShare(s, rate, seconds(expected/float64(engines))); known {
+		p.memory.decode = p.memory.decode.Observe(seconds(took), seconds(expected/(1-share)))
 	}
 }
 
@@ -269,9 +269,9 @@ const leastPrefills = 20
 // mostPromptShare is the share of the time for prompts from which times between tokens show little of the steps.
 const mostPromptShare = 0.7
 
-// promptShare returns the share of the time that prompts take on an engine of the pool; false if it is not known well enough to
-// learn from.
-func (p *pool) promptShare(s capacity.Shape, rate float64) (share float64, known bool) {
+// promptShare returns the share of the time that prompts take on an engine of the pool, whose steps take some time; false if it is not
+// known well enough to learn from.
+func (p *pool) promptShare(s capacity.Shape, rate float64, step time.Duration) (share float64, known bool) {
 	switch p.configured.Role {
 	case fleet.Prefill:
 		return 0, false
@@ -282,7 +282,7 @@ func (p *pool) promptShare(s capacity.Shape, rate float64) (share float64, known
 	if rate < 0 || ready == 0 {
 		return 0, false
 	}
-	share = rate / float64(ready) / p.configured.Engine.PrefillRate(s)
+	share = p.configured.Engine.PromptShare(s, rate/float64(ready), step)
 	return share, share <= mostPromptShare
 }
 
