@@ -12,8 +12,9 @@ type bursts struct {
 	missed   float64                   // requests that did
 }
 
-// dispersions are those that are compared. The last one is more than loads of production have lately, as far as misses show it.
-var dispersions = [...]float64{1, 2, 4, 8, 16}
+// dispersions are those that are compared. Misses on most loads of production show up to 16, and on a few more; a pool beyond the last one
+// has more misses than are allowed.
+var dispersions = [...]float64{1, 2, 4, 8, 16, 32, 64}
 
 // observeBursts compares the misses of a step with those that were expected of the workers that are ready.
 func (p *pool) observeBursts(missed float64, d *Demand, m *memory) {
