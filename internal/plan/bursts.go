@@ -2,7 +2,7 @@ package plan
 
 import "math"
 
-// bursts learns how much more the number of arriving requests varies than that of independent ones, by the requests that miss the targets
+// bursts learns how much more the number of arriving requests varies than if they were independent, by the requests that miss the targets
 // of a pool. The capacity model computes which share would miss at each of several dispersions, with the workers and at the rates that
 // there were. The dispersion at which as many would have missed as did explains the misses, and the pool is planned for it. So the pool
 // needs no longer than its next observation to know how many workers more keep to the targets, and has no margin where arrivals are

@@ -147,7 +147,7 @@ const leastArrivals = 20
 
 // after returns the measurement after one more step.
 func (a arrivals) after(requests int, over time.Duration) arrivals {
-	keep := math.Exp(-float64(over) / float64(missesFor))
+	keep := keepsMisses(over)
 	n := float64(requests)
 	return arrivals{a.squares*keep + (n-a.last)*(n-a.last), a.sum*keep + n + a.last, n}
 }

@@ -190,7 +190,7 @@ func TestLongPromptsHaveMostOfTheWork(t *testing.T) {
 	}
 }
 
-// Prompts that come one by one have a pass each. Where a pass takes as long with one as with many, they take more of the time than in the
+// Prompts that come one by one have a pass each. If a pass takes as long with one as with many, they take more of the time than in the
 // full passes of the highest rate.
 func TestLonePromptsTakeMoreTime(t *testing.T) {
 	const step = 10 * time.Millisecond

@@ -117,7 +117,7 @@ func (e *Engine) PrefillRate(s Shape) float64 {
 	return p.most
 }
 
-// PromptShare returns the share of the time that prompts take on one engine at a rate, where a step between them takes some time.
+// PromptShare returns the share of the time that prompts take on one engine at a rate, if a step between them takes some time.
 func (e *Engine) PromptShare(s Shape, rate float64, step time.Duration) float64 {
 	p := e.prefilling(s, 0)
 	return p.share(rate, step.Seconds())
