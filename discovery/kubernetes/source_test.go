@@ -295,7 +295,8 @@ func TestPoolSelectsOtherPods(t *testing.T) {
 	c.await("a@127.0.0.2")
 }
 
-// TestManyPods: a list of several pages is read whole, and each engine is asked once.
+// TestManyPods: a list of several pages is read whole, and each engine is asked once. On a busy machine an answer may come too late. Then
+// the log has a warning, and the engine is asked again.
 func TestManyPods(t *testing.T) {
 	c, _ := follow(t, kubernetes.Selection{Namespace: "llm", Labels: "app=vllm"})
 	const n = 1200
@@ -305,8 +306,14 @@ func TestManyPods(t *testing.T) {
 		c.PutPod(p)
 	}
 	testkit.Eventually(t, "all pods are workers", func() bool { return len(c.source.Workers()) == n })
+	var late strings.Builder
+	for line := range strings.Lines(c.log.String()) {
+		if strings.Contains(line, "does not answer") {
+			late.WriteString(line)
+		}
+	}
 	c.engines.Range(func(ip, asked any) bool {
-		if asked.(int) != 1 {
+		if asked.(int) != 1 && !strings.Contains(late.String(), "address="+ip.(string)+":") {
 			t.Errorf("%s was asked %d times", ip, asked)
 		}
 		return true
