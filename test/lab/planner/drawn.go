@@ -12,7 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
-// The windows of the third set to the sixth.
+// The windows of the third set to the seventh.
 var (
 	//go:embed third.txt
 	thirdText string
@@ -22,6 +22,8 @@ var (
 	fifthText string
 	//go:embed sixth.txt
 	sixthText string
+	//go:embed seventh.txt
+	seventhText string
 )
 
 // Sizes of models are from their configurations on Hugging Face.
@@ -37,8 +39,8 @@ var (
 )
 
 // drawnEngines returns the engines of the sets that are drawn. The first eight have models that no earlier set has, and are for the third
-// set. The other sixteen have models of earlier sets on other GPUs, or with weights of another size, and are for the fourth set. The fifth
-// and the sixth draw from all.
+// set. The other sixteen have models of earlier sets on other GPUs, or with weights of another size, and are for the fourth set. Later
+// sets draw from all.
 func drawnEngines() []machine {
 	return []machine{
 		engineOf("Llama 3.2 3B in 16 bits", "L4", 1, 2, llama3),

@@ -73,7 +73,7 @@ func heldOutIn(set string) (rows []heldOut, err error) {
 		rows = append(rows, list...)
 	}
 	if !known {
-		return nil, fmt.Errorf("--held-out %q: use first, second, third, fourth, fifth, sixth or all", set)
+		return nil, fmt.Errorf("--held-out %q: use first, second, third, fourth, fifth, sixth, seventh or all", set)
 	}
 	return rows, nil
 }
