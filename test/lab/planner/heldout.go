@@ -25,8 +25,8 @@ type heldOut struct {
 }
 
 // heldOutSets are the sets of rows by name, in the order in which they were committed. Each set that is drawn was fixed after the one
-// before it had been played. The seeds of the fourth to the seventh are the first, from 4, 31, 61 and 71 on, with which every row has 4,000 to
-// 30,000 requests.
+// before it had been played. The seeds of the fourth to the seventh are the first, from 4, 31, 61 and 71 on, with which every row has
+// 4,000 to 30,000 requests.
 var heldOutSets = []struct {
 	name string
 	rows func() ([]heldOut, error)

@@ -34,6 +34,8 @@ type point struct {
 	candidate
 	hours  float64 // GPU hours
 	misses float64 // share of the requests that missed the SLA or failed
+	// early is the part of misses whose requests came before a worker of the first plan could be ready.
+	early float64
 }
 
 // play plays one candidate. What happens goes to a timeline, which may be nil.
@@ -47,11 +49,14 @@ func (b *bench) play(w *workload, next trace.Source, c *candidate, startUp time.
 	if w.start.prefill > 0 {
 		cfg.PrefillAt = "remote"
 	}
-	measured := 0
+	measured, early := 0, 0
 	cfg.Warmup = warmUp
 	cfg.Ended = func(o sim.Outcome) {
 		if o.At >= warmUp {
 			measured++
+			if o.At < every+startUp && isMissed(o, w.sla) {
+				early++
+			}
 		}
 		if t != nil {
 			t.ended(o)
@@ -72,7 +77,8 @@ func (b *bench) play(w *workload, next trace.Source, c *candidate, startUp time.
 	if c.settings == nil {
 		hours = float64((c.static.prefill+c.static.decode)*w.machine.perEngine()) * r.Duration / 3600
 	}
-	return point{*c, hours, float64(*r.SLAMisses) / float64(max(1, measured))}, nil
+	share := func(n int) float64 { return float64(n) / float64(max(1, measured)) }
+	return point{*c, hours, share(*r.SLAMisses), share(early)}, nil
 }
 
 // warmUp is the time after the first arrival in which requests are played and not counted. All begin with the same fleet, which
