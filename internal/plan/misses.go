@@ -40,7 +40,7 @@ func keepsMisses(over time.Duration) float64 { return math.Exp(-float64(over) / 
 func (m misses) share() float64 { return m.short / m.all }
 
 // observeMisses counts the requests of a step that missed the pool's targets: the TTFT by what clients saw, and the ITL by the times
-// that engines report. The first requests do not count: no plan could have had a worker ready for them.
+// that engines report. The first requests do not count, and end some time later: no plan could have had a worker ready for them.
 func (p *pool) observeMisses(o *Observation, d *Demand, m *memory) {
 	if o.Between || d == nil || d.Over <= 0 {
 		return
@@ -55,7 +55,7 @@ func (p *pool) observeMisses(o *Observation, d *Demand, m *memory) {
 	if ready < p.present {
 		p.memory.shortAt = o.At
 	}
-	if o.At.Sub(p.memory.demandSince) < p.startUp() {
+	if o.At.Sub(p.memory.demandSince) < p.startUp()+enoughFor {
 		return
 	}
 

@@ -161,7 +161,8 @@ func TestBursts(t *testing.T) {
 		for range 100 {
 			p.observeBursts(share*streams, &Demand{Over: 5 * time.Second, Streams: streams}, m)
 		}
-		return p, p.memory.bursts.dispersion(p.allowed())
+		p.dispersion = p.memory.bursts.dispersion(p.allowed())
+		return p, p.dispersion
 	}
 
 	needs := map[float64]int{}
@@ -177,6 +178,24 @@ func TestBursts(t *testing.T) {
 	}
 	if _, got := learned(2*time.Millisecond, 3); got != 1 {
 		t.Errorf("targets out of reach: a dispersion of %v, want 1", got)
+	}
+}
+
+// The bursts that the misses of one pool show come to all pools of the model.
+func TestBurstsOfAllPools(t *testing.T) {
+	model := &Model{Targets: capacity.Targets{TTFT: time.Second, ITL: 15 * time.Millisecond}}
+	m := &memory{rate: newForecaster(model, "constant"), pools: []poolMemory{
+		{role: fleet.Prefill, bursts: bursts{missed: 1000}}, {role: fleet.Decode},
+	}}
+	var pools []*pool
+	for i := range m.pools {
+		pools = append(pools, &pool{model: model, memory: &m.pools[i], configured: &Configured{Role: m.pools[i].role}})
+	}
+	m.planSLA(&Observation{At: time.Unix(1000, 0)}, nil, pools)
+	for _, p := range pools {
+		if want := dispersions[len(dispersions)-1]; p.dispersion != want {
+			t.Errorf("%v: planned for a dispersion of %v, want %v", p.configured.Role, p.dispersion, want)
+		}
 	}
 }
 
@@ -206,16 +225,17 @@ func TestHeadroomOfStrictTargets(t *testing.T) {
 	}
 }
 
-// The misses of the first start-up time do not make a pool careful: the plan asks for workers at once, and none can be ready.
+// The misses of the first start-up time do not make a pool careful: the plan asks for workers at once, and none can be ready. Requests that
+// came in that time end after it.
 func TestFirstMissesDoNotCount(t *testing.T) {
 	p := &pool{
 		model: &Model{Targets: capacity.Targets{TTFT: time.Second}}, memory: &poolMemory{},
 		configured: &Configured{Role: fleet.Prefill, StartUp: time.Minute}, present: 1,
 	}
 	begin := time.Unix(1000, 0)
-	for after := time.Duration(0); after < 2*time.Minute; after += 5 * time.Second {
+	for after := time.Duration(0); after < 3*time.Minute; after += 5 * time.Second {
 		p.observeMisses(&Observation{At: begin.Add(after)}, &Demand{Over: 5 * time.Second, Streams: 100, Late: 50}, &memory{})
-		if careful := p.strain() > 0; careful != (after >= time.Minute) {
+		if careful := p.strain() > 0; careful != (after >= time.Minute+enoughFor) {
 			t.Errorf("after %v: careful %v", after, careful)
 		}
 	}

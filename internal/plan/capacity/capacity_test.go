@@ -219,3 +219,20 @@ func TestMissing(t *testing.T) {
 		}
 	}
 }
+
+// Where bursts fill the KV caches of decode workers, requests wait there, and more workers are needed.
+func TestDecodeNeedsRoomForBursts(t *testing.T) {
+	e := measured(t)
+	e.KVTokens = 20_000 // for 19 requests
+	s := capacity.Shape{Prompt: 1000, Answer: 100}
+	targets := capacity.Targets{ITL: time.Second}
+	alone := e.Need(fleet.Decode, 10, s, targets, 64)
+	s.Bursts = 64
+	bursts := e.Need(fleet.Decode, 10, s, targets, 64)
+	if alone.Replicas != 1 || bursts.Replicas < 2 {
+		t.Errorf("%d workers, and %d for bursts", alone.Replicas, bursts.Replicas)
+	}
+	if l := e.Latency(fleet.Decode, 1, 10, s, 0.9); l.ITL != capacity.Never {
+		t.Errorf("a full cache: %+v", l)
+	}
+}

@@ -62,7 +62,7 @@ const (
 func (e *Engine) Decode(n int, rate float64, s Shape, q float64) Latency {
 	d := e.decoding(s, 0)
 	running, load := d.running(rate/float64(n), float64(n), q)
-	if load >= 1 {
+	if running >= d.most { // one more waits until another one ends
 		return Latency{ITL: Never, E2E: Never, Load: load}
 	}
 	itl := d.itl(running)
