@@ -47,3 +47,12 @@ func (b *bursts) dispersion(allowed float64) float64 {
 	}
 	return dispersions[len(dispersions)-1]
 }
+
+// dispersionOf returns the greatest dispersion that explains the misses of one of a model's pools. The same requests come to all pools, and
+// the misses of one may have their cause in another: a request that waits for a decode worker gets its first token late.
+func dispersionOf(pools []*pool) (most float64) {
+	for _, p := range pools {
+		most = max(most, p.memory.bursts.dispersion(p.allowed()))
+	}
+	return most
+}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -161,8 +162,7 @@ func TestBursts(t *testing.T) {
 		for range 100 {
 			p.observeBursts(share*streams, &Demand{Over: 5 * time.Second, Streams: streams}, m)
 		}
-		p.dispersion = p.memory.bursts.dispersion(p.allowed())
-		return p, p.dispersion
+		return p, dispersionOf([]*pool{p})
 	}
 
 	needs := map[float64]int{}
@@ -171,6 +171,7 @@ func TestBursts(t *testing.T) {
 		if got < 0.8*want || got > 1.3*want {
 			t.Errorf("a dispersion of %.1f, want %v", got, want)
 		}
+		shape.Bursts = got
 		needs[want] = p.needOfRate(rate, &demand{shape: shape}).Replicas
 	}
 	if needs[20] <= needs[1] {
@@ -189,12 +190,17 @@ func TestBurstsOfAllPools(t *testing.T) {
 	}}
 	var pools []*pool
 	for i := range m.pools {
-		pools = append(pools, &pool{model: model, memory: &m.pools[i], configured: &Configured{Role: m.pools[i].role}})
+		pools = append(pools, &pool{
+			model: model, memory: &m.pools[i], configured: &Configured{Role: m.pools[i].role, Max: 100}, engine: slowerWhenFull(),
+		})
+	}
+	for range 10 {
+		m.observeDemand(&Observation{At: time.Unix(1000, 0)}, &Demand{Over: time.Second, Requests: 50})
 	}
 	m.planSLA(&Observation{At: time.Unix(1000, 0)}, nil, pools)
 	for _, p := range pools {
-		if want := dispersions[len(dispersions)-1]; p.dispersion != want {
-			t.Errorf("%v: planned for a dispersion of %v, want %v", p.configured.Role, p.dispersion, want)
+		if !strings.Contains(p.reason, "in bursts of 64.0 times the usual variance") {
+			t.Errorf("%v: %s", p.configured.Role, p.reason)
 		}
 	}
 }

@@ -23,8 +23,6 @@ type pool struct {
 	engine    capacity.Engine // as corrected by observations
 	tokenRate float64         // prompt tokens per second that one engine computes; 0 is unknown
 	present   int             // workers that the present rate needs; 0 is unknown
-	// dispersion is that of the arrivals for which the pool is planned: the greatest that the misses of the model's pools explain.
-	dispersion float64
 	// The results.
 	replicas       int
 	reason         string

@@ -84,21 +84,23 @@ func withoutChance(e forecast.Estimate, step time.Duration) forecast.Estimate {
 // planSLA sets the replicas of a model's pools.
 func (m *memory) planSLA(o *Observation, d *Demand, pools []*pool) {
 	var startUp time.Duration
-	headroom, dispersion := 0.0, 1.0
+	headroom := 0.0
 	for _, p := range pools {
 		startUp = max(startUp, p.startUp())
 		headroom = max(headroom, p.headroom())
-		// The same requests come to all pools, and their bursts may show in the misses of one alone.
-		dispersion = max(dispersion, p.memory.bursts.dispersion(p.allowed()))
 	}
 	expected := m.demand(o, d, pools[0].model, startUp, headroom)
+	expected.shape.Bursts = dispersionOf(pools)
 	for _, p := range pools {
-		p.dispersion = dispersion
 		p.note(m, &expected)
 		if expected.known && expected.now >= leastRate && p.engine.Timing != nil {
 			p.present = p.needOfRate(expected.now, &expected).Replicas
 		}
 		p.observeMisses(o, d, m)
+	}
+
+	expected.shape.Bursts = dispersionOf(pools)
+	for _, p := range pools {
 		p.settle(p.need(&expected), o.At)
 	}
 }
@@ -175,11 +177,9 @@ func (p *pool) needOfDemand(d *demand) int {
 	return need.Replicas
 }
 
-// needOfRate returns how many workers a rate needs, with arrivals in the bursts of the model.
+// needOfRate returns how many workers a rate needs.
 func (p *pool) needOfRate(rate float64, d *demand) capacity.Need {
-	shape := d.shape
-	shape.Bursts = p.dispersion
-	return p.engine.Need(p.configured.Role, max(rate, leastRate), shape, p.targets(), p.most())
+	return p.engine.Need(p.configured.Role, max(rate, leastRate), d.shape, p.targets(), p.most())
 }
 
 // leastRate is the rate below which no requests are expected, in requests per second: one in a quarter of an hour.
@@ -253,7 +253,7 @@ func (p *pool) sentence(d *demand, n capacity.Need, extra float64) string {
 		fmt.Fprintf(&b, ", more careful because lately %.0f %% of the requests missed the targets for lack of workers",
 			100*p.memory.misses.share())
 	}
-	if v := p.dispersion; v >= 1.05 {
+	if v := d.shape.Bursts; v >= 1.05 {
 		fmt.Fprintf(&b, ", in bursts of %.1f times the usual variance by the requests that missed the targets", v)
 	}
 	if !n.Met {
