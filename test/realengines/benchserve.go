@@ -60,11 +60,11 @@ type figures struct {
 	Requests  float64 `json:"request_throughput"`
 }
 
-// play plays a load against a gateway. All of its requests must be answered.
-func (s *benchServe) play(g *gateway, l load, model string, seed uint64) (f figures, err error) {
+// play plays so many prompts of a load against a gateway. All of them must be answered.
+func (s *benchServe) play(g *gateway, l load, model string, seed uint64, prompts int) (f figures, err error) {
 	args := append([]string{
 		"--backend", "openai", "--base-url", g.URL, "--model", modelName, "--tokenizer", model,
-		"--num-prompts", strconv.Itoa(loadPrompts), "--max-concurrency", strconv.Itoa(l.concurrent), "--seed", strconv.FormatUint(seed, 10),
+		"--num-prompts", strconv.Itoa(prompts), "--max-concurrency", strconv.Itoa(l.concurrent), "--seed", strconv.FormatUint(seed, 10),
 		"--ignore-eos", "--disable-tqdm", "--percentile-metrics", "ttft,e2el", "--metric-percentiles", "99",
 	}, l.dataset.args...)
 	line, err := json.Marshal(args)
@@ -77,8 +77,8 @@ func (s *benchServe) play(g *gateway, l load, model string, seed uint64) (f figu
 	if err := s.results.Decode(&f); err != nil {
 		return f, fmt.Errorf("vllm bench serve has ended: %w\n%s", err, lastLines(s.log, 20))
 	}
-	if f.Completed != loadPrompts {
-		return f, fmt.Errorf("%d of %d requests completed\n%s", f.Completed, loadPrompts, lastLines(s.log, 20))
+	if f.Completed != prompts {
+		return f, fmt.Errorf("%d of %d requests completed\n%s", f.Completed, prompts, lastLines(s.log, 20))
 	}
 	return f, nil
 }

@@ -180,6 +180,16 @@ func (e *engine) forget(ctx context.Context) error {
 	return err
 }
 
+// forgetAll empties the caches of engines.
+func forgetAll(ctx context.Context, engines []*engine) error {
+	for _, e := range engines {
+		if err := e.forget(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // version returns the version of the engine.
 func (e *engine) version(ctx context.Context) (string, error) {
 	text, err := getText(ctx, "http://"+e.address+"/version")

@@ -23,10 +23,12 @@ var policies = []struct {
 	{"kv, Dynamo's cost", "{policy: kv, cost: dynamo, weights: {prefillLoadScale: 16}}", false},
 }
 
-// Two engines of loadSlots slots get loadPrompts requests in a closed loop.
+// Two engines of loadSlots slots get loadPrompts requests in a closed loop. warmUp other prompts come before, more at a time than slots: a
+// router learns from the engines' reports how many slots they have, and how long their passes take.
 const (
 	loadSlots   = 8
 	loadPrompts = 96
+	warmUp      = 72
 )
 
 // loadConcurrent are the numbers of concurrent requests: below, at and above the slots of both engines.
@@ -61,13 +63,8 @@ type played struct {
 	picks      [2]int
 }
 
-// loadSection plays all loads with engines of few slots.
+// loadSection plays all loads in rounds, with engines of few slots.
 func loadSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
-	engines, err := b.startEngines(ctx, largeCache, loadSlots)
-	if err != nil {
-		return err
-	}
-	defer stopAll(engines)
 	serve, err := startBenchServe(b)
 	if err != nil {
 		return err
@@ -82,22 +79,36 @@ func loadSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
 	}
 	rng := rand.New(rand.NewPCG(b.seed, 2))
 	for round := range b.rounds {
-		for _, l := range loads {
-			for _, i := range rng.Perm(len(policies)) {
-				b.progressf("load: round %d of %d, %s, %d at a time, %s", round+1, b.rounds, l.dataset.name, l.concurrent, policies[i].name)
-				r, err := playLoad(ctx, b, engines, serve, l, policies[i].router, b.seed+uint64(round))
-				if err != nil {
-					return fmt.Errorf("%s: %w", policies[i].name, err)
-				}
-				l.results[i] = append(l.results[i], r)
-			}
+		if err := playRound(ctx, b, serve, loads, round, rng); err != nil {
+			return err
 		}
 	}
 	printLoads(p, b, loads)
 	return nil
 }
 
-// playLoad plays a load once, on empty caches.
+// playRound plays all loads with all policies, on engines that it starts: a gateway learns their caches from their first event on, and vLLM
+// can replay 10,000.
+func playRound(ctx context.Context, b *bench, serve *benchServe, loads []load, round int, rng *rand.Rand) error {
+	engines, err := b.startEngines(ctx, largeCache, loadSlots)
+	if err != nil {
+		return err
+	}
+	defer stopAll(engines)
+	for _, l := range loads {
+		for _, i := range rng.Perm(len(policies)) {
+			b.progressf("load: round %d of %d, %s, %d at a time, %s", round+1, b.rounds, l.dataset.name, l.concurrent, policies[i].name)
+			r, err := playLoad(ctx, b, engines, serve, l, policies[i].router, b.seed+uint64(round))
+			if err != nil {
+				return fmt.Errorf("%s: %w", policies[i].name, err)
+			}
+			l.results[i] = append(l.results[i], r)
+		}
+	}
+	return nil
+}
+
+// playLoad plays a load once, on empty caches, after the warm-up.
 func playLoad(ctx context.Context, b *bench, engines []*engine, serve *benchServe, l load, router string, seed uint64) (r played,
 	err error) {
 	g, err := b.startGateway(ctx, engines, router)
@@ -105,11 +116,18 @@ func playLoad(ctx context.Context, b *bench, engines []*engine, serve *benchServ
 		return r, err
 	}
 	defer g.Stop()
+	if _, err := serve.play(g, load{dataset: l.dataset, concurrent: 3 * loadSlots}, b.model, seed+1000, warmUp); err != nil {
+		return r, err
+	}
+	if err := forgetAll(ctx, engines); err != nil {
+		return r, err
+	}
+
 	before, err := cacheCounts(ctx, engines)
 	if err != nil {
 		return r, err
 	}
-	r.figures, err = serve.play(g, l, b.model, seed)
+	r.figures, err = serve.play(g, l, b.model, seed, loadPrompts)
 	if err != nil {
 		return r, err
 	}
@@ -136,13 +154,19 @@ func cacheCounts(ctx context.Context, engines []*engine) (sum cacheCount, err er
 	return sum, nil
 }
 
-// readDecisions counts the picks, and computes what one infinite cache would have had of the same arrivals.
+// readDecisions counts the picks after the warm-up, and computes what one infinite cache would have had of the same arrivals.
 func (r *played) readDecisions(path string, engines []*engine) error {
 	known := map[decisionlog.Hash]bool{}
+	before := warmUp
 	cached, prompt := 0, 0
+
 	err := eachLine(path, func(line decisionlog.Line) {
 		if line.Decision == nil || line.Decision.PromptTokens == 0 {
 			return // vllm bench serve also asks for a page of the engine
+		}
+		if before > 0 {
+			before--
+			return
 		}
 		prompt += line.Decision.PromptTokens
 		reusable := (line.Decision.PromptTokens - 1) / blockSize
@@ -177,9 +201,10 @@ var compared = []struct {
 func printLoads(p *page, b *bench, loads []load) {
 	p.section("Throughput and time to first token")
 	p.text("`vllm bench serve` in closed loops of %s requests at a time, against two engines of %d slots each. %d requests in a run, "+
-		"%d rounds. In a round, each load is played with all policies in a random order, with the same prompts and on empty caches. "+
+		"after %d others that warm the router up, %d rounds. In a round, each load is played with all policies in a random order, with "+
+		"the same prompts and on empty caches. "+
 		"Cells are means over the rounds, times in ms. Behind them is the difference of %s, in pairs of a round, with its 95 %% interval.",
-		numbers(loadConcurrent), loadSlots, loadPrompts, b.rounds, policies[0].name)
+		numbers(loadConcurrent), loadSlots, loadPrompts, warmUp, b.rounds, policies[0].name)
 
 	for _, d := range datasets {
 		p.text("%s: %s.", d.name, d.about)

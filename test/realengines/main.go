@@ -278,10 +278,8 @@ func (b *bench) startGateway(ctx context.Context, engines []*engine, router stri
 
 // startGatewayWith is startGateway with a configuration of the section's own.
 func (b *bench) startGatewayWith(ctx context.Context, cfg gatewayConfig, engines []*engine) (*gateway, error) {
-	for _, e := range engines {
-		if err := e.forget(ctx); err != nil {
-			return nil, err
-		}
+	if err := forgetAll(ctx, engines); err != nil {
+		return nil, err
 	}
 	return startGateway(ctx, cfg, engines)
 }
