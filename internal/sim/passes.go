@@ -87,7 +87,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 	}
 	r.tally.countEnd(j, r.now, out.Index+1)
 	late, slow := SLA{TTFT: r.cfg.SLA.TTFT}, SLA{ITL: r.cfg.SLA.ITL}
-	misses := func(s SLA) bool { return s.misses(j.at, j.first, r.now, out.Index+1) }
+	misses := func(s SLA) bool { return s.Misses(j.at, j.first, r.now, out.Index+1) }
 	r.demand.ended(out.Index+1, misses(late), misses(slow))
 	r.endStep(j, out.Index+1, false)
 	r.reportOutcome(j, Outcome{First: j.first, End: r.now, Cached: out.Cached, Output: out.Index + 1})

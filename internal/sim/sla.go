@@ -13,9 +13,9 @@ type SLA struct {
 	TTFT, ITL, E2E time.Duration
 }
 
-// misses reports whether an answered request took too long: it arrived, and had its first token and the last of so many, at
+// Misses reports whether an answered request took too long: it arrived, and had its first token and the last of so many, at
 // these times.
-func (s *SLA) misses(at, first, last time.Duration, tokens int) bool {
+func (s *SLA) Misses(at, first, last time.Duration, tokens int) bool {
 	exceeds := func(took, bound time.Duration) bool { return bound > 0 && took > bound }
 	// An answer of one token has no time between tokens.
 	gap := (last - first) / time.Duration(max(1, tokens-1))

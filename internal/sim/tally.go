@@ -115,7 +115,7 @@ func (t *tally) countEnd(j *job, now time.Duration, tokens int) {
 		t.e2e = append(t.e2e, ms(now-j.at))
 		t.output += tokens
 		t.workers[j.worker.number].OutputTokens += tokens
-		if t.sla.misses(j.at, j.first, now, tokens) {
+		if t.sla.Misses(j.at, j.first, now, tokens) {
 			t.misses++
 		}
 	}

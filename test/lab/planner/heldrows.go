@@ -60,6 +60,15 @@ type tally struct {
 	fewer map[string]int // by rival: ours has fewer misses than each of its points with no more GPU hours
 }
 
+// heldOutNames lists what --held-out takes.
+func heldOutNames() string {
+	var b strings.Builder
+	for _, s := range heldOutSets {
+		b.WriteString(s.name + ", ")
+	}
+	return b.String() + "or all"
+}
+
 // heldOutIn returns the rows of a set, or of all sets.
 func heldOutIn(set string) (rows []heldOut, err error) {
 	known := false
@@ -75,7 +84,7 @@ func heldOutIn(set string) (rows []heldOut, err error) {
 		rows = append(rows, list...)
 	}
 	if !known {
-		return nil, fmt.Errorf("--held-out %q: use first, second, third, fourth, fifth, sixth, seventh or all", set)
+		return nil, fmt.Errorf("--held-out %q: use %s", set, heldOutNames())
 	}
 	return rows, nil
 }

@@ -33,7 +33,7 @@ func Run(_ context.Context, args []string, out, progress io.Writer) error {
 		"of rows that are held out, with ours")
 	f.BoolVar(&b.defaults, "defaults", false, "play ours with its defaults alone, beside the grids of the others")
 	f.StringVar(&o.heldOut, "held-out", "", "play a `set` of rows that were fixed before a planner played one, with our "+
-		"defaults and small grids of others: first, second, third, fourth, fifth, sixth, seventh or all")
+		"defaults and small grids of others: "+heldOutNames())
 	f.BoolVar(&o.quick, "quick", false, "play little, to see that everything runs")
 	jobs := f.Int("jobs", 2, "number of runs at a time")
 	if err := f.Parse(args); err != nil {

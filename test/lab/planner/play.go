@@ -54,7 +54,7 @@ func (b *bench) play(w *workload, next trace.Source, c *candidate, startUp time.
 	cfg.Ended = func(o sim.Outcome) {
 		if o.At >= warmUp {
 			measured++
-			if o.At < every+startUp && isMissed(o, w.sla) {
+			if o.At < every+startUp && (o.Failed || w.sla.Misses(o.At, o.First, o.End, o.Output)) {
 				early++
 			}
 		}

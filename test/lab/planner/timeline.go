@@ -73,19 +73,12 @@ func (t *timeline) planned(o *plan.Observation, p plan.Plan) {
 func (t *timeline) ended(o sim.Outcome) {
 	m := t.at(o.At)
 	m.requests++
-	if isLate(o, t.sla) {
+	if o.Failed || o.First-o.At > t.sla.TTFT {
 		m.late++
 	}
-	if isMissed(o, t.sla) {
+	if o.Failed || t.sla.Misses(o.At, o.First, o.End, o.Output) {
 		m.misses++
 	}
-}
-
-// isLate reports whether a request failed or its first token came too late, and isMissed whether it missed any target.
-func isLate(o sim.Outcome, sla sim.SLA) bool { return o.Failed || o.First-o.At > sla.TTFT }
-
-func isMissed(o sim.Outcome, sla sim.SLA) bool {
-	return isLate(o, sla) || o.Output > 1 && (o.End-o.First)/time.Duration(o.Output-1) > sla.ITL
 }
 
 // print prints all minutes.
