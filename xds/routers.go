@@ -75,8 +75,12 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 	c.CircuitBreakers = wideOpen()
 	c.HealthChecks = []*corev3.HealthCheck{routerHealth()}
 	c.OutlierDetection = routerEjection()
-	// Without a healthy router requests go on undecided at once.
-	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}}
+	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{
+		// Without a healthy router requests go on undecided at once.
+		HealthyPanicThreshold: &typev3.Percent{Value: 0},
+		// By default an ejection takes effect up to a second after the change of health before it.
+		UpdateMergeWindow: seconds(0),
+	}
 	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: p.pack(overHTTP2(&corev3.Http2ProtocolOptions{
 		// A body may be large and is sent as one message. These windows hold several of them.
 		InitialStreamWindowSize:     wrapperspb.UInt32(4 << 20),

@@ -169,6 +169,8 @@ func (s SnippetSettings) commentsOfClusters() []comment {
 			"With the defaults of Envoy those above 1,024 go on without a decision."},
 		{fmt.Sprintf("clusters/%d/health_checks", routers), "A router that hangs is left out. Without them its share " +
 			"of the requests waits for message_timeout."},
+		{fmt.Sprintf("clusters/%d/common_lb_config/update_merge_window", routers), "Zero. With the default of Envoy, a router that " +
+			"was killed gets requests for up to a second after a change of health."},
 		{fmt.Sprintf("clusters/%d/typed_extension_protocol_options", routers), "gRPC needs HTTP/2. Without it no " +
 			"stream opens. The windows let a long body pass at once."},
 	}

@@ -22,6 +22,7 @@ import (
 type replicated struct {
 	t       *testing.T
 	routers []*gateway // by its admin port
+	starts  [][]string // the arguments of each router
 	envoys  []*frontEnd
 }
 
@@ -52,8 +53,9 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 3, args:
 	var addresses []string
 	for range routers {
 		at, admin := freeAddress(t), freeAddress(t)
-		c := start(t, "extproc", "--config", common, "--listen-address", at, "--admin-address", admin)
-		p.routers = append(p.routers, &gateway{t: t, admin: admin, up: c})
+		args := []string{"extproc", "--config", common, "--listen-address", at, "--admin-address", admin}
+		p.routers = append(p.routers, &gateway{t: t, admin: admin, up: start(t, args...)})
+		p.starts = append(p.starts, args)
 		addresses = append(addresses, "--extproc-address", at)
 	}
 	for i := range envoys {
@@ -269,26 +271,46 @@ func TestHangingRouterIsLeftOut(t *testing.T) {
 }
 
 // TestKilledRouterIsLeftAtOnce: one of two routers is killed. Envoy connects to it once more, and the other router decides all further
-// requests, long before the health check has failed three times.
+// requests, long before the health check has failed three times. The same is so if Envoy has just begun to use the router again.
 func TestKilledRouterIsLeftAtOnce(t *testing.T) {
 	t.Parallel()
 	p := startReplicas(t, 2, 1, 1)
 	p.play(50, 8)
-	p.routers[0].up.kill()
+	killed := p.routers[0]
+	killed.up.kill()
+	p.assertDecided(30)
 
+	killed.up = start(t, p.starts[0]...)
+	p.await()
+	eventually(t, "the router decides again", func() error {
+		if _, err := p.envoys[0].tryChat(t.Context(), []message{{"user", "Are you there?"}}, 1); err != nil {
+			return err
+		}
+		if killed.metric("stator_extproc_requests_total", `outcome="picked"`) == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	killed.up.kill()
+	p.assertDecided(30)
+}
+
+// assertDecided sends requests one after another, and fails the test if more of them are undecided than Envoy may have sent to a router
+// that is gone: each second, each of its threads may try the router again.
+func (p *replicated) assertDecided(requests int) {
+	p.t.Helper()
 	undecided, began := 0, time.Now()
-	for i := range 30 {
-		r, err := p.envoys[0].tryChat(t.Context(), []message{{"user", fmt.Sprintf("Who decides on request %d?", i)}}, 1)
+	for i := range requests {
+		r, err := p.envoys[0].tryChat(p.t.Context(), []message{{"user", fmt.Sprintf("Who decides on request %d?", i)}}, 1)
 		if err != nil {
-			t.Fatal(err)
+			p.t.Fatal(err)
 		}
 		if r.decision == "" {
 			undecided++
 		}
 	}
-	// Each second, each of Envoy's threads may try the router again.
 	if most := 4 + 4*int(time.Since(began)/time.Second); undecided > most {
-		t.Errorf("%d of 30 requests were not decided: want at most %d", undecided, most)
+		p.t.Errorf("%d of %d requests were not decided: want at most %d", undecided, requests, most)
 	}
 }
 
