@@ -108,7 +108,7 @@ var allowed = map[string][]string{
 	// The server reads its certificate again as the other listeners do.
 	"bus": {"bus/busv1", "internal/backoff", "internal/listen", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	// Plans set weights and drains of workers.
-	"discovery/kubernetes": {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/fleet", "internal/listen", "internal/metric"},
+	"discovery/kubernetes": {"internal/enginetls", "internal/backoff", "internal/engines", "internal/engineprobe", "internal/fleet", "internal/listen", "internal/metric"},
 	"discovery":            {"internal/enginetls", "internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
 	// The page of decisions shows them as the decision log has them, and those of the agent and of Envoys their status.
 	// The stores of KV blocks are shown and changed by their keys.

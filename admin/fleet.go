@@ -110,7 +110,7 @@ func viewFigures(w *fleet.Worker) map[string]figureView {
 	add("block_size", w.Figures.BlockSize, w.BlockSize)
 	add("capacity_tokens", w.Figures.Capacity, 0)
 	add("context_length", w.Figures.ContextLength, 0)
-	add("max_requests", w.Figures.Requests, 0)
+	add("max_requests", w.Figures.Requests, w.MaxRequests)
 	add("max_batch_tokens", w.Figures.BatchTokens, 0)
 	return out
 }

@@ -25,7 +25,7 @@ var (
 	sampleWorker = fleet.Worker{
 		Name: "w", Model: "m", Role: fleet.Prefill, Address: "10.0.0.1:80", Engine: "vllm", Epoch: 7, Ranks: 2, Weight: 3,
 		State: fleet.Ready, KVEvents: "tcp://10.0.0.1:5557", KVReplay: "tcp://10.0.0.1:5558", Blocks: 100, BlockSize: 16, Taints: "a=b,",
-		MaxModelLen: 4096, Adapters: "\npoet\n",
+		MaxModelLen: 4096, Adapters: "\npoet\n", MaxRequests: 64,
 	}
 	sampleLoad = Load{
 		Worker: "w", Rank: 1, Epoch: 5, Running: 3, Waiting: 2, KVUsage: 0.5, PrefixQueries: 1 << 40, PrefixHits: 7, Gaps: 9, GapTime: 5,

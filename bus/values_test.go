@@ -45,6 +45,7 @@ func TestValuesOutOfRange(t *testing.T) {
 		"max_model_len is 1073741825: it must be at most 1073741824": worker(editedWorker(func(m *busv1.Worker) {
 			m.MaxModelLen = fleet.MaxContext + 1
 		})),
+		"max_requests is 1048577: it must be at most 1048576": worker(editedWorker(func(m *busv1.Worker) { m.MaxRequests = fleet.MaxSlots + 1 })),
 
 		"rank is 1024: it must be less than 1024":                                       load(&busv1.Load{Rank: fleet.MaxRanks}),
 		"KV usage is 1.5: it must lie between 0 and 1":                                  load(&busv1.Load{KvUsage: 1.5}),

@@ -16,7 +16,7 @@ func workerMessage(w *fleet.Worker) *busv1.Worker {
 		KvEvents: w.KVEvents, KvReplay: w.KVReplay,
 		Transfer: uint32(w.Transfer), TransferAt: w.TransferAt,
 		Blocks: uint32(w.Blocks), BlockSize: uint32(w.BlockSize), Taints: string(w.Taints),
-		MaxModelLen: uint32(w.MaxModelLen), Adapters: string(w.Adapters),
+		MaxModelLen: uint32(w.MaxModelLen), Adapters: string(w.Adapters), MaxRequests: uint32(w.MaxRequests),
 	}
 }
 
@@ -40,6 +40,8 @@ func decodeWorker(m *busv1.Worker, data []byte) (fleet.Worker, error) {
 		return fleet.Worker{}, fmt.Errorf("block size is %d: it must be at most %d", m.BlockSize, maxBlockSize)
 	case m.MaxModelLen > fleet.MaxContext:
 		return fleet.Worker{}, fmt.Errorf("max_model_len is %d: it must be at most %d", m.MaxModelLen, fleet.MaxContext)
+	case m.MaxRequests > fleet.MaxSlots:
+		return fleet.Worker{}, fmt.Errorf("max_requests is %d: it must be at most %d", m.MaxRequests, fleet.MaxSlots)
 	}
 
 	w := fleet.Worker{
@@ -48,7 +50,7 @@ func decodeWorker(m *busv1.Worker, data []byte) (fleet.Worker, error) {
 		KVEvents: m.KvEvents, KVReplay: m.KvReplay,
 		Transfer: fleet.Transfer(m.Transfer), TransferAt: m.TransferAt,
 		Blocks: int(m.Blocks), BlockSize: int(m.BlockSize), Taints: fleet.Taints(m.Taints),
-		MaxModelLen: int(m.MaxModelLen), Adapters: fleet.Adapters(m.Adapters),
+		MaxModelLen: int(m.MaxModelLen), Adapters: fleet.Adapters(m.Adapters), MaxRequests: int(m.MaxRequests),
 	}
 
 	if err := w.Validate(); err != nil {

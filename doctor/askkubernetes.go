@@ -118,7 +118,7 @@ func (c *clusterSeen) workers() (all []config.Found) {
 		id := &a.identity
 		all = append(all, config.Found{
 			Name: e.Name, Address: e.Address, Role: e.Role, Revision: e.Revision, Epoch: e.Epoch, Engine: id.Kind, Ranks: id.Ranks,
-			BlockSize: id.BlockSize, Model: id.Name, Root: id.Root, Aliases: id.Aliases,
+			BlockSize: id.BlockSize, MaxRequests: e.MaxRequests, Model: id.Name, Root: id.Root, Aliases: id.Aliases,
 		})
 	}
 	return all

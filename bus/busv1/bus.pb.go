@@ -50,6 +50,7 @@ type Worker struct {
 	Adapters      string                 `protobuf:"bytes,18,opt,name=adapters" json:"adapters,omitempty"`                             // fleet.Adapters
 	Transfer      uint32                 `protobuf:"varint,19,opt,name=transfer" json:"transfer,omitempty"`                            // fleet.Transfer
 	TransferAt    string                 `protobuf:"bytes,20,opt,name=transfer_at,json=transferAt" json:"transfer_at,omitempty"`       // host:port that requests name; empty for transfers without one
+	MaxRequests   uint32                 `protobuf:"varint,21,opt,name=max_requests,json=maxRequests" json:"max_requests,omitempty"`   // requests that a rank runs at once; 0 is unknown
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -222,6 +223,13 @@ func (x *Worker) GetTransferAt() string {
 		return x.TransferAt
 	}
 	return ""
+}
+
+func (x *Worker) GetMaxRequests() uint32 {
+	if x != nil {
+		return x.MaxRequests
+	}
+	return 0
 }
 
 // ReplayRequest asks a worker's agent for the batches of a rank from a number on.
@@ -1787,7 +1795,7 @@ var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
 	"\n" +
-	"\tbus.proto\x12\rstator.bus.v1\x1a\rbus_hot.proto\"\x84\x04\n" +
+	"\tbus.proto\x12\rstator.bus.v1\x1a\rbus_hot.proto\"\xa7\x04\n" +
 	"\x06Worker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x12\n" +
@@ -1811,7 +1819,8 @@ const file_bus_proto_rawDesc = "" +
 	"\badapters\x18\x12 \x01(\tR\badapters\x12\x1a\n" +
 	"\btransfer\x18\x13 \x01(\rR\btransfer\x12\x1f\n" +
 	"\vtransfer_at\x18\x14 \x01(\tR\n" +
-	"transferAt\"7\n" +
+	"transferAt\x12!\n" +
+	"\fmax_requests\x18\x15 \x01(\rR\vmaxRequests\"7\n" +
 	"\rReplayRequest\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\"r\n" +

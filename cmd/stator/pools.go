@@ -157,7 +157,7 @@ func (p *pools) composed(log *slog.Logger) *config.Config {
 	for _, w := range p.source.Workers() {
 		f := config.Found{
 			Name: w.Name, Address: w.Address, Role: w.Role, Revision: w.Revision, Epoch: w.Epoch,
-			Engine: w.Engine.Kind, Ranks: w.Engine.Ranks, BlockSize: w.Engine.BlockSize,
+			Engine: w.Engine.Kind, Ranks: w.Engine.Ranks, BlockSize: w.Engine.BlockSize, MaxRequests: w.MaxRequests,
 			Model: w.Engine.Name, Root: w.Engine.Root, Aliases: w.Engine.Aliases, Taints: w.Taints, PlaceFrom: w.PlaceFrom,
 		}
 		workers = append(workers, f)

@@ -7,9 +7,12 @@ import (
 	"hash/fnv"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
+	"github.com/stator-project/stator/internal/engines"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -17,7 +20,11 @@ import (
 type pod struct {
 	named
 	Spec struct {
-		NodeName string `json:"nodeName"`
+		NodeName   string `json:"nodeName"`
+		Containers []struct {
+			Command []string `json:"command"`
+			Args    []string `json:"args"`
+		} `json:"containers"`
 	} `json:"spec"`
 	Status struct {
 		PodIP      string `json:"podIP"`
@@ -47,6 +54,8 @@ type Endpoint struct {
 	Revision string
 	// Epoch is another one after a restart of the engine, and the same in every replica. It is not 0.
 	Epoch uint64
+	// MaxRequests is the number of requests that a rank runs at once, if the pod's command line names it; else 0.
+	MaxRequests int
 }
 
 // endpoints returns the engines of a pod, one for each port; none if it is nil or not ready. home is the namespace whose pods have short
@@ -64,9 +73,30 @@ func endpoints(p *pod, ports []int, home string) []Endpoint {
 		}
 		all = append(all, Endpoint{
 			Name: p.Metadata.workerName(suffix, home), Address: at, Role: p.role(), Revision: p.Metadata.exchanges(), Epoch: p.epoch(at),
+			MaxRequests: p.maxRequests(),
 		})
 	}
 	return all
+}
+
+// seqsOptions are the options for the requests that run at once, of all kinds of engines.
+var seqsOptions = engines.PlanOptions(func(p *engines.Plan) string { return p.Seqs })
+
+// maxRequests returns the number of requests that run at once by the command line of the pod's containers, which may be the script of a
+// shell. vLLM reports that number nowhere. It is 0 if none names it.
+func (p *pod) maxRequests() int {
+	between := func(r rune) bool { return r == '=' || unicode.IsSpace(r) }
+	for _, c := range p.Spec.Containers {
+		words := strings.FieldsFunc(strings.Join(slices.Concat(c.Command, c.Args), " "), between)
+		for i, word := range words[:max(0, len(words)-1)] {
+			name, isOption := strings.CutPrefix(strings.ReplaceAll(word, "_", "-"), "--")
+			n, err := strconv.Atoi(words[i+1])
+			if isOption && slices.Contains(seqsOptions, name) && err == nil && n > 0 && n <= fleet.MaxSlots {
+				return n
+			}
+		}
+	}
+	return 0
 }
 
 // place returns the place of a pod; nil is in none.

@@ -25,6 +25,8 @@ type Found struct {
 	// Engine is the kind of engine, Ranks the number of its ranks, and BlockSize its tokens per block; 0 if that is unknown.
 	Engine           string
 	Ranks, BlockSize int
+	// MaxRequests is the number of requests that a rank runs at once; 0 if it is unknown.
+	MaxRequests int
 	// Model is the name of its model, and Aliases are further ones. Root is the folder or repository that the engine has loaded it from.
 	Model, Root string
 	Aliases     []string
@@ -105,6 +107,7 @@ func (f *Found) worker(m *Model) (fleet.Worker, error) {
 	w.Name, w.Address = f.Name, f.Address
 	w.Role = f.Role.String()
 	w.Engine, w.Ranks = f.Engine, f.Ranks
+	w.MaxRequests = f.MaxRequests
 	kind, known := engines.Named(f.Engine)
 	if !known {
 		return fleet.Worker{}, fmt.Errorf("its engine is %q", f.Engine)

@@ -48,6 +48,9 @@ type Worker struct {
 	Weight int `yaml:"weight"`
 	// Blocks is the KV capacity of a rank in blocks. 0 is the capacity that the metrics of vLLM, SGLang or Dynamo report.
 	Blocks int `yaml:"blocks"`
+	// MaxRequests is the number of requests that a rank runs at once: vLLM's --max-num-seqs, which vLLM does not report. 0 is the number
+	// that the engine reports, or that its load shows when it is full.
+	MaxRequests int `yaml:"maxRequests"`
 	// HealthPath is the path at which routers and control planes ask the engine for its health, each once a second. "none"
 	// asks nothing: the worker is ready until requests fail there. For engine dynamo the default is
 	// "/v1/models/NAME/ready", because a frontend without its worker answers 200 at /health.
@@ -102,7 +105,7 @@ func (w *Worker) fleetWorker(m *Model) (fleet.Worker, error) {
 	return fleet.Worker{
 		Name: w.Name, Model: m.Name, Role: role, Address: address, Named: named, Engine: w.Engine,
 		Ranks: w.Ranks, Weight: uint32(w.Weight), KVEvents: w.KVEvents, KVReplay: w.KVReplay,
-		Blocks: w.Blocks, BlockSize: int(m.BlockSize), State: fleet.Ready, Taints: taints,
+		Blocks: w.Blocks, BlockSize: int(m.BlockSize), MaxRequests: w.MaxRequests, State: fleet.Ready, Taints: taints,
 		HealthPath: asked, Transfer: transfer, TransferAt: w.TransferAddress,
 	}, nil
 }
@@ -120,6 +123,7 @@ func (v *validator) worker(w *Worker, path string) {
 	v.taints(w.Taints, path+".taints")
 	v.is(w.Weight >= 1 && w.Weight <= fleet.MaxWeight, path+".weight", "must lie between 1 and %d", fleet.MaxWeight)
 	v.is(w.Blocks >= 0, path+".blocks", "must not be negative")
+	v.is(w.MaxRequests >= 0 && w.MaxRequests <= fleet.MaxSlots, path+".maxRequests", "must lie between 0 and %d", fleet.MaxSlots)
 	v.is(w.HealthPath == noHealthPath || isPath(w.HealthPath), path+".healthPath",
 		"is %q: use a path such as /health, or none", w.HealthPath)
 	v.events(w, path)

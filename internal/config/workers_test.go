@@ -13,7 +13,7 @@ import (
 // TestFleetWorkers: listed workers are ready, and have the block size of their model.
 func TestFleetWorkers(t *testing.T) {
 	cfg, err := config.Parse([]byte(`{apiVersion: stator.dev/v1alpha1, kind: Stator, models: [{
-		name: m, path: "builtin:sim", blockSize: 32, workers: [{name: a, address: "10.0.0.1:80", engine: vllm, kvEvents: auto, taints: [fast]}]}]}`))
+		name: m, path: "builtin:sim", blockSize: 32, workers: [{name: a, address: "10.0.0.1:80", engine: vllm, kvEvents: auto, maxRequests: 8, taints: [fast]}]}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func TestFleetWorkers(t *testing.T) {
 		t.Fatalf("%v, %v", workers, err)
 	}
 	w := workers[0]
-	if w.Name != "a" || w.Model != "m" || w.State != fleet.Ready || w.BlockSize != 32 || w.Ranks != 1 || w.KVEvents != "auto" || w.HealthPath != "/health" {
+	if w.Name != "a" || w.Model != "m" || w.State != fleet.Ready || w.BlockSize != 32 || w.Ranks != 1 || w.KVEvents != "auto" || w.MaxRequests != 8 || w.HealthPath != "/health" {
 		t.Errorf("%+v", w)
 	}
 }

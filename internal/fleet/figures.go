@@ -50,6 +50,13 @@ type Figures struct {
 // DefaultBlockSize is the number of tokens of a block while no engine has reported another: vLLM's default.
 const DefaultBlockSize = 16
 
+// MaxSlots bounds the requests that a rank runs at once.
+const MaxSlots = 1 << 20
+
+// Slots returns the number of requests that a rank of the worker's engine runs at once: as configured, or as the engine reports it. It is 0
+// while neither is known.
+func (w *Worker) Slots() int { return cmp.Or(w.MaxRequests, w.Figures.Requests.Value) }
+
 // TokensPerBlock returns the block size of the worker's engine in tokens: of its events, as configured, or as the engine reports it
 // otherwise. It is 0 while none of them is known.
 func (w *Worker) TokensPerBlock() int {

@@ -115,14 +115,14 @@ const fullReports = 3
 // usualSlots is the number of requests that an engine is taken to run at once until it has shown another: vLLM's default.
 const usualSlots = 256
 
-// orUsual returns the number of slots if it is known; else the number that the engine's options name, or the usual one unless more requests
-// ran at once. It is 0 if nothing is left to go by.
+// orUsual returns the number of slots that the engine's options name, unless more requests ran at once; else the number that reports have
+// shown, or the usual one. It is 0 if nothing is left to go by.
 func (s *sample) orUsual(options int) int {
 	switch {
+	case options > 0 && s.most <= options:
+		return options
 	case s.slots > 0:
 		return s.slots
-	case options > 0:
-		return options
 	case s.most <= usualSlots:
 		return usualSlots
 	}

@@ -288,7 +288,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestSlots: the number that reports have shown counts before that of the options, and the usual one until more requests ran.
+// TestSlots: the number that the options name counts unless more requests ran. Then the number counts that reports have shown, and the usual
+// one until more ran.
 func TestSlots(t *testing.T) {
 	var l fleet.Load
 	now := time.Unix(1000, 0)
@@ -308,7 +309,9 @@ func TestSlots(t *testing.T) {
 	for range 3 {
 		l.SetReport(fleet.Report{At: now, Running: 512, Waiting: 5}, &fleet.Worker{Blocks: 1000})
 	}
-	check("others wait", 1024, 512)
+	check("others wait", 0, 512)
+	check("others wait for room in the cache", 1024, 1024)
+	check("more run than the options name", 500, 512)
 
 	// The passes of an engine that only prefills are full of prompts, so others wait although it has slots.
 	l = fleet.Load{}

@@ -50,6 +50,9 @@ type Worker struct {
 	Blocks int
 	// BlockSize is the engine's block size in tokens, as configured or in its lease; 0 if neither has it. See [Worker.TokensPerBlock].
 	BlockSize int
+	// MaxRequests is the number of requests that a rank runs at once, as configured or in its lease; 0 if neither has it. See
+	// [Worker.Slots].
+	MaxRequests int
 	// Figures are the numbers that the engine reports, if this process asks it.
 	Figures Figures
 	// MaxModelLen is the most tokens of a prompt and its answer that the engine accepts; 0 is unknown.

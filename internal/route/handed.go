@@ -52,6 +52,6 @@ func (r *Router) sharedWith(k *pick.Booking, worker string) fleet.Level {
 
 // isFull reports whether a request that comes to a rank now waits until another one has ended.
 func isFull(rank fleet.Rank, now time.Time) bool {
-	v := rank.Load.View(now, rank.Worker.Figures.Requests.Value)
+	v := rank.Load.View(now, rank.Worker.Slots())
 	return v.Queued || v.Slots > 0 && v.Booked.Requests+v.Untracked > int64(v.Slots)
 }

@@ -23,8 +23,8 @@ var policies = []struct {
 	{"kv, Dynamo's cost", "{policy: kv, cost: dynamo, weights: {prefillLoadScale: 16}}", false},
 }
 
-// Two engines of loadSlots slots get loadPrompts requests in a closed loop. warmUp other prompts come before, more at a time than slots: a
-// router learns from the engines' reports how many slots they have, and how long their passes take.
+// Two engines of loadSlots slots, which their workers' settings name, get loadPrompts requests in a closed loop. warmUp other prompts come
+// before, more at a time than slots: a router learns how long the passes of the engines take.
 const (
 	loadSlots   = 8
 	loadPrompts = 96
@@ -95,6 +95,9 @@ func playRound(ctx context.Context, b *bench, serve *benchServe, loads []load, r
 		return err
 	}
 	defer stopAll(engines)
+	for _, e := range engines {
+		e.worker = fmt.Sprintf(", maxRequests: %d", loadSlots)
+	}
 	for _, l := range loads {
 		for _, i := range rng.Perm(len(policies)) {
 			b.progressf("load: round %d of %d, %s, %d at a time, %s", round+1, b.rounds, l.dataset.name, l.concurrent, policies[i].name)

@@ -182,7 +182,7 @@ func (l Launch) transferPorts() (int, error) {
 func (l Launch) command(at *Site, port, transferPort int) (*Command, error) {
 	c := &Command{at: at, transferPort: transferPort, Worker: fleet.Worker{
 		Name: l.Name, Model: l.Model, Role: l.Role, Engine: l.Kind, Ranks: 1, BlockSize: l.BlockSize,
-		Address: at.address(port), Taints: l.Taints,
+		Address: at.address(port), Taints: l.Taints, MaxRequests: l.maxRequests(),
 	}}
 
 	kind, ok := engines.Named(l.Kind)
@@ -201,6 +201,19 @@ func (l Launch) command(at *Site, port, transferPort int) (*Command, error) {
 		c.Holder = []string{l.Self, HoldCommand}
 	}
 	return c, nil
+}
+
+// maxRequests returns the number of requests that a rank runs at once, if the arguments name it. A wrong one is an error of the engine.
+func (l Launch) maxRequests() int {
+	for key, text := range l.Args {
+		if optionName(key) != engines.Of(l.Kind).Plan.Seqs {
+			continue
+		}
+		if n, err := strconv.Atoi(text); err == nil && n > 0 && n <= fleet.MaxSlots {
+			return n
+		}
+	}
+	return 0
 }
 
 // environment returns the variables of the configuration, and the variables that give the engine its GPUs. They

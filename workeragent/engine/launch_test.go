@@ -82,6 +82,9 @@ func printLaunch(l Launch) string {
 	for _, e := range c.Env {
 		fmt.Fprintf(&b, "with %s\n", e)
 	}
+	if c.Worker.MaxRequests > 0 {
+		fmt.Fprintf(&b, "%d requests at once\n", c.Worker.MaxRequests)
+	}
 	if c.Dir != "" {
 		fmt.Fprintf(&b, "in %s\n", c.Dir)
 	}

@@ -175,7 +175,7 @@ func (f *Field) loadFacts(s *learned.Speeds) {
 	f.Facts = slices.Grow(f.Facts, len(f.Ranks))[:len(f.Ranks)]
 	for i := range f.Ranks {
 		worker := f.Ranks[i].Worker
-		f.Facts[i].Blocks, f.Facts[i].Slots = worker.Blocks, worker.Figures.Requests.Value
+		f.Facts[i].Blocks, f.Facts[i].Slots = worker.Blocks, worker.Slots()
 		if i > 0 && learned.ClassOf(f.Ranks[i-1].Worker) == learned.ClassOf(worker) {
 			f.Facts[i].Class = f.Facts[i-1].Class
 			continue
