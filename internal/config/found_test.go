@@ -19,6 +19,7 @@ func TestFoundWorkers(t *testing.T) {
 	a, b := at("a", "10.0.0.1:8000", "qwen"), at("b", "10.0.0.2:8000", "listed")
 	a.Root, a.Aliases = "Qwen/Qwen3-0.6B", []string{"small", "listed"}
 	b.Role, b.Revision = fleet.Prefill, "r1"
+	b.MaxRequests = 64
 	c := at("c", "10.0.0.3:8000", "local")
 	c.Root, c.Engine = "/models/local", "trtllm"
 
@@ -46,12 +47,13 @@ func TestFoundWorkers(t *testing.T) {
 	}
 	for i, want := range []fleet.Worker{
 		{Name: "a", Model: "qwen", KVEvents: "auto"},
-		{Name: "b", Model: "listed", KVEvents: "auto", Role: fleet.Prefill, Revision: "r1", Transfer: fleet.TransferNixl},
+		{Name: "b", Model: "listed", KVEvents: "auto", Role: fleet.Prefill, Revision: "r1", Transfer: fleet.TransferNixl, MaxRequests: 64},
 		{Name: "c", Model: "local"}, // its prompts are not read
 		{Name: "e", Model: "qwen", KVEvents: "auto"},
 	} {
 		w := workers[i]
-		w = fleet.Worker{Name: w.Name, Model: w.Model, KVEvents: w.KVEvents, Role: w.Role, Revision: w.Revision, Transfer: w.Transfer}
+		w = fleet.Worker{Name: w.Name, Model: w.Model, KVEvents: w.KVEvents, Role: w.Role, Revision: w.Revision, Transfer: w.Transfer,
+			MaxRequests: w.MaxRequests}
 		if w != want || !workers[i].Reported || workers[i].HealthPath != "/health" || workers[i].TokensPerBlock() != 32 {
 			t.Errorf("worker %d: %+v, want %+v", i, workers[i], want)
 		}
