@@ -65,6 +65,13 @@ func TestModelsOfACluster(t *testing.T) {
 	if err := p.open(nil, log, prometheus.NewRegistry()); err != nil {
 		t.Fatal(err)
 	}
+	put := func(name string, number int, ready bool) {
+		api.PutPod(kubeapi.Pod{
+			Namespace: "llm", Name: name, UID: name, IP: fmt.Sprintf("127.57.0.%d", number), Labels: map[string]string{"app": "v"}, Ready: ready,
+		})
+	}
+	put("a", 3, true)
+	put("b", 2, true)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -73,13 +80,6 @@ func TestModelsOfACluster(t *testing.T) {
 	}()
 	t.Cleanup(func() { stop(); <-done })
 
-	put := func(name string, number int, ready bool) {
-		api.PutPod(kubeapi.Pod{
-			Namespace: "llm", Name: name, UID: name, IP: fmt.Sprintf("127.57.0.%d", number), Labels: map[string]string{"app": "v"}, Ready: ready,
-		})
-	}
-	put("a", 3, true)
-	put("b", 2, true)
 	first, err := p.await(ctx, config.Default(), log)
 	if err != nil {
 		t.Fatal(err)
