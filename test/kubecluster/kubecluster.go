@@ -69,8 +69,9 @@ users: [{name: admin, user: {token: admin}}], contexts: [{name: c, context: {clu
 		_, err := c.Kubectl("", "get", "--raw", "/readyz")
 		return err == nil
 	})
+	// It serves nothing: by default all of them have one port, and the second of two clusters would have no controllers.
 	c.start("kube-controller-manager", "--kubeconfig="+c.kubeconfig, "--leader-elect=false", "--use-service-account-credentials=false",
-		"--controllers=deployment-controller,replicaset-controller,statefulset-controller,resourcequota-controller")
+		"--secure-port=0", "--controllers=deployment-controller,replicaset-controller,statefulset-controller,resourcequota-controller")
 	c.URL = c.Proxy("")
 	c.Must(`{apiVersion: v1, kind: Node, metadata: {name: n1}}`, "apply", "-f", "-")
 	return c
