@@ -79,9 +79,6 @@ func endpoints(p *pod, ports []int, home string) []Endpoint {
 	return all
 }
 
-// seqsOptions are the options for the requests that run at once, of all kinds of engines.
-var seqsOptions = engines.PlanOptions(func(p *engines.Plan) string { return p.Seqs })
-
 // maxRequests returns the number of requests that run at once by the command line of the pod's containers, which may be the script of a
 // shell. vLLM reports that number nowhere. It is 0 if none names it.
 func (p *pod) maxRequests() int {
@@ -89,9 +86,7 @@ func (p *pod) maxRequests() int {
 	for _, c := range p.Spec.Containers {
 		words := strings.FieldsFunc(strings.Join(slices.Concat(c.Command, c.Args), " "), between)
 		for i, word := range words[:max(0, len(words)-1)] {
-			name, isOption := strings.CutPrefix(strings.ReplaceAll(word, "_", "-"), "--")
-			n, err := strconv.Atoi(words[i+1])
-			if isOption && slices.Contains(seqsOptions, name) && err == nil && n > 0 && n <= fleet.MaxSlots {
+			if n := engines.MaxRequests(word, words[i+1]); n > 0 && strings.HasPrefix(word, "--") {
 				return n
 			}
 		}

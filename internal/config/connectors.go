@@ -46,7 +46,7 @@ const optionOfConnectors = "kv-transfer-config"
 // is no error.
 func ReadConnectors[V any](args map[string]V) (Connectors, error) {
 	for key, value := range args {
-		if strings.ReplaceAll(strings.TrimPrefix(key, "--"), "_", "-") != optionOfConnectors {
+		if engines.OptionName(key) != optionOfConnectors {
 			continue
 		}
 		text, isText := any(value).(string)

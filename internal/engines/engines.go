@@ -2,6 +2,7 @@ package engines
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -259,4 +260,25 @@ func PlanOptions(option func(*Plan) string) (names []string) {
 		}
 	}
 	return names
+}
+
+// SeqsOptions are the options for the requests that run at once, of all kinds.
+var SeqsOptions = PlanOptions(func(p *Plan) string { return p.Seqs })
+
+// MaxRequests returns the number of requests that a rank runs at once, if the option is the one for it and its value is such a number; else
+// 0.
+func MaxRequests(option, value string) int {
+	if !slices.Contains(SeqsOptions, OptionName(option)) {
+		return 0
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > fleet.MaxSlots {
+		return 0
+	}
+	return n
+}
+
+// OptionName returns an option as the help of vLLM and SGLang spells it.
+func OptionName(key string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(key, "--"), "_", "-")
 }

@@ -117,7 +117,6 @@ type launchOptions struct {
 
 // The options that bound an engine, by their names in all kinds of engines.
 var (
-	seqsOptions         = engines.PlanOptions(func(p *engines.Plan) string { return p.Seqs })
 	batchedOptions      = engines.PlanOptions(func(p *engines.Plan) string { return p.Batched })
 	quantizationOptions = engines.PlanOptions(func(p *engines.Plan) string { return p.Quantization })
 	kvTypeOptions       = engines.PlanOptions(func(p *engines.Plan) string { return p.KVType })
@@ -127,7 +126,7 @@ var (
 func engineOptions(l *config.Launch) (o launchOptions, err error) {
 	text := func(names ...string) (key, value string) {
 		for key, v := range l.Args {
-			spelled := strings.ReplaceAll(strings.TrimPrefix(key, "--"), "_", "-")
+			spelled := engines.OptionName(key)
 			for _, name := range names {
 				if spelled == name {
 					return key, fmt.Sprint(v)
@@ -148,7 +147,7 @@ func engineOptions(l *config.Launch) (o launchOptions, err error) {
 		return max(n, 0)
 	}
 
-	o = launchOptions{seqs: number(seqsOptions...), batched: number(batchedOptions...)}
+	o = launchOptions{seqs: number(engines.SeqsOptions...), batched: number(batchedOptions...)}
 	o.blocks, o.scale = number("blocks"), number("tokenScale")
 	_, o.quantization = text(quantizationOptions...)
 	_, o.kvType = text(kvTypeOptions...)

@@ -22,7 +22,6 @@ import (
 type replicated struct {
 	t       *testing.T
 	routers []*gateway // by its admin port
-	starts  [][]string // the arguments of each router
 	envoys  []*frontEnd
 }
 
@@ -53,9 +52,8 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 3, args:
 	var addresses []string
 	for range routers {
 		at, admin := freeAddress(t), freeAddress(t)
-		args := []string{"extproc", "--config", common, "--listen-address", at, "--admin-address", admin}
-		p.routers = append(p.routers, &gateway{t: t, admin: admin, up: start(t, args...)})
-		p.starts = append(p.starts, args)
+		c := start(t, "extproc", "--config", common, "--listen-address", at, "--admin-address", admin)
+		p.routers = append(p.routers, &gateway{t: t, admin: admin, up: c})
 		addresses = append(addresses, "--extproc-address", at)
 	}
 	for i := range envoys {
@@ -280,7 +278,7 @@ func TestKilledRouterIsLeftAtOnce(t *testing.T) {
 	killed.up.kill()
 	p.assertDecided(30)
 
-	killed.up = start(t, p.starts[0]...)
+	killed.up = start(t, killed.up.cmd.Args[1:]...)
 	p.await()
 	eventually(t, "the router decides again", func() error {
 		if _, err := p.envoys[0].tryChat(t.Context(), []message{{"user", "Are you there?"}}, 1); err != nil {

@@ -40,7 +40,7 @@ func (l *Launch) gpusNeeded() (n int, ok bool, err error) {
 
 	n = 1
 	for key, text := range l.Args {
-		name := optionName(key)
+		name := engines.OptionName(key)
 		if l.sharesGPUs(name) {
 			continue
 		}
@@ -69,7 +69,7 @@ func (l *Launch) sharesGPUs(option string) bool {
 		return false
 	}
 	for key, text := range l.Args {
-		if optionName(key) == own.SharesGPUs {
+		if engines.OptionName(key) == own.SharesGPUs {
 			return text != "false"
 		}
 	}

@@ -206,10 +206,7 @@ func (l Launch) command(at *Site, port, transferPort int) (*Command, error) {
 // maxRequests returns the number of requests that a rank runs at once, if the arguments name it. A wrong one is an error of the engine.
 func (l Launch) maxRequests() int {
 	for key, text := range l.Args {
-		if optionName(key) != engines.Of(l.Kind).Plan.Seqs {
-			continue
-		}
-		if n, err := strconv.Atoi(text); err == nil && n > 0 && n <= fleet.MaxSlots {
+		if n := engines.MaxRequests(key, text); n > 0 {
 			return n
 		}
 	}

@@ -18,7 +18,7 @@ import (
 func byOptions(l Launch, port int, c *Command) error {
 	kind := engines.Of(l.Kind)
 	own := &kind.Launch
-	spell := optionName
+	spell := engines.OptionName
 	if own.Underscores {
 		spell = underscored
 	}
@@ -97,11 +97,6 @@ func (l Launch) fill(args []string, port int, c *Command) (filled []string) {
 	return filled
 }
 
-// optionName returns an option as the help of vLLM and SGLang spells it.
-func optionName(key string) string {
-	return strings.ReplaceAll(strings.TrimPrefix(key, "--"), "_", "-")
-}
-
 // underscored returns an option as the help of trtllm-serve spells it.
 func underscored(key string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(key, "--"), "-", "_")
@@ -169,7 +164,7 @@ func (l Launch) optionArgs(spell func(key string) string, without ...string) (ar
 func (l Launch) ranks(options ...string) (int, error) {
 	ranks, by := 1, ""
 	for _, key := range slices.Sorted(maps.Keys(l.Args)) {
-		if !slices.Contains(options, optionName(key)) {
+		if !slices.Contains(options, engines.OptionName(key)) {
 			continue
 		}
 		n, err := strconv.Atoi(l.Args[key])
