@@ -96,7 +96,7 @@ func (l *Load) between(last, next *sample, booked *Amount) (i Interval) {
 	i.Blocks = float64(booked.DecodeBlocks) / float64(booked.Requests)
 	i.Tokens = float64(next.done.tokens - last.done.tokens)
 	i.Passes = float64(next.done.passes - last.done.passes)
-	i.computed = i.Passes > 0 || last.computes || next.computes
+	i.computed = i.Passes > 0 || last.computes || next.computes || last.guessed
 	i.guessed = next.done.guessed > last.done.guessed
 	return i
 }

@@ -95,7 +95,7 @@ func TestPromptsGatherDuringAStep(t *testing.T) {
 }
 
 // TestIntervalsGoOn: the work of an engine is known once it has computed enough prompts since a report, 10 in each second here. If ends of
-// prompts are guessed, it takes more of them.
+// prompts are guessed, it takes more of them, and the second after them is not known: the engine may compute the last of them still.
 func TestIntervalsGoOn(t *testing.T) {
 	for _, c := range []struct {
 		seen    bool
@@ -125,6 +125,10 @@ func TestIntervalsGoOn(t *testing.T) {
 				i.Tokens != 1000*want.Seconds() || i.Passes != 10*want.Seconds()) {
 				t.Errorf("%s, %g passes, of them %g with %g tokens", took, passes, i.Passes, i.Tokens)
 			}
+		}
+		after := report(2*c.seconds + 1)
+		if _, _, ok := after.Decoded(); ok != c.seen {
+			t.Errorf("ends are seen: %v; the work of a second without prompts is known: %v", c.seen, ok)
 		}
 	}
 }
