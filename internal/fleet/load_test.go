@@ -133,6 +133,30 @@ func TestIntervalsGoOn(t *testing.T) {
 	}
 }
 
+// TestPeriodsWithCachedPrompts: a period is known although the end of a prompt of few tokens was guessed, and not if that had many.
+func TestPeriodsWithCachedPrompts(t *testing.T) {
+	for guessed, want := range map[int64]bool{50: true, 500: false} {
+		var l fleet.Load
+		at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+		amount := func(tokens int64) fleet.Amount {
+			return fleet.Amount{PrefillTokens: tokens, PrefillTime: time.Duration(tokens) * time.Microsecond}
+		}
+		for range 20 { // the first prefills of an engine show nothing
+			l.PrefillObserved(at(-10), at(-5))
+		}
+		l.PrefillBegins(at(0))
+		l.Add(amount(1000), at(0))
+		l.Add(amount(guessed), at(0))
+		l.PrefillEnds(amount(guessed), false, at(90))
+		l.PrefillEnds(amount(1000), true, at(100))
+		ended := l.PrefillObserved(at(0), at(100))
+		period, ok := l.EndPeriod(1000, &ended)
+		if ok != want || period.Tokens != 1000+guessed || period.Took != 100*time.Millisecond {
+			t.Errorf("guessed end of %d tokens: known: %v, %+v", guessed, ok, period)
+		}
+	}
+}
+
 // TestPromptsOfOtherReplicas: prompts that the engine has computed for other replicas are part of its work. Their publications show the
 // tokens that are left.
 func TestPromptsOfOtherReplicas(t *testing.T) {
