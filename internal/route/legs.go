@@ -130,13 +130,15 @@ func (r *Router) compareLegs(w *workspace, q *request.Prepared, d *decision.Deci
 	s := &w.legs
 	legs := decision.Legs{Why: decision.LegsByCost}
 	var computed time.Duration
-	legs.Prefill, computed = r.judge.Field(&s.judged, &w.overlap, &s.asked, &s.field, d.At).LeastPrefill()
+	var others, hidden float64
+	legs.Prefill, computed, others = r.judge.Field(&s.judged, &w.overlap, &s.asked, &s.field, d.At).LeastPrefill()
 
 	q.Remote = false
 	legs.Local = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).LeastLocal()
 	q.Remote = true
 	r.findPrefillSites(w, q, d, true)
-	legs.Decode = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).LeastDecode(computed)
+	legs.Decode, hidden = r.judge.Field(&s.judged, &w.overlap, q, &w.field, d.At).LeastDecode(computed)
+	legs.Prefill -= hidden * others
 	return legs
 }
 

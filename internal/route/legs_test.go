@@ -125,6 +125,28 @@ func TestLegsWaitForASlotDuringThePrefill(t *testing.T) {
 	}
 }
 
+// TestPromptsBehindAWaitForASlot: prompts that wait at a prefill worker delay the ones after them. If these wait longer for a slot of their
+// decode worker, that is no delay.
+func TestPromptsBehindAWaitForASlot(t *testing.T) {
+	cost := map[int]float64{} // of a prefill worker, by the requests on the decode worker
+	for _, running := range []int{100, 300} {
+		r := newLegs(t, serving.Config{}, "p", "d")
+		for i := range running { // an engine runs 256, as far as is known
+			id := fmt.Sprint(i)
+			r.ask(id, text(id, 100), func(q *request.Request) { q.Local = true })
+			r.PrefillDone(id, noon)
+		}
+		for i := range 10 {
+			id := fmt.Sprint("p", i)
+			r.ask(id, text(id, 1000), func(q *request.Request) { q.Role = fleet.Prefill })
+		}
+		cost[running] = r.ask("next", text("next", 1000)).Legs.Prefill
+	}
+	if ratio := cost[300] / cost[100]; ratio < 0.4 || ratio > 0.6 {
+		t.Errorf("a prompt at a prefill worker costs %.0f ms while slots are free, and %.0f ms while none is", cost[100], cost[300])
+	}
+}
+
 // TestLegsWithoutChoice: a request, or the model's settings, may name the way; without a prefill worker, and if engines
 // cannot transfer the prompt, there is one leg; and policies that compare no costs have two.
 func TestLegsWithoutChoice(t *testing.T) {
