@@ -105,7 +105,7 @@ func (r *Router) predict(w *workspace, q *request.Prepared, d *decision.Decision
 		chain = nil
 	}
 	held := w.overlap.Of(c.Rank.ID)[fleet.Device] / each
-	r.predictor.Predict(d.ID, q.Session, chain, held, *c.Rank, d.At)
+	r.predictor.Predict(d.ID, q.Session, chain, held, *c.Rank, d.At.Add(w.judged.FirstToken(c)))
 }
 
 // watchPrompt looks for a place in the prompt that keeps caches from being hit: see package breaks. A dry run and the prefill part of a

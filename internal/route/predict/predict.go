@@ -46,9 +46,10 @@ func (p *Predictor) Promised() (n int, lost uint64) { return p.promises.len(), p
 func (p *Predictor) StandForCache(rank fleet.Rank) bool { return p.lasts(rank) > shortPrediction }
 
 // Predict makes the index expect the prompt's blocks on the picked rank, whose device has the first held of them, until its events report
-// them. It remembers them, so that the prediction can be taken back if the request does not reach the rank. Without a prediction it
-// remembers the session alone.
-func (p *Predictor) Predict(id string, session uint64, chain []blockhash.Sequence, held int, rank fleet.Rank, now time.Time) {
+// them. The time of the prediction begins when the prompt is expected to be computed, because it may wait for long. Predict remembers the
+// blocks, so that the prediction can be taken back if the request does not reach the rank. Without a prediction it remembers the session
+// alone.
+func (p *Predictor) Predict(id string, session uint64, chain []blockhash.Sequence, held int, rank fleet.Rank, computed time.Time) {
 	ttl := p.lasts(rank)
 	if ttl <= 0 || len(chain) == 0 {
 		if session != 0 {
@@ -56,27 +57,28 @@ func (p *Predictor) Predict(id string, session uint64, chain []blockhash.Sequenc
 		}
 		return
 	}
-	known := p.knownBlocks(chain[:min(held, len(chain))], now, rank.ID, ttl)
-	until := p.PredictOn(rank, chain, known, now)
+	known := p.knownBlocks(chain[:min(held, len(chain))], computed, rank.ID, ttl)
+	until := p.PredictOn(rank, chain, known, computed)
 	p.promises.make(id, session, chain, known, until)
 }
 
-// knownBlocks counts the held blocks that need no new prediction, because the rank reports them, or because their prediction lasts for at
-// least half of ttl. So the next turn of a conversation pays for its new blocks alone.
-func (p *Predictor) knownBlocks(held []blockhash.Sequence, now time.Time, rank fleet.RankID, ttl time.Duration) int {
+// knownBlocks counts the held blocks that need no new prediction, because the rank reports them, or because their prediction lasts for
+// nearly as long as a new one would. So a turn of a conversation that soon follows another pays for its new blocks alone. The predictions
+// of a rank without events are dropped in the order in which they end, so an early end would make its cache forget what is in use.
+func (p *Predictor) knownBlocks(held []blockhash.Sequence, computed time.Time, rank fleet.RankID, ttl time.Duration) int {
 	if len(held) == 0 {
 		return 0
 	}
 	until, predicted := p.index.PredictedUntil(rank, held[len(held)-1])
-	if predicted && until.Sub(now) < ttl/2 {
+	if predicted && until.Sub(computed) < ttl*9/10 {
 		return 0
 	}
 	return len(held)
 }
 
-// PredictOn makes the index expect the blocks of a chain on a rank, except the first known ones, and returns
-// until when; the zero time if it predicts nothing.
-func (p *Predictor) PredictOn(rank fleet.Rank, chain []blockhash.Sequence, known int, now time.Time) (until time.Time) {
+// PredictOn makes the index expect the blocks of a chain, which is computed at some time, on a rank, except the first known ones. It
+// returns until when; the zero time if it predicts nothing.
+func (p *Predictor) PredictOn(rank fleet.Rank, chain []blockhash.Sequence, known int, computed time.Time) (until time.Time) {
 	ttl, limit := p.lasts(rank), rank.Worker.Blocks
 	if ttl <= 0 || known >= len(chain) {
 		return time.Time{}
@@ -84,7 +86,7 @@ func (p *Predictor) PredictOn(rank fleet.Rank, chain []blockhash.Sequence, known
 	if ttl <= shortPrediction && (limit == 0 || limit > bridgeBlocks) {
 		limit = bridgeBlocks
 	}
-	until = now.Add(ttl)
+	until = computed.Add(ttl)
 	p.index.Predict(rank.ID, chain, known, until, limit)
 	return until
 }

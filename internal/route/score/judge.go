@@ -280,8 +280,8 @@ func (j *Judged) Expect(c *pick.Candidate) expected {
 	return e
 }
 
-// firstToken returns the expected time until a candidate's first token, from now.
-func (j *Judged) firstToken(c *pick.Candidate) time.Duration {
+// FirstToken returns the expected time until a candidate's first token, from now.
+func (j *Judged) FirstToken(c *pick.Candidate) time.Duration {
 	e := j.Expect(c)
 	return e.Wait + e.Prefill
 }
@@ -290,7 +290,7 @@ func (j *Judged) firstToken(c *pick.Candidate) time.Duration {
 // be a candidate.
 func (j *Judged) Soonest() (best *pick.Candidate, first time.Duration) {
 	for i := range j.Candidates {
-		if at := j.firstToken(&j.Candidates[i]); best == nil || at < first {
+		if at := j.FirstToken(&j.Candidates[i]); best == nil || at < first {
 			best, first = &j.Candidates[i], at
 		}
 	}
@@ -299,7 +299,7 @@ func (j *Judged) Soonest() (best *pick.Candidate, first time.Duration) {
 
 // DropLate removes the candidates whose first token is expected after the deadline.
 func (j *Judged) DropLate(deadline time.Duration) {
-	j.Candidates = slices.DeleteFunc(j.Candidates, func(c pick.Candidate) bool { return j.firstToken(&c) > deadline })
+	j.Candidates = slices.DeleteFunc(j.Candidates, func(c pick.Candidate) bool { return j.FirstToken(&c) > deadline })
 }
 
 // Least is the lowest cost of the candidates. There must be one.

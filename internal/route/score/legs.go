@@ -38,7 +38,7 @@ func (j *Judged) LeastPrefill() (least float64, computed time.Duration, others f
 	if delay, ok := j.function.(*cost.Delay); ok {
 		others = delayed(delay, booked(c)) * float64(j.Expect(c).Added) / 1e6
 	}
-	return least, j.firstToken(c), others
+	return least, j.FirstToken(c), others
 }
 
 // LeastDecode is the lowest cost of a decode worker to which the prompt comes computed after a time. By cost.Delay the part of this time in
