@@ -95,15 +95,18 @@ func TestPromptsGatherDuringAStep(t *testing.T) {
 }
 
 // TestIntervalsGoOn: the work of an engine is known once it has computed enough prompts since a report, 10 in each second here. If ends of
-// prompts are guessed, it takes more of them, and the second after them is not known: the engine may compute the last of them still.
+// prompts are guessed, it takes more of them. If these have many tokens, the second after them is not known: the engine may compute some of
+// them still.
 func TestIntervalsGoOn(t *testing.T) {
 	for _, c := range []struct {
 		seen    bool
-		seconds int // until the work is known
-	}{{true, 2}, {false, 7}} {
+		tokens  int64 // of a prompt
+		seconds int   // until the work is known
+		after   bool  // that of the next second is known
+	}{{true, 100, 2, true}, {false, 100, 7, true}, {true, 1000, 2, true}, {false, 1000, 7, false}} {
 		var l fleet.Load
 		at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
-		prefill := fleet.Amount{PrefillTokens: 100, PrefillTime: 10 * time.Millisecond}
+		prefill := fleet.Amount{PrefillTokens: c.tokens, PrefillTime: 10 * time.Millisecond}
 		l.Add(fleet.Amount{Requests: 20, DecodeBlocks: 100}, at(0))
 		report := func(second int) fleet.Interval {
 			return l.SetReport(fleet.Report{At: at(1000 * second), Running: 20, Gaps: 1000 * uint64(second+1),
@@ -122,13 +125,13 @@ func TestIntervalsGoOn(t *testing.T) {
 				t.Errorf("ends are seen: %v; after %d s the work is known: %v", c.seen, second, ok)
 			}
 			if want := time.Duration(c.seconds) * time.Second; ok && (took != want || passes != 50*want.Seconds() ||
-				i.Tokens != 1000*want.Seconds() || i.Passes != 10*want.Seconds()) {
+				i.Tokens != float64(10*c.tokens)*want.Seconds() || i.Passes != 10*want.Seconds()) {
 				t.Errorf("%s, %g passes, of them %g with %g tokens", took, passes, i.Passes, i.Tokens)
 			}
 		}
 		after := report(2*c.seconds + 1)
-		if _, _, ok := after.Decoded(); ok != c.seen {
-			t.Errorf("ends are seen: %v; the work of a second without prompts is known: %v", c.seen, ok)
+		if _, _, ok := after.Decoded(); ok != c.after {
+			t.Errorf("ends of prompts of %d tokens are seen: %v; the work of a second without prompts is known: %v", c.tokens, c.seen, ok)
 		}
 	}
 }

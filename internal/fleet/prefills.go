@@ -17,7 +17,7 @@ type prefills struct {
 // computed counts the prompt tokens that were computed, and the passes in which that was, as far as bookings show.
 type computed struct {
 	tokens, passes int64
-	guessed        int64 // prompts whose end was not seen
+	guessed        int64 // tokens of prompts whose end was not seen
 }
 
 // PrefillPeriod is the time in which a rank computes prompts one after the other, from the first one that comes to an idle rank until
@@ -51,7 +51,7 @@ func (p *prefills) count(tokens int64, seen bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !seen {
-		p.total.guessed++
+		p.total.guessed += tokens
 	}
 	passes := int64(0)
 	if !now.Equal(p.tick) {

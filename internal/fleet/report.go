@@ -59,7 +59,7 @@ type sample struct {
 	queued    bool
 	computes  bool          // prompts are booked that are not computed
 	done      computed      // prompts by then
-	guessed   bool          // the end of one was guessed since the report before, so it may still be computed
+	guessed   bool          // more than a pass of them was guessed to be done since the report before, and may still be computed
 	gap       time.Duration // the mean time between tokens since the report before; 0 if that is not known
 	ran       float64       // seconds of all requests that ran in time, as reports show
 }
@@ -78,7 +78,7 @@ func (l *Load) SetReport(r Report, w *Worker) Interval {
 	last := l.reported.Load()
 	if last != nil {
 		next.footprint = last.footprint
-		next.guessed = next.done.guessed > last.done.guessed
+		next.guessed = next.done.guessed-last.done.guessed > PassTokens
 		next.untracked = min(next.unbooked, last.unbooked)
 		next.queued = next.Waiting > 0 && last.Waiting > 0
 		next.ran = last.ran + float64(last.Running+next.Running)/2*r.At.Sub(last.At).Seconds()
