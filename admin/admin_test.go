@@ -125,7 +125,7 @@ func newWorld(t *testing.T) *world {
 	if err := w.router.SetModels(map[string]*serving.Config{"sim": {Prompt: letters{}, BlockSize: 4, Cost: cost.Dynamo()}}); err != nil {
 		t.Fatal(err)
 	}
-	receiver := peers.NewReceiver("self", w.fleet)
+	receiver := peers.NewReceiver("self", w.fleet, nil)
 	receiver.Apply(&peers.Update{Replica: "other", Seq: 3, Ranks: []peers.RankAmount{{Worker: "z", Amount: fleet.Amount{Requests: 2, PrefillTokens: 300}}}}, w.now)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stator_example", Help: "An example."}, func() float64 { return 1 }))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stator-project/stator/bus/busv1"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
@@ -48,11 +49,18 @@ func bookingsMessage(u *peers.Update) *busv1.Bookings {
 			DecodeBlocks: a.Amount.DecodeBlocks, PrefillNanoseconds: int64(a.Amount.PrefillTime),
 		})
 	}
+	for i := range u.Prompts {
+		p := &u.Prompts[i]
+		m.Prompts = append(m.Prompts, &busv1.SentPrompt{
+			Worker: p.Worker, Epoch: p.Epoch, Rank: uint32(p.Rank), Known: uint32(p.Known), ComputedNanoseconds: int64(p.Computed),
+			Blocks: appendNumbers(nil, p.Blocks),
+		})
+	}
 
 	return m
 }
 
-// readBookings returns the update in a message. Its receiver checks the amounts.
+// readBookings returns the update in a message. Its receiver checks the amounts and prompts.
 func readBookings(m *busv1.Bookings) *peers.Update {
 	u := &peers.Update{Replica: m.Replica, Seq: m.Seq, Full: m.Full, Digest: m.Digest}
 	for _, a := range m.Ranks {
@@ -62,6 +70,13 @@ func readBookings(m *busv1.Bookings) *peers.Update {
 				Requests: a.Requests, PrefillTokens: a.PrefillTokens,
 				DecodeBlocks: a.DecodeBlocks, PrefillTime: time.Duration(a.PrefillNanoseconds),
 			},
+		})
+	}
+	for _, p := range m.Prompts {
+		_, blocks := appendPart(make([]blockhash.Sequence, 0, len(p.Blocks)), p.Blocks)
+		u.Prompts = append(u.Prompts, peers.Prompt{
+			Worker: p.Worker, Epoch: p.Epoch, Rank: int(p.Rank), Known: int(p.Known), Computed: time.Duration(p.ComputedNanoseconds),
+			Blocks: blocks,
 		})
 	}
 

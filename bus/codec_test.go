@@ -282,6 +282,7 @@ func TestUnknownFieldsAreFoundAtAnyDepth(t *testing.T) {
 		&busv1.Slots{}, &busv1.Assignment{}, &busv1.KVStores{}, &busv1.Here{},
 		&busv1.Load{Tiers: []*busv1.TierLoad{{}, {}}}, &busv1.Load{Peers: &busv1.TierLoad{}}, &busv1.Batch{Events: []*busv1.Event{{}, {}}},
 		&busv1.SnapshotReply{Snapshot: &busv1.Snapshot{}}, &busv1.Bookings{Ranks: []*busv1.RankAmount{{}}},
+		&busv1.Bookings{Prompts: []*busv1.SentPrompt{{}}},
 		&busv1.Ends{Ends: []*busv1.RequestEnd{{}, {}}}, &busv1.Plan{Pools: []*busv1.Pool{{}, {Workers: []*busv1.PlannedWorker{{}, {}}}}},
 		&busv1.Demand{Models: []*busv1.ModelDemand{{}, {}}}, &busv1.Slots{Slots: []*busv1.Slot{{}}}, &busv1.KVStores{Stores: []*busv1.KVStore{{}}},
 	} {

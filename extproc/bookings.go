@@ -26,7 +26,7 @@ func newReplica() string { return strings.ToLower(rand.Text()[:replicaNameLength
 // publishBookings publishes the bookings of this replica and the ends of others' requests, and drops the bookings
 // of replicas that no longer publish theirs, until ctx ends.
 func (r *Router) publishBookings(ctx context.Context, b *bus.Bus) {
-	publisher := peers.NewPublisher(r.replica, r.fleet)
+	publisher := peers.NewPublisher(r.replica, r.fleet, &r.outbox)
 	defer r.ends.flush(b)
 
 	backoff.Every(ctx, publishEvery, func(now time.Time) {

@@ -111,3 +111,39 @@ func TestReplicasShareBookings(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestReplicasSharePrompts: a prompt that one replica has sent to an engine is expected in its cache by the other one, although the engine
+// never comes to it and publishes nothing.
+func TestReplicasSharePrompts(t *testing.T) {
+	c := newCluster(t, 0, 3)
+	c.ready("w0", "w1", "w2")
+	a := c.replica
+	defer a.stop()
+	c.startRouter()
+	b := c.replica
+	c.ready("w0", "w1", "w2")
+	c.within(recovery, "the replicas know each other", func() error {
+		if a.peers.Live() != 1 || b.peers.Live() != 1 {
+			return fmt.Errorf("%d and %d other replicas", a.peers.Live(), b.peers.Live())
+		}
+		return nil
+	})
+
+	text := strings.Repeat("a prompt of several blocks. ", 20)
+	sent, ok := a.routes.Explain(a.book(t, text))
+	if !ok {
+		t.Fatal("the decision is not kept")
+	}
+	c.within(recovery, "the other replica expects it there", func() error {
+		d := b.routes.DryRun(&request.Request{Endpoint: prompt.Completions, Known: true, Body: completion(text)}, time.Now())
+		for i := range d.Candidates {
+			if c := &d.Candidates[i]; (c.Worker == sent.Worker) != (c.Overlap[fleet.Device] == d.Blocks) {
+				return fmt.Errorf("it was sent to %s: %s", sent.Worker, d)
+			}
+		}
+		return nil
+	})
+	if s := b.peers.Stats(); s.Prompts != 1 || s.Refused != 0 {
+		t.Errorf("%+v", s)
+	}
+}

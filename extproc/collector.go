@@ -216,7 +216,11 @@ var (
 	peersBooked   = metric.Desc("peers", "bookings", "Requests that other replicas have booked.")
 	peersMessages = metric.Desc("peers", "messages_total",
 		"Booking updates of other replicas: applied, old (late or repeated), lost (missing by their numbers), or refused "+
-			"(an amount is negative or out of bounds).", "result")
+			"(an amount is negative, or something out of bounds).", "result")
+	peersPrompts = metric.Desc("peers", "prompts_total",
+		"Prompts that other replicas have sent to workers, received here, and prompts of this replica that were dropped, because "+
+			"the update for the others had no room.",
+		"result")
 	peersMismatches = metric.Desc("peers", "digest_mismatches_total",
 		"Updates after which a replica's bookings did not match its digest. A full update within two seconds corrects them.")
 	peersExpired = metric.Desc("peers", "expired_total", "Replicas that stopped publishing; their bookings were dropped.")
@@ -232,6 +236,8 @@ func (r *Router) collectPeers(out metric.Scrape) {
 	out.Counter(peersMessages, s.Old, "old")
 	out.Counter(peersMessages, s.Lost, "lost")
 	out.Counter(peersMessages, s.Refused, "refused")
+	out.Counter(peersPrompts, s.Prompts, "received")
+	out.Counter(peersPrompts, r.outbox.Dropped(), "dropped")
 	out.Counter(peersMismatches, s.DigestMismatches)
 	out.Counter(peersExpired, s.Expired)
 }

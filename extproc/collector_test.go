@@ -62,7 +62,7 @@ stator_feed_ranks{state="syncing"} 0
 # HELP stator_index_max_bytes Limit of the memory of the index.
 # TYPE stator_index_max_bytes gauge
 stator_index_max_bytes 1.048576e+06
-# HELP stator_peers_messages_total Booking updates of other replicas: applied, old (late or repeated), lost (missing by their numbers), or refused (an amount is negative or out of bounds).
+# HELP stator_peers_messages_total Booking updates of other replicas: applied, old (late or repeated), lost (missing by their numbers), or refused (an amount is negative, or something out of bounds).
 # TYPE stator_peers_messages_total counter
 stator_peers_messages_total{result="applied"} 0
 stator_peers_messages_total{result="lost"} 0

@@ -139,7 +139,7 @@ func (r *Router) newRoutes(settings *config.Config, relayed, shadow bool) (*rout
 	cfg := route.Config{
 		Seed: rand.Uint64(), Replica: r.replica, PredictFor: r.feed.Lifetime, Speeds: speeds,
 		Served: r.requestServed, Missing: r.loads.want, Relayed: relayed, Counted: r.decided,
-		Others: r.peers.Live, Starts: r.starts, Waits: r.demand.urge, Outside: r.emitters.Outside(),
+		Others: r.peers.Live, Predicted: r.sharePrompt, Starts: r.starts, Waits: r.demand.urge, Outside: r.emitters.Outside(),
 	}
 	if shadow {
 		// No adapter is loaded for copies, and the planner counts requests once. The decision log needs all candidates.

@@ -3,9 +3,11 @@ package extproc
 import (
 	"log/slog"
 	"math/rand/v2"
+	"time"
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
@@ -21,7 +23,8 @@ type state struct {
 	index  *kvindex.Index
 	feed   *feed.Feed
 	drift  *drift.Detector
-	peers  *peers.Receiver // the bookings of the other replicas
+	peers  *peers.Receiver // the bookings and prompts of the other replicas
+	outbox peers.Outbox    // the prompts of this one, for them
 	memory *prompt.Memory  // of the tokens of recent texts
 	routes *route.Router   // set after init
 }
@@ -37,6 +40,15 @@ func (s *state) init(settings *config.Config, replica string, blockSize func(*fl
 	}})
 	s.feed = feed.New(feed.Config{BlockSize: blockSize}, s.fleet, s.index)
 	s.drift = drift.New(drift.Config{Tokens: int(settings.Index.DriftTokens)})
-	s.peers = peers.NewReceiver(replica, s.fleet)
+	s.peers = peers.NewReceiver(replica, s.fleet, func(rank fleet.Rank, p *peers.Prompt, now time.Time) {
+		s.routes.Expect(rank, p.Blocks, p.Known, now.Add(p.Computed))
+	})
 	s.memory = prompt.NewMemory(prompt.MemoryConfig{MaxBytes: settings.Prompts.MemoryBytes, Seed: rand.Uint64()})
+}
+
+// sharePrompt adds a prompt that was sent to a rank to the next update for the other replicas, if there are any.
+func (s *state) sharePrompt(rank fleet.Rank, chain []blockhash.Sequence, known int, computed time.Time) {
+	if s.peers.Live() > 0 {
+		s.outbox.Add(rank, chain, known, computed)
+	}
 }

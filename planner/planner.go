@@ -131,7 +131,7 @@ func New(cfg Config) *Planner {
 	p := &Planner{
 		cfg: cfg, reload: make(chan struct{}, 1), leads: make(chan struct{}, 1),
 		waits: make(chan struct{}, 1), metrics: newMetrics(cfg.Metrics),
-		demands: newDemands(), loads: newLoads(), bookings: peers.NewReceiver("planner", cfg.Fleet), state: cfg.State,
+		demands: newDemands(), loads: newLoads(), bookings: peers.NewReceiver("planner", cfg.Fleet, nil), state: cfg.State,
 	}
 	p.settings.Store(cfg.Settings)
 	p.advisory.Store(cfg.Advisory)

@@ -523,7 +523,7 @@ func (x *Event) GetBlocks() []uint64 {
 	return nil
 }
 
-// Bookings is what one replica of the router has booked.
+// Bookings is what one replica of the router has booked, and the prompts that it has sent to ranks since the message before.
 type Bookings struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Replica       string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
@@ -531,6 +531,7 @@ type Bookings struct {
 	Full          bool                   `protobuf:"varint,3,opt,name=full,proto3" json:"full,omitempty"`     // ranks that are not listed have no booking
 	Digest        uint64                 `protobuf:"varint,4,opt,name=digest,proto3" json:"digest,omitempty"` // of all amounts that are not zero
 	Ranks         []*RankAmount          `protobuf:"bytes,5,rep,name=ranks,proto3" json:"ranks,omitempty"`
+	Prompts       []*SentPrompt          `protobuf:"bytes,6,rep,name=prompts,proto3" json:"prompts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -600,6 +601,98 @@ func (x *Bookings) GetRanks() []*RankAmount {
 	return nil
 }
 
+func (x *Bookings) GetPrompts() []*SentPrompt {
+	if x != nil {
+		return x.Prompts
+	}
+	return nil
+}
+
+// SentPrompt is a prompt that a replica has sent to a rank.
+type SentPrompt struct {
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Worker              string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	Epoch               uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Rank                uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
+	Known               uint32                 `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`                                                        // blocks of the first ones that the rank has
+	ComputedNanoseconds int64                  `protobuf:"varint,5,opt,name=computed_nanoseconds,json=computedNanoseconds,proto3" json:"computed_nanoseconds,omitempty"` // from the message until it is expected to be computed
+	Blocks              []uint64               `protobuf:"fixed64,6,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`                                              // sequence hashes
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *SentPrompt) Reset() {
+	*x = SentPrompt{}
+	mi := &file_bus_hot_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SentPrompt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SentPrompt) ProtoMessage() {}
+
+func (x *SentPrompt) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_hot_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SentPrompt.ProtoReflect.Descriptor instead.
+func (*SentPrompt) Descriptor() ([]byte, []int) {
+	return file_bus_hot_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SentPrompt) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *SentPrompt) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *SentPrompt) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *SentPrompt) GetKnown() uint32 {
+	if x != nil {
+		return x.Known
+	}
+	return 0
+}
+
+func (x *SentPrompt) GetComputedNanoseconds() int64 {
+	if x != nil {
+		return x.ComputedNanoseconds
+	}
+	return 0
+}
+
+func (x *SentPrompt) GetBlocks() []uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
 // RankAmount is what a replica has booked on one rank, in all.
 type RankAmount struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
@@ -616,7 +709,7 @@ type RankAmount struct {
 
 func (x *RankAmount) Reset() {
 	*x = RankAmount{}
-	mi := &file_bus_hot_proto_msgTypes[6]
+	mi := &file_bus_hot_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +721,7 @@ func (x *RankAmount) String() string {
 func (*RankAmount) ProtoMessage() {}
 
 func (x *RankAmount) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_hot_proto_msgTypes[6]
+	mi := &file_bus_hot_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +734,7 @@ func (x *RankAmount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankAmount.ProtoReflect.Descriptor instead.
 func (*RankAmount) Descriptor() ([]byte, []int) {
-	return file_bus_hot_proto_rawDescGZIP(), []int{6}
+	return file_bus_hot_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RankAmount) GetWorker() string {
@@ -704,7 +797,7 @@ type Ends struct {
 
 func (x *Ends) Reset() {
 	*x = Ends{}
-	mi := &file_bus_hot_proto_msgTypes[7]
+	mi := &file_bus_hot_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +809,7 @@ func (x *Ends) String() string {
 func (*Ends) ProtoMessage() {}
 
 func (x *Ends) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_hot_proto_msgTypes[7]
+	mi := &file_bus_hot_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +822,7 @@ func (x *Ends) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ends.ProtoReflect.Descriptor instead.
 func (*Ends) Descriptor() ([]byte, []int) {
-	return file_bus_hot_proto_rawDescGZIP(), []int{7}
+	return file_bus_hot_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Ends) GetEnds() []*RequestEnd {
@@ -763,7 +856,7 @@ type RequestEnd struct {
 
 func (x *RequestEnd) Reset() {
 	*x = RequestEnd{}
-	mi := &file_bus_hot_proto_msgTypes[8]
+	mi := &file_bus_hot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +868,7 @@ func (x *RequestEnd) String() string {
 func (*RequestEnd) ProtoMessage() {}
 
 func (x *RequestEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_hot_proto_msgTypes[8]
+	mi := &file_bus_hot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +881,7 @@ func (x *RequestEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestEnd.ProtoReflect.Descriptor instead.
 func (*RequestEnd) Descriptor() ([]byte, []int) {
-	return file_bus_hot_proto_rawDescGZIP(), []int{8}
+	return file_bus_hot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RequestEnd) GetBooking() string {
@@ -951,13 +1044,22 @@ const file_bus_hot_proto_rawDesc = "" +
 	"\x06window\x18\x06 \x01(\rR\x06window\x12\x14\n" +
 	"\x05group\x18\a \x01(\rR\x05group\x12\x16\n" +
 	"\x06hashes\x18\b \x03(\x06R\x06hashes\x12\x16\n" +
-	"\x06blocks\x18\t \x03(\x06R\x06blocks\"\x93\x01\n" +
+	"\x06blocks\x18\t \x03(\x06R\x06blocks\"\xc8\x01\n" +
 	"\bBookings\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04full\x18\x03 \x01(\bR\x04full\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\x04R\x06digest\x12/\n" +
-	"\x05ranks\x18\x05 \x03(\v2\x19.stator.bus.v1.RankAmountR\x05ranks\"\xe7\x01\n" +
+	"\x05ranks\x18\x05 \x03(\v2\x19.stator.bus.v1.RankAmountR\x05ranks\x123\n" +
+	"\aprompts\x18\x06 \x03(\v2\x19.stator.bus.v1.SentPromptR\aprompts\"\xaf\x01\n" +
+	"\n" +
+	"SentPrompt\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04rank\x18\x03 \x01(\rR\x04rank\x12\x14\n" +
+	"\x05known\x18\x04 \x01(\rR\x05known\x121\n" +
+	"\x14computed_nanoseconds\x18\x05 \x01(\x03R\x13computedNanoseconds\x12\x16\n" +
+	"\x06blocks\x18\x06 \x03(\x06R\x06blocks\"\xe7\x01\n" +
 	"\n" +
 	"RankAmount\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x14\n" +
@@ -1000,7 +1102,7 @@ func file_bus_hot_proto_rawDescGZIP() []byte {
 	return file_bus_hot_proto_rawDescData
 }
 
-var file_bus_hot_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_bus_hot_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_bus_hot_proto_goTypes = []any{
 	(*Load)(nil),       // 0: stator.bus.v1.Load
 	(*TierLoad)(nil),   // 1: stator.bus.v1.TierLoad
@@ -1008,22 +1110,24 @@ var file_bus_hot_proto_goTypes = []any{
 	(*Batch)(nil),      // 3: stator.bus.v1.Batch
 	(*Event)(nil),      // 4: stator.bus.v1.Event
 	(*Bookings)(nil),   // 5: stator.bus.v1.Bookings
-	(*RankAmount)(nil), // 6: stator.bus.v1.RankAmount
-	(*Ends)(nil),       // 7: stator.bus.v1.Ends
-	(*RequestEnd)(nil), // 8: stator.bus.v1.RequestEnd
+	(*SentPrompt)(nil), // 6: stator.bus.v1.SentPrompt
+	(*RankAmount)(nil), // 7: stator.bus.v1.RankAmount
+	(*Ends)(nil),       // 8: stator.bus.v1.Ends
+	(*RequestEnd)(nil), // 9: stator.bus.v1.RequestEnd
 }
 var file_bus_hot_proto_depIdxs = []int32{
 	1, // 0: stator.bus.v1.Load.tiers:type_name -> stator.bus.v1.TierLoad
 	1, // 1: stator.bus.v1.Load.peers:type_name -> stator.bus.v1.TierLoad
 	3, // 2: stator.bus.v1.Events.batches:type_name -> stator.bus.v1.Batch
 	4, // 3: stator.bus.v1.Batch.events:type_name -> stator.bus.v1.Event
-	6, // 4: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
-	8, // 5: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	7, // 4: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
+	6, // 5: stator.bus.v1.Bookings.prompts:type_name -> stator.bus.v1.SentPrompt
+	9, // 6: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_bus_hot_proto_init() }
@@ -1037,7 +1141,7 @@ func file_bus_hot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_hot_proto_rawDesc), len(file_bus_hot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

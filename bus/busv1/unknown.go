@@ -18,7 +18,8 @@ func (m *Batch) HasUnknown() bool {
 
 // HasUnknown reports whether the bookings have unknown fields.
 func (m *Bookings) HasUnknown() bool {
-	return len(m.unknownFields) > 0 || slices.ContainsFunc(m.Ranks, func(a *RankAmount) bool { return len(a.unknownFields) > 0 })
+	return len(m.unknownFields) > 0 || slices.ContainsFunc(m.Ranks, func(a *RankAmount) bool { return len(a.unknownFields) > 0 }) ||
+		slices.ContainsFunc(m.Prompts, func(p *SentPrompt) bool { return len(p.unknownFields) > 0 })
 }
 
 // HasUnknown reports whether the ends have unknown fields.

@@ -1,6 +1,8 @@
 package route
 
 import (
+	"time"
+
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/breaks"
@@ -106,6 +108,12 @@ func (r *Router) predict(w *workspace, q *request.Prepared, d *decision.Decision
 	}
 	held := w.overlap.Of(c.Rank.ID)[fleet.Device] / each
 	r.predictor.Predict(d.ID, q.Session, chain, held, *c.Rank, d.At.Add(w.judged.FirstToken(c)))
+}
+
+// Expect makes the index expect the blocks of a prompt that another router has sent to a rank, except the first known ones. It is expected
+// to be computed at a time.
+func (r *Router) Expect(rank fleet.Rank, blocks []blockhash.Sequence, known int, computed time.Time) {
+	r.predictor.PredictOn(rank, blocks, known, computed)
 }
 
 // watchPrompt looks for a place in the prompt that keeps caches from being hit: see package breaks. A dry run and the prefill part of a

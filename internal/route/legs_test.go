@@ -299,7 +299,7 @@ func TestPull(t *testing.T) {
 // TestTransfersAreLearned: a transfer lasts from the end of the prefill to the event of the prompt's last block.
 func TestTransfersAreLearned(t *testing.T) {
 	r := newLegs(t, serving.Config{Prefill: serving.PrefillRemote}, "p", "d")
-	r.predictor = predict.New(r.index, func(fleet.Rank) time.Duration { return time.Second }) // as for workers with events
+	r.predictor = predict.New(r.index, func(fleet.Rank) time.Duration { return time.Second }, nil) // as for workers with events
 	rank := r.fleet.Snapshot().Pool("m", fleet.Decode)[0]
 	before := r.Speeds()[learned.ClassOf(rank.Worker)].Transfer
 	queued := fleet.Report{At: noon, Running: 4, Waiting: 2}
@@ -339,7 +339,7 @@ func TestTransfersAreLearned(t *testing.T) {
 // TestTransfersAreForgotten checks that transfers are forgotten if no event shows their end.
 func TestTransfersAreForgotten(t *testing.T) {
 	r := newLegs(t, serving.Config{Prefill: serving.PrefillRemote}, "p", "d")
-	r.predictor = predict.New(r.index, func(fleet.Rank) time.Duration { return time.Second })
+	r.predictor = predict.New(r.index, func(fleet.Rank) time.Duration { return time.Second }, nil)
 	r.Handed(r.ask("id", text("a", 4000)), "p", noon)
 	r.SettlePrefills(noon.Add(learned.MaxTransfer))
 	kept := r.transfers.Len()

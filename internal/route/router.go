@@ -44,7 +44,7 @@ type Router struct {
 // New returns a router that serves no model until SetModels.
 func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	cfg = cfg.withDefaults()
-	speeds, predictor := learned.NewSpeeds(cfg.Speeds), predict.New(x, cfg.PredictFor)
+	speeds, predictor := learned.NewSpeeds(cfg.Speeds), predict.New(x, cfg.PredictFor, cfg.Predicted)
 	r := &Router{
 		cfg: cfg, fleet: f, index: x, recent: decision.NewRecent(cfg.Decisions),
 		finder: eligible.NewFinder(f, speeds), judge: score.NewJudge(x, cfg.Outside, speeds, cfg.Others), predictor: predictor,

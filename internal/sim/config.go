@@ -77,8 +77,8 @@ type Config struct {
 	// Replicas is the number of routers, which decide in turn; default 1. Each receives the engines' events
 	// and reports, and the bookings of the others.
 	Replicas int
-	// BookLag is the delay of bookings between replicas; default 10 ms. A negative BookLag means that
-	// replicas do not share bookings.
+	// BookLag is the delay of bookings and prompts between replicas; default 10 ms. A negative BookLag means that
+	// replicas do not share them.
 	BookLag time.Duration
 	// EventLag is the delay of KV events; default 0. With a higher delay, routers predict more and see less.
 	EventLag time.Duration

@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/peers"
+	"github.com/stator-project/stator/internal/route/predict"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/serving"
 )
@@ -41,12 +42,20 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 		p.feed.RankGone(id)
 	}})
 	name := fmt.Sprintf("replica-%d", number)
-	p.share, p.peers = peers.NewPublisher(name, p.fleet), peers.NewReceiver(name, p.fleet)
+	outbox := &peers.Outbox{}
+	p.share = peers.NewPublisher(name, p.fleet, outbox)
+	p.peers = peers.NewReceiver(name, p.fleet, func(rank fleet.Rank, q *peers.Prompt, now time.Time) {
+		p.router.Expect(rank, q.Blocks, q.Known, now.Add(q.Computed))
+	})
+	var predicted predict.Made
+	if cfg.Replicas > 1 && cfg.BookLag >= 0 {
+		predicted = outbox.Add
+	}
 	p.feed = feed.New(feed.Config{}, p.fleet, p.index)
 	p.router = route.New(route.Config{
 		// Each replica breaks ties differently. Decisions are not explained, so one is kept.
 		Seed: cfg.Seed ^ uint64(number+1)<<48, Decisions: 1, Candidates: 1,
-		PredictFor: func(fleet.Rank) time.Duration { return cfg.PredictFor }, Others: p.peers.Live,
+		PredictFor: func(fleet.Rank) time.Duration { return cfg.PredictFor }, Predicted: predicted, Others: p.peers.Live,
 	}, p.fleet, p.index)
 
 	for _, w := range workers {

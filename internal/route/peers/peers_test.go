@@ -3,18 +3,22 @@ package peers
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
 // testReplica is one replica: its fleet, its publisher and its receiver.
 type testReplica struct {
 	fleet     *fleet.Fleet
+	outbox    Outbox
 	publisher *Publisher
 	receiver  *Receiver
+	expected  []string // prompts of others
 	open      []opened
 }
 
@@ -29,8 +33,12 @@ func newTestReplica(t *testing.T, name string, workers int) *testReplica {
 	for w := range workers {
 		v.put(t, w, 1)
 	}
-	v.publisher, v.receiver = NewPublisher(name, v.fleet), NewReceiver(name, v.fleet)
+	v.publisher, v.receiver = NewPublisher(name, v.fleet, &v.outbox), NewReceiver(name, v.fleet, v.expect)
 	return v
+}
+
+func (v *testReplica) expect(rank fleet.Rank, p *Prompt, now time.Time) {
+	v.expected = append(v.expected, fmt.Sprintf("%s/%d %d %v in %s", rank.Worker.Name, rank.Number, p.Known, p.Blocks, p.Computed))
 }
 
 func (v *testReplica) put(t *testing.T, w int, epoch uint64) {
@@ -144,6 +152,74 @@ func TestReplicasAgreeAfterLosses(t *testing.T) {
 	}
 }
 
+// TestPromptsReachTheOthersOnce: the next update has each prompt, without the blocks that the rank has but the last of them. A prompt of a rank
+// that is unknown there, or has restarted, is ignored, and so is a repeated update.
+func TestPromptsReachTheOthersOnce(t *testing.T) {
+	a, b := newTestReplica(t, "a", 2), newTestReplica(t, "b", 1)
+	now := time.Unix(1000, 0)
+	a.publisher.Next(now) // a full update
+	w0, w1 := a.fleet.Snapshot().Ranks[0], a.fleet.Snapshot().Ranks[2]
+	chain := []blockhash.Sequence{1, 2, 3, 4}
+	a.outbox.Add(w0, chain, 0, now.Add(3*time.Second))
+	a.outbox.Add(w0, chain, 3, now.Add(-time.Second))
+	a.outbox.Add(w1, chain, 0, now)
+	clear(chain)
+
+	u, due := a.publisher.Next(now.Add(time.Second))
+	b.receiver.Apply(&u, now)
+	b.receiver.Apply(&u, now)
+	b.put(t, 0, 2)
+	u.Seq++
+	b.receiver.Apply(&u, now)
+
+	want := []string{"w0/0 0 [1 2 3 4] in 2s", "w0/0 1 [3 4] in 0s"}
+	if !due || !slices.Equal(b.expected, want) {
+		t.Errorf("an update is due: %v; expected %q, want %q", due, b.expected, want)
+	}
+	if again, _ := a.publisher.Next(now.Add(2 * time.Second)); len(again.Prompts) > 0 {
+		t.Errorf("sent again: %+v", again.Prompts)
+	}
+}
+
+// TestPromptsAreBounded: an outbox keeps the beginning of prompts that are too many or too long for an update, and an update with more is
+// refused.
+func TestPromptsAreBounded(t *testing.T) {
+	a, b := newTestReplica(t, "a", 1), newTestReplica(t, "b", 1)
+	now, w0 := time.Unix(1000, 0), a.fleet.Snapshot().Ranks[0]
+	for range maxPrompts + 5 {
+		a.outbox.Add(w0, []blockhash.Sequence{1}, 0, now)
+	}
+	if n := len(a.outbox.take(now)); n != maxPrompts || a.outbox.Dropped() != 5 {
+		t.Errorf("%d prompts, %d dropped", n, a.outbox.Dropped())
+	}
+	for range 3 {
+		a.outbox.Add(w0, make([]blockhash.Sequence, maxBlocks/2+1), 0, now.Add(2*maxComputed))
+	}
+	u, _ := a.publisher.Next(now)
+	if len(u.Prompts) != 2 || len(u.Prompts[1].Blocks) != maxBlocks/2-1 || a.outbox.Dropped() != 6 {
+		t.Errorf("%d prompts, %d dropped", len(u.Prompts), a.outbox.Dropped())
+	}
+	if b.receiver.Apply(&u, now); len(b.expected) != 2 {
+		t.Errorf("an update at the bounds leaves %d prompts", len(b.expected))
+	}
+
+	absurd := map[string][]Prompt{
+		"too many":      make([]Prompt, maxPrompts+1),
+		"too long":      {{Blocks: make([]blockhash.Sequence, maxBlocks)}, {Blocks: make([]blockhash.Sequence, 1)}},
+		"more known":    {{Known: 1}},
+		"all known":     {{Known: 2, Blocks: make([]blockhash.Sequence, 3)}},
+		"negative":      {{Known: -1}},
+		"computed ago":  {{Computed: -1}},
+		"computed late": {{Computed: maxComputed + 1}},
+	}
+	for name, prompts := range absurd {
+		refused := b.receiver.Stats().Refused
+		if b.receiver.Apply(&Update{Replica: name, Seq: 1, Prompts: prompts}, now); b.receiver.Stats().Refused == refused {
+			t.Errorf("%s: not refused", name)
+		}
+	}
+}
+
 // TestIdleReplicaPublishesRarely: an idle replica publishes heartbeats, and a full update every two
 // seconds.
 func TestIdleReplicaPublishesRarely(t *testing.T) {
@@ -215,7 +291,7 @@ func BenchmarkPublisher(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	s, now := NewPublisher("a", f), time.Unix(1000, 0)
+	s, now := NewPublisher("a", f, &Outbox{}), time.Unix(1000, 0)
 	ranks := f.Snapshot().Ranks
 	for i := range ranks {
 		ranks[i].Load.Add(fleet.Amount{Requests: 1}, now)

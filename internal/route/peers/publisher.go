@@ -20,6 +20,7 @@ const (
 type Publisher struct {
 	replica string
 	fleet   *fleet.Fleet
+	outbox  *Outbox
 
 	seq uint64
 	// published are the amounts of all updates so far, without the zero ones.
@@ -29,9 +30,9 @@ type Publisher struct {
 	lastFull  time.Time // the last full update
 }
 
-// NewPublisher returns a publisher for a replica. No other replica may have had its name.
-func NewPublisher(replica string, f *fleet.Fleet) *Publisher {
-	return &Publisher{replica: replica, fleet: f, published: map[fleet.RankID]RankAmount{}}
+// NewPublisher returns a publisher for a replica, whose prompts are in the outbox. No other replica may have had its name.
+func NewPublisher(replica string, f *fleet.Fleet, o *Outbox) *Publisher {
+	return &Publisher{replica: replica, fleet: f, outbox: o, published: map[fleet.RankID]RankAmount{}}
 }
 
 // Next returns the update that is due now; false if none is. Call it every few milliseconds: it compares
@@ -49,7 +50,8 @@ func (p *Publisher) Next(now time.Time) (u Update, due bool) {
 	}
 
 	full := now.Sub(p.lastFull) >= fullEvery && len(p.published) <= maxRanks
-	if !full && len(changed) == 0 && now.Sub(p.last) < heartbeat {
+	prompts := p.outbox.take(now)
+	if !full && len(changed) == 0 && len(prompts) == 0 && now.Sub(p.last) < heartbeat {
 		return Update{}, false
 	}
 	if full {
@@ -59,7 +61,7 @@ func (p *Publisher) Next(now time.Time) (u Update, due bool) {
 
 	p.seq++
 	p.last = now
-	return Update{Replica: p.replica, Seq: p.seq, Ranks: changed, Full: full, Digest: p.digest}, true
+	return Update{Replica: p.replica, Seq: p.seq, Ranks: changed, Full: full, Digest: p.digest, Prompts: prompts}, true
 }
 
 // setAmount records the published amount of a rank.

@@ -27,8 +27,9 @@ const (
 // Receiver applies the updates of other replicas to the loads of a fleet. All methods are safe for
 // concurrent use.
 type Receiver struct {
-	self  string
-	fleet *fleet.Fleet
+	self   string
+	fleet  *fleet.Fleet
+	expect func(rank fleet.Rank, p *Prompt, now time.Time) // may be nil
 
 	mu       sync.Mutex
 	replicas map[string]*replica // guarded by mu; by name
@@ -66,14 +67,15 @@ type Stats struct {
 	Live   int
 	Booked int64
 	// Messages are applied updates, and Old the late or repeated ones. Lost are missing by their numbers.
-	// Refused have an amount that no router books. DigestMismatches are updates with a digest mismatch.
-	// Expired are replicas that stopped publishing.
-	Messages, Old, Lost, Refused, DigestMismatches, Expired uint64
+	// Refused have an amount that no router books, or prompts out of bounds. Prompts are in the applied updates. DigestMismatches are
+	// updates with a digest mismatch. Expired are replicas that stopped publishing.
+	Messages, Old, Lost, Refused, Prompts, DigestMismatches, Expired uint64
 }
 
-// NewReceiver returns a receiver for the replica self, whose own updates it ignores.
-func NewReceiver(self string, f *fleet.Fleet) *Receiver {
-	return &Receiver{self: self, fleet: f, replicas: map[string]*replica{}}
+// NewReceiver returns a receiver for the replica self, whose own updates it ignores. expect is called with each prompt that another replica
+// has sent to a rank of the fleet, and must not keep it; nil for no one.
+func NewReceiver(self string, f *fleet.Fleet, expect func(rank fleet.Rank, p *Prompt, now time.Time)) *Receiver {
+	return &Receiver{self: self, fleet: f, expect: expect, replicas: map[string]*replica{}}
 }
 
 // Names returns the names of the other replicas, sorted.
@@ -85,30 +87,42 @@ func (r *Receiver) Names() []string {
 
 // Apply applies an update. It keeps nothing of u.
 func (r *Receiver) Apply(u *Update, now time.Time) {
-	if u.Replica == r.self || u.Replica == "" || len(u.Ranks) > maxRanks {
+	if u.Replica == r.self || u.Replica == "" || len(u.Ranks) > maxRanks || !r.applyAmounts(u, now) || r.expect == nil {
 		return
 	}
 
+	snap := r.fleet.Snapshot()
+	for i := range u.Prompts {
+		p := &u.Prompts[i]
+		if rank, ok := snap.Rank(p.Worker, p.Rank); ok && rank.Worker.Epoch == p.Epoch {
+			r.expect(rank, p, now)
+		}
+	}
+}
+
+// applyAmounts replaces the amounts of a replica. False means that nothing of the update may be used.
+func (r *Receiver) applyAmounts(u *Update, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	// A negative amount would make its worker the cheapest of the fleet, so nothing of the update is used.
-	if slices.ContainsFunc(u.Ranks, func(a RankAmount) bool { return !a.isValid() }) {
+	if !arePrompts(u.Prompts) || slices.ContainsFunc(u.Ranks, func(a RankAmount) bool { return !a.isValid() }) {
 		r.stats.Refused++
-		return
+		return false
 	}
 
 	from := r.replicaLocked(u)
 	if from == nil {
-		return
+		return false
 	}
 	if u.Seq <= from.seq {
 		r.stats.Old++
-		return
+		return false
 	}
 
 	r.stats.Lost += u.Seq - from.seq - 1
 	r.stats.Messages++
+	r.stats.Prompts += uint64(len(u.Prompts))
 	from.seq = u.Seq
 	from.lastUpdate = now
 
@@ -124,6 +138,7 @@ func (r *Receiver) Apply(u *Update, now time.Time) {
 	if from.mismatch {
 		r.stats.DigestMismatches++
 	}
+	return true
 }
 
 // replicaLocked returns the replica of an update, and adds it if it is new; nil at the bound.

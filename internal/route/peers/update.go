@@ -18,7 +18,7 @@ type RankAmount struct {
 	Amount fleet.Amount
 }
 
-// Update has the bookings of one replica.
+// Update has the bookings of one replica, and its prompts since the update before.
 type Update struct {
 	// Replica is the name of the replica. Every start of a process has a new one.
 	Replica string
@@ -32,6 +32,8 @@ type Update struct {
 	// Digest is the digest of all amounts of the replica. A receiver whose amounts have another has
 	// lost an update.
 	Digest uint64
+	// Prompts are sent once: if an update is lost, the rank's events show their blocks later.
+	Prompts []Prompt
 }
 
 // isZero reports whether nothing is booked on the rank.

@@ -20,12 +20,18 @@ const (
 type Predictor struct {
 	index    *kvindex.Index
 	lasts    func(fleet.Rank) time.Duration // how long a prediction lasts; 0 predicts nothing
+	made     Made
 	promises promises
 }
 
-// New returns a predictor that writes to an index. lasts returns how long a prediction on a rank lasts; 0 predicts nothing there.
-func New(x *kvindex.Index, lasts func(fleet.Rank) time.Duration) *Predictor {
-	p := &Predictor{index: x, lasts: lasts}
+// Made receives each prediction about a request: the rank, the chain of the prompt, of which the rank has the first known blocks, and when
+// it is expected to be computed. It must be quick, and must not keep chain.
+type Made func(rank fleet.Rank, chain []blockhash.Sequence, known int, computed time.Time)
+
+// New returns a predictor that writes to an index. lasts returns how long a prediction on a rank lasts; 0 predicts nothing there. made may
+// be nil.
+func New(x *kvindex.Index, lasts func(fleet.Rank) time.Duration, made Made) *Predictor {
+	p := &Predictor{index: x, lasts: lasts, made: made}
 	p.promises.init()
 	return p
 }
@@ -59,6 +65,9 @@ func (p *Predictor) Predict(id string, session uint64, chain []blockhash.Sequenc
 	}
 	known := p.knownBlocks(chain[:min(held, len(chain))], computed, rank.ID, ttl)
 	until := p.PredictOn(rank, chain, known, computed)
+	if p.made != nil && known < len(chain) {
+		p.made(rank, chain, known, computed)
+	}
 	p.promises.make(id, session, chain, known, until)
 }
 
