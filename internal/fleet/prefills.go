@@ -81,7 +81,7 @@ func (p *prefills) done() computed {
 
 // mostTokens is the share of a period's tokens whose computation must have been observed. Prompts of which nearly all is cached often have
 // no event of their own. They change the time of a period little, and most bursts have some.
-const mostTokens = 0.9
+const mostTokens = 0.95
 
 // EndPeriod adds the observation of a prefill, after its end was counted. It returns the period that has ended with it; ok is false if
 // other prefills are left, or if the time of more than a few tokens was not observed.
