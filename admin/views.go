@@ -119,6 +119,7 @@ type peersView struct {
 	OldMessages      uint64 `json:"old_messages"`
 	LostMessages     uint64 `json:"lost_messages"`
 	RefusedMessages  uint64 `json:"refused_messages"`
+	Prompts          uint64 `json:"prompts"`
 	DigestMismatches uint64 `json:"digest_mismatches"`
 	ExpiredReplicas  uint64 `json:"expired_replicas"`
 }
@@ -126,7 +127,7 @@ type peersView struct {
 func viewPeers(s peers.Stats) peersView {
 	return peersView{
 		Replicas: s.Live, BookedRequests: s.Booked, Messages: s.Messages, OldMessages: s.Old, LostMessages: s.Lost,
-		RefusedMessages: s.Refused, DigestMismatches: s.DigestMismatches, ExpiredReplicas: s.Expired,
+		RefusedMessages: s.Refused, Prompts: s.Prompts, DigestMismatches: s.DigestMismatches, ExpiredReplicas: s.Expired,
 	}
 }
 

@@ -134,16 +134,18 @@ func TestReplicasSharePrompts(t *testing.T) {
 	if !ok {
 		t.Fatal("the decision is not kept")
 	}
-	c.within(recovery, "the other replica expects it there", func() error {
-		d := b.routes.DryRun(&request.Request{Endpoint: prompt.Completions, Known: true, Body: completion(text)}, time.Now())
-		for i := range d.Candidates {
-			if c := &d.Candidates[i]; (c.Worker == sent.Worker) != (c.Overlap[fleet.Device] == d.Blocks) {
-				return fmt.Errorf("it was sent to %s: %s", sent.Worker, d)
-			}
+	c.within(recovery, "the other replica has received it", func() error {
+		if s := b.peers.Stats(); s.Prompts != 1 {
+			return fmt.Errorf("%+v", s)
 		}
 		return nil
 	})
-	if s := b.peers.Stats(); s.Prompts != 1 || s.Refused != 0 {
-		t.Errorf("%+v", s)
+
+	again := &request.Request{Endpoint: prompt.Completions, Known: true, Body: completion(text)}
+	d := b.routes.DryRun(again, sent.At) // a moment at which the prediction lasts, however slow this machine is
+	for i := range d.Candidates {
+		if c := &d.Candidates[i]; (c.Worker == sent.Worker) != (c.Overlap[fleet.Device] == d.Blocks) {
+			t.Errorf("it was sent to %s: %s", sent.Worker, d)
+		}
 	}
 }
