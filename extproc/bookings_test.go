@@ -24,6 +24,17 @@ func (r replica) book(t *testing.T, text string) string {
 	return d.ID
 }
 
+// twoReplicas starts a second replica, and returns both when these engines serve at each.
+func (c *cluster) twoReplicas(engines ...string) (a, b replica) {
+	c.t.Helper()
+	c.ready(engines...)
+	a = c.replica
+	c.t.Cleanup(a.stop)
+	c.startRouter()
+	c.ready(engines...)
+	return a, c.replica
+}
+
 // agree returns nil if every replica counts, on every rank, the sum of all replicas' own
 // bookings.
 func agree(replicas ...replica) error {
@@ -49,12 +60,7 @@ func agree(replicas ...replica) error {
 // replica that is killed leaves no bookings behind, nor does it when it starts again.
 func TestReplicasShareBookings(t *testing.T) {
 	c := newCluster(t, 0, 3)
-	c.ready("w0", "w1", "w2")
-	a := c.replica
-	defer a.stop()
-	c.startRouter()
-	b := c.replica
-	c.ready("w0", "w1", "w2")
+	a, b := c.twoReplicas("w0", "w1", "w2")
 
 	// One message in ten of b's, and of a's, does not reach the other.
 	var lost atomic.Int64
@@ -116,12 +122,7 @@ func TestReplicasShareBookings(t *testing.T) {
 // never comes to it and publishes nothing.
 func TestReplicasSharePrompts(t *testing.T) {
 	c := newCluster(t, 0, 3)
-	c.ready("w0", "w1", "w2")
-	a := c.replica
-	defer a.stop()
-	c.startRouter()
-	b := c.replica
-	c.ready("w0", "w1", "w2")
+	a, b := c.twoReplicas("w0", "w1", "w2")
 	c.within(recovery, "the replicas know each other", func() error {
 		if a.peers.Live() != 1 || b.peers.Live() != 1 {
 			return fmt.Errorf("%d and %d other replicas", a.peers.Live(), b.peers.Live())

@@ -614,7 +614,7 @@ type SentPrompt struct {
 	Worker              string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	Epoch               uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Rank                uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
-	Known               uint32                 `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`                                                        // blocks of the first ones that the rank has
+	Known               uint32                 `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`                                                        // 1 if the rank has the first block, else 0
 	ComputedNanoseconds int64                  `protobuf:"varint,5,opt,name=computed_nanoseconds,json=computedNanoseconds,proto3" json:"computed_nanoseconds,omitempty"` // from the message until it is expected to be computed
 	Blocks              []uint64               `protobuf:"fixed64,6,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`                                              // sequence hashes
 	unknownFields       protoimpl.UnknownFields

@@ -102,7 +102,7 @@ func TestIntervalsGoOn(t *testing.T) {
 		seen    bool
 		tokens  int64 // of a prompt
 		seconds int   // until the work is known
-		after   bool  // that of the next second is known
+		after   bool  // the work of the next second is known
 	}{{true, 100, 2, true}, {false, 100, 7, true}, {true, 1000, 2, true}, {false, 1000, 7, false}} {
 		var l fleet.Load
 		at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }

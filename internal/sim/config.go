@@ -192,6 +192,9 @@ func (c *Config) node(number int) int {
 	return (number - c.Workers) * c.Transfer.Nodes / c.Prefill
 }
 
+// sharesBookings reports whether replicas send each other their bookings and prompts.
+func (c *Config) sharesBookings() bool { return c.Replicas > 1 && c.BookLag >= 0 }
+
 // Validate reports everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	c = c.withDefaults()

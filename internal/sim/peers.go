@@ -5,7 +5,7 @@ import "github.com/stator-project/stator/internal/route/peers"
 // publishBookings sends the changed bookings of a replica to the other replicas. The message arrives after
 // BookLag.
 func (r *run) publishBookings(p *replica) {
-	if len(r.replicas) == 1 || r.cfg.BookLag < 0 {
+	if !r.cfg.sharesBookings() {
 		return
 	}
 	m, ok := p.share.Next(r.clock())

@@ -48,7 +48,7 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 		p.router.Expect(rank, q.Blocks, q.Known, now.Add(q.Computed))
 	})
 	var predicted predict.Made
-	if cfg.Replicas > 1 && cfg.BookLag >= 0 {
+	if cfg.sharesBookings() {
 		predicted = outbox.Add
 	}
 	p.feed = feed.New(feed.Config{}, p.fleet, p.index)

@@ -87,7 +87,10 @@ func (r *Receiver) Names() []string {
 
 // Apply applies an update. It keeps nothing of u.
 func (r *Receiver) Apply(u *Update, now time.Time) {
-	if u.Replica == r.self || u.Replica == "" || len(u.Ranks) > maxRanks || !r.applyAmounts(u, now) || r.expect == nil {
+	if u.Replica == r.self || u.Replica == "" || len(u.Ranks) > maxRanks {
+		return
+	}
+	if !r.applyAmounts(u, now) || r.expect == nil {
 		return
 	}
 

@@ -266,6 +266,9 @@ type expected struct {
 	Added time.Duration
 }
 
+// firstToken is the time until the first token.
+func (e expected) firstToken() time.Duration { return e.Wait + e.Prefill }
+
 // Expect returns how the prompt is expected to fare on a candidate.
 func (j *Judged) Expect(c *pick.Candidate) expected {
 	j.setModelOf(c)
@@ -281,10 +284,7 @@ func (j *Judged) Expect(c *pick.Candidate) expected {
 }
 
 // FirstToken returns the expected time until a candidate's first token, from now.
-func (j *Judged) FirstToken(c *pick.Candidate) time.Duration {
-	e := j.Expect(c)
-	return e.Wait + e.Prefill
-}
+func (j *Judged) FirstToken(c *pick.Candidate) time.Duration { return j.Expect(c).firstToken() }
 
 // Soonest is the candidate whose first token is expected first, and when that is, from now. There must
 // be a candidate.

@@ -35,10 +35,11 @@ func (j *Judged) LeastPrefill() (least float64, computed time.Duration, others f
 	delayed := func(d *cost.Delay, booked float64) float64 { return d.FirstToken * booked }
 	least = j.leastDelaying(delayed)
 	c := j.leastCandidate()
+	there := j.Expect(c)
 	if delay, ok := j.function.(*cost.Delay); ok {
-		others = delayed(delay, booked(c)) * float64(j.Expect(c).Added) / 1e6
+		others = delayed(delay, booked(c)) * float64(there.Added) / 1e6
 	}
-	return least, j.FirstToken(c), others
+	return least, there.firstToken(), others
 }
 
 // LeastDecode is the lowest cost of a decode worker to which the prompt comes computed after a time. By cost.Delay the part of this time in
