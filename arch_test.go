@@ -42,7 +42,7 @@ var allowed = map[string][]string{
 	"internal/kv/feed":          {"internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/kvindex", "internal/fleet"},
 	"internal/route/cost":       {"internal/fleet", "internal/perfmodel"},
 	"internal/route/pick":       {"internal/fleet", "internal/kv/blockhash", "internal/route/cost"},
-	"internal/route/peers":      {"internal/fleet", "internal/kv/blockhash"},
+	"internal/route/peers":      {"internal/fleet", "internal/kv/blockhash", "internal/route/predict"},
 	"internal/route/handoff":    {"internal/fleet", "internal/prompt/openai"},
 	"internal/route/sessionid":  {"internal/envoynames", "internal/prompt/openai"},
 	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/fleet",

@@ -53,7 +53,7 @@ func bookingsMessage(u *peers.Update) *busv1.Bookings {
 		p := &u.Prompts[i]
 		m.Prompts = append(m.Prompts, &busv1.SentPrompt{
 			Worker: p.Worker, Epoch: p.Epoch, Rank: uint32(p.Rank), Known: uint32(p.Known), ComputedNanoseconds: int64(p.Computed),
-			Blocks: appendNumbers(nil, p.Blocks),
+			Blocks: appendNumbers(nil, p.Blocks), Withdrawn: p.Withdrawn,
 		})
 	}
 
@@ -76,7 +76,7 @@ func readBookings(m *busv1.Bookings) *peers.Update {
 		_, blocks := appendPart(make([]blockhash.Sequence, 0, len(p.Blocks)), p.Blocks)
 		u.Prompts = append(u.Prompts, peers.Prompt{
 			Worker: p.Worker, Epoch: p.Epoch, Rank: int(p.Rank), Known: int(p.Known), Computed: time.Duration(p.ComputedNanoseconds),
-			Blocks: blocks,
+			Blocks: blocks, Withdrawn: p.Withdrawn,
 		})
 	}
 

@@ -404,7 +404,7 @@ func TestBookingsArrive(t *testing.T) {
 	})
 	sent := &peers.Update{Replica: "r", Seq: 7, Full: true, Digest: 9, Ranks: []peers.RankAmount{
 		{Worker: "w", Epoch: 2, Rank: 1, Amount: fleet.Amount{Requests: 3, PrefillTokens: 400, DecodeBlocks: 50, PrefillTime: 6}},
-	}, Prompts: []peers.Prompt{{Worker: "w", Epoch: 2, Rank: 1, Blocks: []blockhash.Sequence{5, 6}, Known: 1, Computed: time.Second}}}
+	}, Prompts: []peers.Prompt{{Worker: "w", Epoch: 2, Rank: 1, Blocks: []blockhash.Sequence{5, 6}, Known: 1, Computed: -time.Second, Withdrawn: true}}}
 
 	testkit.Eventually(t, "the update arrives", func() bool {
 		if err := b.PublishBookings(sent); err != nil {

@@ -3,17 +3,16 @@ package extproc
 import (
 	"log/slog"
 	"math/rand/v2"
-	"time"
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/peers"
+	"github.com/stator-project/stator/internal/route/predict"
 )
 
 // state has the data for decisions, and the router that makes them.
@@ -40,15 +39,13 @@ func (s *state) init(settings *config.Config, replica string, blockSize func(*fl
 	}})
 	s.feed = feed.New(feed.Config{BlockSize: blockSize}, s.fleet, s.index)
 	s.drift = drift.New(drift.Config{Tokens: int(settings.Index.DriftTokens)})
-	s.peers = peers.NewReceiver(replica, s.fleet, func(rank fleet.Rank, p *peers.Prompt, now time.Time) {
-		s.routes.Expect(rank, p.Blocks, p.Known, now.Add(p.Computed))
-	})
+	s.peers = peers.NewReceiver(replica, s.fleet, func(p predict.Prediction) { s.routes.Expect(p) })
 	s.memory = prompt.NewMemory(prompt.MemoryConfig{MaxBytes: settings.Prompts.MemoryBytes, Seed: rand.Uint64()})
 }
 
-// sharePrompt adds a prompt that was sent to a rank to the next update for the other replicas, if there are any.
-func (s *state) sharePrompt(rank fleet.Rank, chain []blockhash.Sequence, known int, computed time.Time) {
+// sharePrompt adds a prediction about a prompt to the next update for the other replicas, if there are any.
+func (s *state) sharePrompt(p predict.Prediction) {
 	if s.peers.Live() > 0 {
-		s.outbox.Add(rank, chain, known, computed)
+		s.outbox.Add(p)
 	}
 }

@@ -608,15 +608,16 @@ func (x *Bookings) GetPrompts() []*SentPrompt {
 	return nil
 }
 
-// SentPrompt is a prompt that a replica has sent to a rank.
+// SentPrompt is a prompt that a replica has sent to a rank, or one that did not reach it.
 type SentPrompt struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	Worker              string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	Epoch               uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Rank                uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
-	Known               uint32                 `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`                                                        // 1 if the rank has the first block, else 0
-	ComputedNanoseconds int64                  `protobuf:"varint,5,opt,name=computed_nanoseconds,json=computedNanoseconds,proto3" json:"computed_nanoseconds,omitempty"` // from the message until it is expected to be computed
-	Blocks              []uint64               `protobuf:"fixed64,6,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`                                              // sequence hashes
+	Known               uint32                 `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`                                                          // 1 if the rank has the first block, else 0
+	ComputedNanoseconds int64                  `protobuf:"zigzag64,5,opt,name=computed_nanoseconds,json=computedNanoseconds,proto3" json:"computed_nanoseconds,omitempty"` // from the message until it is expected to be computed; negative: before
+	Blocks              []uint64               `protobuf:"fixed64,6,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`                                                // sequence hashes
+	Withdrawn           bool                   `protobuf:"varint,7,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`                                                  // it did not reach the rank
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -691,6 +692,13 @@ func (x *SentPrompt) GetBlocks() []uint64 {
 		return x.Blocks
 	}
 	return nil
+}
+
+func (x *SentPrompt) GetWithdrawn() bool {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return false
 }
 
 // RankAmount is what a replica has booked on one rank, in all.
@@ -1051,15 +1059,16 @@ const file_bus_hot_proto_rawDesc = "" +
 	"\x04full\x18\x03 \x01(\bR\x04full\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\x04R\x06digest\x12/\n" +
 	"\x05ranks\x18\x05 \x03(\v2\x19.stator.bus.v1.RankAmountR\x05ranks\x123\n" +
-	"\aprompts\x18\x06 \x03(\v2\x19.stator.bus.v1.SentPromptR\aprompts\"\xaf\x01\n" +
+	"\aprompts\x18\x06 \x03(\v2\x19.stator.bus.v1.SentPromptR\aprompts\"\xcd\x01\n" +
 	"\n" +
 	"SentPrompt\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04rank\x18\x03 \x01(\rR\x04rank\x12\x14\n" +
 	"\x05known\x18\x04 \x01(\rR\x05known\x121\n" +
-	"\x14computed_nanoseconds\x18\x05 \x01(\x03R\x13computedNanoseconds\x12\x16\n" +
-	"\x06blocks\x18\x06 \x03(\x06R\x06blocks\"\xe7\x01\n" +
+	"\x14computed_nanoseconds\x18\x05 \x01(\x12R\x13computedNanoseconds\x12\x16\n" +
+	"\x06blocks\x18\x06 \x03(\x06R\x06blocks\x12\x1c\n" +
+	"\twithdrawn\x18\a \x01(\bR\twithdrawn\"\xe7\x01\n" +
 	"\n" +
 	"RankAmount\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x14\n" +

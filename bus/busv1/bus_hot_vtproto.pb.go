@@ -569,6 +569,16 @@ func (m *SentPrompt) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Withdrawn {
+		i--
+		if m.Withdrawn {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x38
+	}
 	if len(m.Blocks) > 0 {
 		for iNdEx := len(m.Blocks) - 1; iNdEx >= 0; iNdEx-- {
 			i -= 8
@@ -579,7 +589,7 @@ func (m *SentPrompt) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x32
 	}
 	if m.ComputedNanoseconds != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ComputedNanoseconds))
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.ComputedNanoseconds)<<1)^uint64((m.ComputedNanoseconds>>63))))
 		i--
 		dAtA[i] = 0x28
 	}
@@ -1143,10 +1153,13 @@ func (m *SentPrompt) SizeVT() (n int) {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Known))
 	}
 	if m.ComputedNanoseconds != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.ComputedNanoseconds))
+		n += 1 + protohelpers.SizeOfZigzag(uint64(m.ComputedNanoseconds))
 	}
 	if len(m.Blocks) > 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(len(m.Blocks)*8)) + len(m.Blocks)*8
+	}
+	if m.Withdrawn {
+		n += 2
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2720,7 +2733,7 @@ func (m *SentPrompt) UnmarshalVT(dAtA []byte) error {
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field ComputedNanoseconds", wireType)
 			}
-			m.ComputedNanoseconds = 0
+			var v uint64
 			for shift := uint(0); ; shift += 7 {
 				if shift >= 64 {
 					return protohelpers.ErrIntOverflow
@@ -2730,11 +2743,13 @@ func (m *SentPrompt) UnmarshalVT(dAtA []byte) error {
 				}
 				b := dAtA[iNdEx]
 				iNdEx++
-				m.ComputedNanoseconds |= int64(b&0x7F) << shift
+				v |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
 			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.ComputedNanoseconds = int64(v)
 		case 6:
 			if wireType == 1 {
 				var v uint64
@@ -2787,6 +2802,26 @@ func (m *SentPrompt) UnmarshalVT(dAtA []byte) error {
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field Blocks", wireType)
 			}
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Withdrawn", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Withdrawn = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -1,13 +1,12 @@
 package route
 
 import (
-	"time"
-
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/breaks"
 	"github.com/stator-project/stator/internal/route/decision"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/predict"
 	"github.com/stator-project/stator/internal/route/programs"
 	"github.com/stator-project/stator/internal/route/request"
 	"github.com/stator-project/stator/internal/route/serving"
@@ -110,11 +109,8 @@ func (r *Router) predict(w *workspace, q *request.Prepared, d *decision.Decision
 	r.predictor.Predict(d.ID, q.Session, chain, held, *c.Rank, d.At.Add(w.judged.FirstToken(c)))
 }
 
-// Expect makes the index expect the blocks of a prompt that another router has sent to a rank, except the first known ones. It is expected
-// to be computed at a time.
-func (r *Router) Expect(rank fleet.Rank, blocks []blockhash.Sequence, known int, computed time.Time) {
-	r.predictor.PredictOn(rank, blocks, known, computed)
-}
+// Expect makes the index expect the blocks of a prompt that another router has sent to a rank, or no longer expect them.
+func (r *Router) Expect(p predict.Prediction) { r.predictor.Expect(p) }
 
 // watchPrompt looks for a place in the prompt that keeps caches from being hit: see package breaks. A dry run and the prefill part of a
 // request are not looked at, nor requests with several prompts.

@@ -32,8 +32,8 @@ type Config struct {
 	// PredictFor is the time for which the index predicts a prompt's blocks on the picked rank, unless its events report them first; 0
 	// predicts nothing. Nil: 5 s for workers with KVEvents, else 120 s.
 	PredictFor func(rank fleet.Rank) time.Duration
-	// Predicted receives each prediction that a rank will have the blocks of a prompt, for the other routers: see [Router.Expect]. It must
-	// not call the router. May be nil.
+	// Predicted receives each prediction that a rank will have the blocks of a prompt, and each one that is taken back, for the other
+	// routers: see [Router.Expect]. It must not call the router. May be nil.
 	Predicted predict.Made
 	// Speeds are the first estimates of workers' speeds, by their model: the values of a measured profile. The estimate for other models
 	// is perfmodel.DefaultSpeed().

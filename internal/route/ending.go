@@ -158,8 +158,8 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *predict.Promise, now 
 		return
 	}
 	served.Load.ObserveServed(now)
-	if made != nil && !e.Refused && served.Worker.TokensPerBlock() == k.Rank.Worker.TokensPerBlock() { // else its blocks are others
-		r.predictor.PredictOn(served, made.Chain, 0, now)
+	if !e.Refused && served.Worker.TokensPerBlock() == k.Rank.Worker.TokensPerBlock() { // else its blocks are others
+		r.predictor.Move(made, served, now)
 	}
 	if r.cfg.Served != nil {
 		r.cfg.Served(served, k.At, pick.Tokens{Prompt: k.Prompt})

@@ -44,9 +44,7 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	name := fmt.Sprintf("replica-%d", number)
 	outbox := &peers.Outbox{}
 	p.share = peers.NewPublisher(name, p.fleet, outbox)
-	p.peers = peers.NewReceiver(name, p.fleet, func(rank fleet.Rank, q *peers.Prompt, now time.Time) {
-		p.router.Expect(rank, q.Blocks, q.Known, now.Add(q.Computed))
-	})
+	p.peers = peers.NewReceiver(name, p.fleet, func(q predict.Prediction) { p.router.Expect(q) })
 	var predicted predict.Made
 	if cfg.sharesBookings() {
 		predicted = outbox.Add

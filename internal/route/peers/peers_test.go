@@ -10,6 +10,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/route/predict"
 )
 
 // testReplica is one replica: its fleet, its publisher and its receiver.
@@ -37,8 +38,16 @@ func newTestReplica(t *testing.T, name string, workers int) *testReplica {
 	return v
 }
 
-func (v *testReplica) expect(rank fleet.Rank, p *Prompt, now time.Time) {
-	v.expected = append(v.expected, fmt.Sprintf("%s/%d %d %v in %s", rank.Worker.Name, rank.Number, p.Known, p.Blocks, p.Computed))
+// beginning is the time at which the test replicas start.
+var beginning = time.Unix(1000, 0)
+
+func (v *testReplica) expect(p predict.Prediction) {
+	withdrawn := ""
+	if p.Withdrawn {
+		withdrawn = ", withdrawn"
+	}
+	v.expected = append(v.expected, fmt.Sprintf("%s/%d %d %v in %s%s",
+		p.Rank.Worker.Name, p.Rank.Number, p.Known, p.Chain, p.Computed.Sub(beginning), withdrawn))
 }
 
 func (v *testReplica) put(t *testing.T, w int, epoch uint64) {
@@ -156,13 +165,14 @@ func TestReplicasAgreeAfterLosses(t *testing.T) {
 // that is unknown there, or has restarted, is ignored, and so is a repeated update.
 func TestPromptsReachTheOthersOnce(t *testing.T) {
 	a, b := newTestReplica(t, "a", 2), newTestReplica(t, "b", 1)
-	now := time.Unix(1000, 0)
+	now := beginning
 	a.publisher.Next(now) // a full update
 	w0, w1 := a.fleet.Snapshot().Ranks[0], a.fleet.Snapshot().Ranks[2]
 	chain := []blockhash.Sequence{1, 2, 3, 4}
-	a.outbox.Add(w0, chain, 0, now.Add(3*time.Second))
-	a.outbox.Add(w0, chain, 3, now.Add(-time.Second))
-	a.outbox.Add(w1, chain, 0, now)
+	a.outbox.Add(predict.Prediction{Rank: w0, Chain: chain, Computed: now.Add(3 * time.Second)})
+	a.outbox.Add(predict.Prediction{Rank: w0, Chain: chain, Known: 3, Computed: now})
+	a.outbox.Add(predict.Prediction{Rank: w1, Chain: chain, Computed: now})
+	a.outbox.Add(predict.Prediction{Rank: w0, Chain: chain, Known: 3, Computed: now, Withdrawn: true})
 	clear(chain)
 
 	u, due := a.publisher.Next(now.Add(time.Second))
@@ -172,7 +182,7 @@ func TestPromptsReachTheOthersOnce(t *testing.T) {
 	u.Seq++
 	b.receiver.Apply(&u, now)
 
-	want := []string{"w0/0 0 [1 2 3 4] in 2s", "w0/0 1 [3 4] in 0s"}
+	want := []string{"w0/0 0 [1 2 3 4] in 2s", "w0/0 1 [3 4] in -1s", "w0/0 1 [3 4] in -1s, withdrawn"}
 	if !due || !slices.Equal(b.expected, want) {
 		t.Errorf("an update is due: %v; expected %q, want %q", due, b.expected, want)
 	}
@@ -185,15 +195,15 @@ func TestPromptsReachTheOthersOnce(t *testing.T) {
 // refused.
 func TestPromptsAreBounded(t *testing.T) {
 	a, b := newTestReplica(t, "a", 1), newTestReplica(t, "b", 1)
-	now, w0 := time.Unix(1000, 0), a.fleet.Snapshot().Ranks[0]
+	now, w0 := beginning, a.fleet.Snapshot().Ranks[0]
 	for range maxPrompts + 5 {
-		a.outbox.Add(w0, []blockhash.Sequence{1}, 0, now)
+		a.outbox.Add(predict.Prediction{Rank: w0, Chain: []blockhash.Sequence{1}, Computed: now})
 	}
 	if n := len(a.outbox.take(now)); n != maxPrompts || a.outbox.Dropped() != 5 {
 		t.Errorf("%d prompts, %d dropped", n, a.outbox.Dropped())
 	}
 	for range 3 {
-		a.outbox.Add(w0, make([]blockhash.Sequence, maxBlocks/2+1), 0, now.Add(2*maxComputed))
+		a.outbox.Add(predict.Prediction{Rank: w0, Chain: make([]blockhash.Sequence, maxBlocks/2+1), Computed: now.Add(2 * maxComputed)})
 	}
 	u, _ := a.publisher.Next(now)
 	if len(u.Prompts) != 2 || len(u.Prompts[1].Blocks) != maxBlocks/2-1 || a.outbox.Dropped() != 6 {
@@ -209,7 +219,7 @@ func TestPromptsAreBounded(t *testing.T) {
 		"more known":    {{Known: 1}},
 		"all known":     {{Known: 2, Blocks: make([]blockhash.Sequence, 3)}},
 		"negative":      {{Known: -1}},
-		"computed ago":  {{Computed: -1}},
+		"computed ago":  {{Computed: -maxComputed - 1}},
 		"computed late": {{Computed: maxComputed + 1}},
 	}
 	for name, prompts := range absurd {

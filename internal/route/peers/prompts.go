@@ -5,13 +5,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/route/predict"
 )
 
 // Prompt is a prompt that a replica has sent to a rank. The rank will have its blocks when it has computed them. Other replicas learn from
 // it where prompts with the same blocks belong, before events of the rank can show it: while the prompt waits there, and if the engine
-// publishes no events.
+// publishes no events. A prompt that did not reach the rank is sent again as withdrawn.
 type Prompt struct {
 	Worker string
 	Epoch  uint64
@@ -20,8 +20,10 @@ type Prompt struct {
 	// these, 0 or 1. So a turn of a conversation needs few.
 	Blocks []blockhash.Sequence
 	Known  int
-	// Computed is the time from the update until the prompt is expected to be computed.
+	// Computed is the time from the update until the prompt is expected to be computed. It is negative if that is over.
 	Computed time.Duration
+	// Withdrawn means that the prompt did not reach the rank.
+	Withdrawn bool
 }
 
 // The bounds of the prompts in an update. Their blocks have at most 256 KiB, a quarter of what the bus takes in a message.
@@ -36,7 +38,7 @@ func arePrompts(list []Prompt) bool {
 	blocks := 0
 	for i := range list {
 		p := &list[i]
-		if p.Known < 0 || p.Known > min(1, len(p.Blocks)) || p.Computed < 0 || p.Computed > maxComputed {
+		if p.Known < 0 || p.Known > min(1, len(p.Blocks)) || p.Computed < -maxComputed || p.Computed > maxComputed {
 			return false
 		}
 		blocks += len(p.Blocks)
@@ -53,11 +55,9 @@ type Outbox struct {
 	dropped uint64      // guarded by mu
 }
 
-// Add adds a prompt that is expected to be computed on a rank at some time, which has the first known blocks of its chain. It keeps nothing
-// of chain. A prompt without room is dropped: the others then learn of it by events.
-func (o *Outbox) Add(rank fleet.Rank, chain []blockhash.Sequence, known int, computed time.Time) {
-	chain = chain[max(0, known-1):]
-	known = min(known, 1)
+// Add adds a prediction about a prompt. It keeps nothing of p. A prompt without room is dropped: the others then learn of it by events.
+func (o *Outbox) Add(p predict.Prediction) {
+	chain, known := p.Chain[max(0, p.Known-1):], min(p.Known, 1)
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,9 +69,10 @@ func (o *Outbox) Add(rank fleet.Rank, chain []blockhash.Sequence, known int, com
 	chain = chain[:min(len(chain), room)]
 	o.blocks += len(chain)
 	o.prompts = append(o.prompts, Prompt{
-		Worker: rank.Worker.Name, Epoch: rank.Worker.Epoch, Rank: rank.Number, Blocks: slices.Clone(chain), Known: known,
+		Worker: p.Rank.Worker.Name, Epoch: p.Rank.Worker.Epoch, Rank: p.Rank.Number, Blocks: slices.Clone(chain), Known: known,
+		Withdrawn: p.Withdrawn,
 	})
-	o.times = append(o.times, computed)
+	o.times = append(o.times, p.Computed)
 }
 
 // Dropped returns the number of prompts that found no room.
@@ -87,7 +88,7 @@ func (o *Outbox) take(now time.Time) []Prompt {
 	defer o.mu.Unlock()
 	list := o.prompts
 	for i := range list {
-		list[i].Computed = min(max(0, o.times[i].Sub(now)), maxComputed)
+		list[i].Computed = min(max(-maxComputed, o.times[i].Sub(now)), maxComputed)
 	}
 	o.prompts, o.times = nil, o.times[:0]
 	o.blocks = 0

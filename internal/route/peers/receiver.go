@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/predict"
 )
 
 // Silence is the time for which a replica may publish nothing before its bookings are dropped. It
@@ -29,7 +30,7 @@ const (
 type Receiver struct {
 	self   string
 	fleet  *fleet.Fleet
-	expect func(rank fleet.Rank, p *Prompt, now time.Time) // may be nil
+	expect predict.Made // may be nil
 
 	mu       sync.Mutex
 	replicas map[string]*replica // guarded by mu; by name
@@ -72,9 +73,9 @@ type Stats struct {
 	Messages, Old, Lost, Refused, Prompts, DigestMismatches, Expired uint64
 }
 
-// NewReceiver returns a receiver for the replica self, whose own updates it ignores. expect is called with each prompt that another replica
-// has sent to a rank of the fleet, and must not keep it; nil for no one.
-func NewReceiver(self string, f *fleet.Fleet, expect func(rank fleet.Rank, p *Prompt, now time.Time)) *Receiver {
+// NewReceiver returns a receiver for the replica self, whose own updates it ignores. expect receives the predictions of other replicas
+// about ranks of the fleet; nil for no one.
+func NewReceiver(self string, f *fleet.Fleet, expect predict.Made) *Receiver {
 	return &Receiver{self: self, fleet: f, expect: expect, replicas: map[string]*replica{}}
 }
 
@@ -98,7 +99,9 @@ func (r *Receiver) Apply(u *Update, now time.Time) {
 	for i := range u.Prompts {
 		p := &u.Prompts[i]
 		if rank, ok := snap.Rank(p.Worker, p.Rank); ok && rank.Worker.Epoch == p.Epoch {
-			r.expect(rank, p, now)
+			r.expect(predict.Prediction{
+				Rank: rank, Chain: p.Blocks, Known: p.Known, Computed: now.Add(p.Computed), Withdrawn: p.Withdrawn,
+			})
 		}
 	}
 }

@@ -32,7 +32,8 @@ type Update struct {
 	// Digest is the digest of all amounts of the replica. A receiver whose amounts have another has
 	// lost an update.
 	Digest uint64
-	// Prompts are sent once: if an update is lost, the rank's events show their blocks later.
+	// Prompts are in the order in which they were sent or withdrawn. They are not sent again: if an update is lost, the rank's events show
+	// their blocks later, and a prediction that was not taken back ends by its time.
 	Prompts []Prompt
 }
 

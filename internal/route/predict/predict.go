@@ -24,9 +24,21 @@ type Predictor struct {
 	promises promises
 }
 
-// Made receives each prediction about a request: the rank, the chain of the prompt, of which the rank has the first known blocks, and when
-// it is expected to be computed. It must be quick, and must not keep chain.
-type Made func(rank fleet.Rank, chain []blockhash.Sequence, known int, computed time.Time)
+// Prediction is the expectation that a rank will have the blocks of a prompt.
+type Prediction struct {
+	Rank fleet.Rank
+	// Chain are the blocks, of the engine's size. The rank has the first Known of them already.
+	Chain []blockhash.Sequence
+	Known int
+	// Computed is when the prompt is expected to be computed. The time of the prediction begins then.
+	Computed time.Time
+	// Withdrawn means that the prediction is taken back, because the request did not reach the rank.
+	Withdrawn bool
+}
+
+// Made receives each prediction about a request of this router, and each one that is taken back. It must be quick, and must not keep
+// its chain.
+type Made func(p Prediction)
 
 // New returns a predictor that writes to an index. lasts returns how long a prediction on a rank lasts; 0 predicts nothing there. made may
 // be nil.
@@ -63,12 +75,10 @@ func (p *Predictor) Predict(id string, session uint64, chain []blockhash.Sequenc
 		}
 		return
 	}
-	known := p.knownBlocks(chain[:min(held, len(chain))], computed, rank.ID, ttl)
-	until := p.PredictOn(rank, chain, known, computed)
-	if p.made != nil && known < len(chain) {
-		p.made(rank, chain, known, computed)
-	}
-	p.promises.make(id, session, chain, known, until)
+	made := Prediction{Rank: rank, Chain: chain, Computed: computed}
+	made.Known = p.knownBlocks(chain[:min(held, len(chain))], computed, rank.ID, ttl)
+	p.tell(made)
+	p.promises.make(id, session, chain, made.Known, computed)
 }
 
 // knownBlocks counts the held blocks that need no new prediction, because the rank reports them, or because their prediction lasts for
@@ -85,24 +95,49 @@ func (p *Predictor) knownBlocks(held []blockhash.Sequence, computed time.Time, r
 	return len(held)
 }
 
-// PredictOn makes the index expect the blocks of a chain, which is computed at some time, on a rank, except the first known ones. It
-// returns until when; the zero time if it predicts nothing.
-func (p *Predictor) PredictOn(rank fleet.Rank, chain []blockhash.Sequence, known int, computed time.Time) (until time.Time) {
-	ttl, limit := p.lasts(rank), rank.Worker.Blocks
-	if ttl <= 0 || known >= len(chain) {
-		return time.Time{}
+// tell applies a prediction about a request of this router, and hands it on.
+func (p *Predictor) tell(made Prediction) {
+	p.apply(made, 0)
+	if p.made != nil && made.Known < len(made.Chain) {
+		p.made(made)
 	}
-	if ttl <= shortPrediction && (limit == 0 || limit > bridgeBlocks) {
-		limit = bridgeBlocks
+}
+
+// Move predicts the blocks of a request on the rank that has served it in place of the picked one.
+func (p *Predictor) Move(made *Promise, served fleet.Rank, now time.Time) {
+	if made != nil {
+		p.tell(Prediction{Rank: served, Chain: made.Chain, Computed: now})
 	}
-	until = computed.Add(ttl)
-	p.index.Predict(rank.ID, chain, known, until, limit)
-	return until
 }
 
 // Withdraw takes the prediction of a request back. made is nil for a request without one.
 func (p *Predictor) Withdraw(rank fleet.Rank, made *Promise) {
-	if made != nil && len(made.Chain) > 0 {
-		p.index.Withdraw(rank.ID, made.Chain, made.from, made.until)
+	if made != nil {
+		p.tell(Prediction{Rank: rank, Chain: made.Chain, Known: made.known, Computed: made.computed, Withdrawn: true})
 	}
+}
+
+// onTheWay bounds by how much the ways of two messages between routers differ, of a prediction and its withdrawal.
+const onTheWay = time.Second
+
+// Expect applies a prediction of another router. If it is a withdrawal, predictions of other requests that end within a second after it are
+// taken back, too: the two messages were on their way for different times.
+func (p *Predictor) Expect(made Prediction) { p.apply(made, onTheWay) }
+
+// apply writes a prediction to the index. A withdrawal leaves predictions that end by more than slack later.
+func (p *Predictor) apply(made Prediction, slack time.Duration) {
+	rank := made.Rank
+	ttl, limit := p.lasts(rank), rank.Worker.Blocks
+	if ttl <= 0 || made.Known >= len(made.Chain) {
+		return
+	}
+	until := made.Computed.Add(ttl)
+	if made.Withdrawn {
+		p.index.Withdraw(rank.ID, made.Chain, made.Known, until.Add(slack))
+		return
+	}
+	if ttl <= shortPrediction && (limit == 0 || limit > bridgeBlocks) {
+		limit = bridgeBlocks
+	}
+	p.index.Predict(rank.ID, made.Chain, made.Known, until, limit)
 }

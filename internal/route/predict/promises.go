@@ -28,13 +28,13 @@ type promiseShard struct {
 	n     int                 // guarded by mu; the length of spare
 }
 
-// Promise is the blocks of one request: the blocks after from were predicted until a time.
+// Promise is the prediction about one request: see [Prediction].
 type Promise struct {
-	Chain   []blockhash.Sequence
-	from    int
-	until   time.Time
-	Session uint64   // see learned.SessionHash
-	next    *Promise // the next spare one
+	Chain    []blockhash.Sequence
+	known    int
+	computed time.Time
+	Session  uint64   // see learned.SessionHash
+	next     *Promise // the next spare one
 }
 
 const (
@@ -59,7 +59,7 @@ func (p *promises) shard(id string) *promiseShard {
 }
 
 // make remembers the blocks of a request, unless there is no room.
-func (p *promises) make(id string, session uint64, chain []blockhash.Sequence, from int, until time.Time) {
+func (p *promises) make(id string, session uint64, chain []blockhash.Sequence, known int, computed time.Time) {
 	if p.bytes.Load()+8*int64(len(chain)) > maxPromised {
 		p.lost.Add(1)
 		return
@@ -76,7 +76,7 @@ func (p *promises) make(id string, session uint64, chain []blockhash.Sequence, f
 		made = &Promise{}
 	}
 	before := cap(made.Chain)
-	*made = Promise{Chain: append(made.Chain[:0], chain...), from: from, until: until, Session: session}
+	*made = Promise{Chain: append(made.Chain[:0], chain...), known: known, computed: computed, Session: session}
 	p.bytes.Add(8 * int64(cap(made.Chain)-before))
 	s.byID[id] = made
 }

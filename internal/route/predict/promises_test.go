@@ -46,7 +46,7 @@ func TestPromisesBesideEachOther(t *testing.T) {
 					continue
 				}
 				made := p.take(id)
-				if made == nil || made.from != 1 || made.Chain[0] != blockhash.Sequence(g) || made.Chain[1] != blockhash.Sequence(i) {
+				if made == nil || made.known != 1 || made.Chain[0] != blockhash.Sequence(g) || made.Chain[1] != blockhash.Sequence(i) {
 					t.Errorf("%s: %+v", id, made)
 				}
 				p.recycle(id, made)
