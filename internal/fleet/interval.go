@@ -146,9 +146,3 @@ func (s *slots) observe(r *Report) int {
 	}
 	return s.now
 }
-
-// isFull reports whether more requests are booked than the engine can run.
-func (l *Load) isFull() bool {
-	last := l.reported.Load()
-	return last != nil && last.slots > 0 && l.own.requests.Load()+l.peers.requests.Load() > int64(last.slots)
-}

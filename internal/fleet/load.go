@@ -11,13 +11,15 @@ import (
 // The rank is expected to compute its prefills one after the other. Load keeps when it began with the first
 // of them, to know how much of their time is left:
 //
-//	event                               since      mixed   shared
-//	first prefill is booked             now        false   false
-//	another prefill is booked           -          -       true
-//	a prefill ends                      now        -       -
+//	event                               since      mixed   shared   held
+//	first prefill is booked             now        false   false    false
+//	another prefill is booked           -          -       true     -
+//	a prefill is booked that waits
+//	  until another request has ended   -          -       -        true
+//	a prefill ends                      now        -       -        -
 //	another replica's prefill begins
-//	  on an idle rank, or ends          now        true    -
-//	another replica's prefills change   -          true    -
+//	  on an idle rank, or ends          now        true    -        -
+//	another replica's prefills change   -          true    -        -
 type Load struct {
 	// The fields from here to pace are read by each decision, of each rank. They lie together, because a thousand ranks do not fit into the
 	// nearest caches of a core.
@@ -38,8 +40,9 @@ type Load struct {
 	health *Health // of the worker; nil for a Load that no fleet has made
 	rank   *Health // of the rank alone; nil if the worker has one rank
 	// mixed is true if prefills of other replicas have run since this replica's first one began. shared is
-	// true if more than one prefill of this replica has.
-	mixed, shared atomic.Bool
+	// true if more than one prefill of this replica has. held is true if one of them was expected to wait for an answer to end: then it is
+	// not known how long the rank computed them.
+	mixed, shared, held atomic.Bool
 	// served is the time at which the latest request was booked that was served to its end, in nanoseconds since 1970.
 	served atomic.Int64
 	// admitted is the time of the last report in which no request waited, in nanoseconds since 1970.
@@ -142,8 +145,9 @@ func (l *Load) prefillTime() time.Duration {
 	return time.Duration(l.own.prefillTime.Load() + l.peers.prefillTime.Load())
 }
 
-// PrefillBegins records that a prefill is booked. Call it before Add. An idle rank begins with it at once.
-func (l *Load) PrefillBegins(now time.Time) {
+// PrefillBegins records that a prefill is booked. Call it before Add. An idle rank begins with it at once, unless it is held: no slot is
+// free for it, or the cache has no room.
+func (l *Load) PrefillBegins(held bool, now time.Time) {
 	idle := l.prefillTime() <= 0
 	if !l.IsGathering(now) {
 		l.nextPass.Store(now.Add(max(l.Wait(now), l.stepLeft(now))).UnixNano())
@@ -151,7 +155,11 @@ func (l *Load) PrefillBegins(now time.Time) {
 	if idle {
 		l.since.Store(now.UnixNano())
 		l.mixed.Store(false)
+		l.held.Store(false)
 		l.prefills.begin(now)
+	}
+	if held {
+		l.held.Store(true)
 	}
 	l.shared.Store(!idle)
 }
@@ -170,7 +178,9 @@ const maxGapAge = 10 * time.Second
 // PrefillEnds takes back the amount of a prefill that is done, as was seen, or should be.
 func (l *Load) PrefillEnds(a Amount, seen bool, now time.Time) {
 	l.prefills.count(a.PrefillTokens, seen, now)
-	l.lateness.observe(l.elapsed(now.UnixNano()) - l.prefillTime())
+	if !l.held.Load() {
+		l.lateness.observe(l.elapsed(now.UnixNano()) - l.prefillTime())
+	}
 	l.own.add(a.Negative())
 	l.since.Store(now.UnixNano())
 }

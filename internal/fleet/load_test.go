@@ -39,7 +39,7 @@ func TestSkewDoesNotShortenPrefills(t *testing.T) {
 	for range 6 {
 		booked := now
 		prefill := fleet.Amount{Requests: 1, PrefillTokens: 1000, PrefillTime: 300 * time.Millisecond}
-		l.PrefillBegins(now)
+		l.PrefillBegins(false, now)
 		l.Add(prefill, time.Unix(1000, 0))
 
 		now = now.Add(300 * time.Millisecond)
@@ -74,7 +74,7 @@ func TestPromptsGather(t *testing.T) {
 		if got := l.IsGathering(at(step.at)); got != step.before {
 			t.Errorf("after %d ms and before a booking: %v", step.at, got)
 		}
-		l.PrefillBegins(at(step.at))
+		l.PrefillBegins(false, at(step.at))
 		l.Add(prefill, time.Unix(1000, 0))
 		if got := l.IsGathering(at(step.at)); got != step.after {
 			t.Errorf("after %d ms and a booking: %v", step.at, got)
@@ -88,7 +88,7 @@ func TestPromptsGatherDuringAStep(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
 	l.SetReport(fleet.Report{At: at(0), Running: 1, Gaps: 100, GapTime: 2 * time.Second}, &fleet.Worker{Blocks: 100})
 	l.SetReport(fleet.Report{At: at(1000), Running: 1, Gaps: 150, GapTime: 3 * time.Second}, &fleet.Worker{Blocks: 100})
-	l.PrefillBegins(at(2000))
+	l.PrefillBegins(false, at(2000))
 	if !l.IsGathering(at(2009)) || l.IsGathering(at(2010)) {
 		t.Error("the pass does not begin after half of a step of 20 ms")
 	}
@@ -115,7 +115,7 @@ func TestIntervalsGoOn(t *testing.T) {
 		report(0)
 		for second := 1; second <= 2*c.seconds; second++ {
 			for i := range 10 {
-				l.PrefillBegins(at(1000*second - 1000 + 50*i))
+				l.PrefillBegins(false, at(1000*second-1000+50*i))
 				l.Add(prefill, time.Unix(1000, 0))
 				l.PrefillEnds(prefill, c.seen, at(1000*second-990+50*i))
 			}
@@ -147,7 +147,7 @@ func TestPeriodsWithCachedPrompts(t *testing.T) {
 		for range 20 { // the first prefills of an engine show nothing
 			l.PrefillObserved(at(-10), at(-5))
 		}
-		l.PrefillBegins(at(0))
+		l.PrefillBegins(false, at(0))
 		l.Add(amount(1000), at(0))
 		l.Add(amount(guessed), at(0))
 		l.PrefillEnds(amount(guessed), false, at(90))
@@ -156,6 +156,32 @@ func TestPeriodsWithCachedPrompts(t *testing.T) {
 		period, ok := l.EndPeriod(1000, &ended)
 		if ok != want || period.Tokens != 1000+guessed || period.Took != 100*time.Millisecond {
 			t.Errorf("guessed end of %d tokens: known: %v, %+v", guessed, ok, period)
+		}
+	}
+}
+
+// TestHeldPrefills: a prompt waits for 3 s until a request has ended. It is not late, and the period in which it is computed teaches nothing.
+// The one after does.
+func TestHeldPrefills(t *testing.T) {
+	var l fleet.Load
+	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	for range 20 { // the first prefills of an engine show nothing
+		l.PrefillObserved(at(-10), at(-5))
+	}
+	prefill := fleet.Amount{PrefillTokens: 1000, PrefillTime: 100 * time.Millisecond}
+	for _, c := range []struct {
+		begins, ends int
+		held         bool
+	}{{0, 3000, true}, {4000, 4100, false}} {
+		l.PrefillBegins(c.held, at(c.begins))
+		l.Add(prefill, at(c.begins))
+		if wait := l.Wait(at(c.begins + 1500)); c.held && wait != prefill.PrefillTime/8 {
+			t.Errorf("a held prefill is %s late", wait)
+		}
+		l.PrefillEnds(prefill, true, at(c.ends))
+		ended := l.PrefillObserved(at(c.begins), at(c.ends))
+		if _, ok := l.EndPeriod(1000, &ended); ok == c.held {
+			t.Errorf("held: %v; the time of the period is known: %v", c.held, ok)
 		}
 	}
 }
@@ -228,7 +254,7 @@ func TestUsualLatenessIsExpected(t *testing.T) {
 	prefill := fleet.Amount{PrefillTokens: 100, PrefillTime: takes}
 	book := func(l *fleet.Load) {
 		now = now.Add(time.Minute)
-		l.PrefillBegins(now)
+		l.PrefillBegins(false, now)
 		l.Add(prefill, time.Unix(1000, 0))
 	}
 	var slow, stalled fleet.Load
@@ -265,7 +291,7 @@ func TestWait(t *testing.T) {
 	var booked []time.Time
 	book := func(ms, takes int) {
 		booked = append(booked, at(ms))
-		l.PrefillBegins(at(ms))
+		l.PrefillBegins(false, at(ms))
 		l.Add(fleet.Amount{Requests: 1, PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}, at(ms))
 	}
 	done := func(ms, takes int) time.Duration {
@@ -302,7 +328,7 @@ func TestWait(t *testing.T) {
 	book(1000, 80)
 	wait("idle for long, then booked", 1000, 80)
 	done(1080, 80)
-	l.PrefillBegins(at(2000))
+	l.PrefillBegins(false, at(2000))
 	l.Add(fleet.Amount{PrefillTime: time.Millisecond}, at(2000))
 	l.SetPeer(fleet.Amount{}, fleet.Amount{PrefillTime: time.Millisecond}, at(2001))
 	if p := l.PrefillObserved(at(2000), at(2010)); p.Sure || p.Alone {

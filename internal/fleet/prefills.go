@@ -84,7 +84,7 @@ func (p *prefills) done() computed {
 const mostTokens = 0.95
 
 // EndPeriod adds the observation of a prefill, after its end was counted. It returns the period that has ended with it; ok is false if
-// other prefills are left, or if the time of more than a few tokens was not observed.
+// other prefills are left, if one was held, or if the time of more than a few tokens was not observed.
 func (l *Load) EndPeriod(tokens int64, e *Ended) (period PrefillPeriod, ok bool) {
 	p := &l.prefills
 	p.mu.Lock()
@@ -97,5 +97,5 @@ func (l *Load) EndPeriod(tokens int64, e *Ended) (period PrefillPeriod, ok bool)
 	}
 	period = p.busy
 	period.Took = max(0, e.At.Sub(period.Began))
-	return period, float64(p.known) >= mostTokens*float64(period.Tokens)
+	return period, !l.held.Load() && float64(p.known) >= mostTokens*float64(period.Tokens)
 }

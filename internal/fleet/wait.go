@@ -15,7 +15,7 @@ import (
 // booked, less the time by which the ends of this rank's prefills are usually seen late: its events may be slow. Prefills are later than
 // that because the rank compiles kernels or has stopped. Such times have no typical length: a prefill that has lasted a second longer
 // than expected is likely to last another one. If prefills of other replicas run, too, their bookings are known too late for this, and
-// prefills do not count as late.
+// prefills do not count as late, nor if one of them waits until a request has ended.
 func (l *Load) Wait(now time.Time) time.Duration {
 	return l.waitFor(l.prefillTime(), now.UnixNano())
 }
@@ -28,7 +28,7 @@ func (l *Load) waitFor(booked time.Duration, now int64) time.Duration {
 
 	elapsed := l.elapsed(now)
 	late := elapsed - booked - l.lateness.usual()
-	if late < minLate || late > maxLate || l.mixed.Load() || l.isFull() {
+	if late < minLate || late > maxLate || l.mixed.Load() || l.held.Load() {
 		late = 0
 	}
 	return max(booked-elapsed, late, booked/8)

@@ -152,7 +152,7 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 		m, _ := w.fleet.Snapshot().Rank(a.words[0], a.number("rank", 0))
 		amount := fleet.Amount{Requests: int64(a.number("requests", 0)), PrefillTokens: int64(a.number("prefill", 0)), DecodeBlocks: int64(a.number("decode", 0))}
 		amount.PrefillTime = line.Prefill(int(amount.PrefillTokens))
-		m.Load.PrefillBegins(w.now)
+		m.Load.PrefillBegins(false, w.now)
 		m.Load.Add(amount, w.now)
 		return ""
 	case "decide":

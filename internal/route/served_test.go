@@ -87,6 +87,38 @@ func TestShortRequestsTeach(t *testing.T) {
 	}
 }
 
+// TestWaitsForSlotsAreNotSlowness: an engine runs one request at a time, and every second request waits for seconds until the one before it
+// has ended. The time of its prompt shows nothing of the engine's speed.
+func TestWaitsForSlotsAreNotSlowness(t *testing.T) {
+	r, f, x := lettersRouter(t, 1, serving.Config{})
+	one := *f.Snapshot().Workers[0]
+	one.MaxRequests = 1
+	if _, err := f.Put(one); err != nil {
+		t.Fatal(err)
+	}
+	rank, now := f.Snapshot().Ranks[0], start
+	computed := func(text string) {
+		now = now.Add(20 * time.Millisecond)
+		report(x, rank, text)
+		r.SettlePrefills(now)
+	}
+
+	for i := range 50 {
+		runs, waits := fmt.Sprintf("%d runs ", i)+strings.Repeat("-", 1000), fmt.Sprintf("%d waits ", i)+strings.Repeat("-", 1000)
+		first := r.Decide(batchOf(1, runs), now)
+		computed(runs)
+		second := r.Decide(batchOf(1, waits), now)
+		now = now.Add(3 * time.Second)
+		r.End(first.ID, now)
+		computed(waits)
+		r.End(second.ID, now)
+	}
+	got := r.Speeds()[learned.WorkerClass{Model: "sim"}].Prefill
+	if took := got.Prefill(1000); got.Observed != 50-4 || took > 40*time.Millisecond { // of the first eight, four waited
+		t.Errorf("a prompt of 20 ms is expected to take %s: %s", took, got)
+	}
+}
+
 // TestCachesBreakTies makes all prompts last equally long, so that costs are equal. The rank that holds the
 // prompt must get it.
 func TestCachesBreakTies(t *testing.T) {

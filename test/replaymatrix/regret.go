@@ -122,6 +122,35 @@ func (s *summary) shareNear(of func(*regret) float64) (share float64, worst int)
 	return share, worst
 }
 
+// oneSetting is the setting of a rival with which its requests are the shortest over all cells, and the geometric means over cells of kv's
+// TTFT and E2E divided by its. They are of the seed of the search. It is empty for a rival with one setting.
+func (s *summary) oneSetting(router string) (name string, ttft, e2e float64) {
+	logs := map[string]*[2]float64{}
+	for i := range s.outcomes {
+		search := s.outcomes[i].Search
+		for j := range search {
+			kv, r := &search[0], &search[j]
+			if r.Router != router || min(kv.TTFT, r.TTFT) <= 0 {
+				continue
+			}
+			sum := logs[r.Setting]
+			if sum == nil {
+				sum = &[2]float64{}
+				logs[r.Setting] = sum
+			}
+			sum[0] += math.Log(kv.TTFT / r.TTFT)
+			sum[1] += math.Log(kv.badness() / r.badness())
+		}
+	}
+	for setting, sum := range logs {
+		ofAll := func(i int) float64 { return math.Exp(sum[i] / float64(len(s.outcomes))) }
+		if name == "" || ofAll(1) > e2e {
+			name, ttft, e2e = setting, ofAll(0), ofAll(1)
+		}
+	}
+	return name, ttft, e2e
+}
+
 // ratio is the geometric mean over cells of kv's figure divided by a rival's. Best means the row of the rival's best setting, or
 // of its default if the search chose the default.
 func (s *summary) ratio(router string, best bool, of func(*figures) float64) float64 {

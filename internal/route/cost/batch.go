@@ -80,13 +80,16 @@ type Expected struct {
 	// Passes is the part of a pass that its prompt adds: 0 if it is computed in one that is made anyway, with others that are booked there
 	// or wait for a slot.
 	Passes float64
+	// Held means that it waits until another request has ended: for a slot, or for room in the cache.
+	Held bool
 }
 
 // Expect returns the expected times of a request on a rank that must compute the given number of tokens of its prompt.
 func Expect(r *Request, f *Facts, uncached int) Expected {
 	b, pace := f.batch(r), f.pace()
 	e := Expected{Wait: time.Duration((f.wait(r, &b) + b.slot(r, pace)) / perMillisecond)}
-	if b.waiting <= 0 {
+	e.Held = b.waiting > 0
+	if !e.Held {
 		e.Passes = f.Passes(uncached)
 	}
 	if b.requests > 0 {

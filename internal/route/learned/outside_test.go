@@ -23,7 +23,7 @@ func TestPrefillShowsLoad(t *testing.T) {
 	for range 3 {
 		k := pick.Booking{Rank: rank, Tokens: pick.Tokens{Prompt: own + loaded, Cached: loaded, Outside: loaded, OutsideTier: fleet.Disk}}
 		amount := fleet.Amount{PrefillTokens: own, PrefillTime: time.Second}
-		rank.Load.PrefillBegins(now)
+		rank.Load.PrefillBegins(false, now)
 		rank.Load.Add(amount, now)
 		period := fleet.PrefillPeriod{Prompts: 1, Tokens: own, Passes: 1}
 		now = now.Add(class.Pass.Pass().Time(workOf(rank, &period)) + loaded*time.Millisecond)

@@ -77,8 +77,8 @@ func (s *Speeds) Of(w *fleet.Worker) *Class {
 func (s *Speeds) ObservePrefill(k *pick.Booking, p fleet.Ended) {
 	load := k.Rank.Load
 	period, ok := load.EndPeriod(int64(k.Prompt-k.Cached), &p)
-	// While requests wait in the engine's queue, the time until a prompt is computed is mostly spent in the queue.
-	if !ok || load.View(p.At, 0).Queued {
+	// The engine may have computed prompts of clients that do not come through routers in the same time.
+	if !ok || load.View(p.At, 0).Untracked > 0 {
 		return
 	}
 
@@ -96,15 +96,24 @@ func (s *Speeds) ObservePrefill(k *pick.Booking, p fleet.Ended) {
 // residual is the mean number of passes that a prompt waits for until a pass begins that computes it.
 const residual = 0.5
 
-// workOf returns the work of a rank in a period in which it computed prompts.
+// workOf returns the work of a rank in a period in which it computed prompts. The requests before these decode in all of its passes, and in
+// the one that runs when the first prompt comes. Its own requests decode in the passes after the one that ends their prompt.
 func workOf(rank fleet.Rank, period *fleet.PrefillPeriod) perfmodel.Work {
 	w := perfmodel.Work{Prefills: float64(period.Passes), Tokens: float64(period.Tokens)}
 	booked := rank.Load.Booked()
-	if decoding := booked.Requests - period.Prompts; decoding > 0 {
-		w.Steps = w.Prefills + residual
-		tokens := float64(booked.DecodeBlocks) * float64(blockTokens(rank.Worker))
-		w.Context = w.Steps * tokens * float64(decoding) / float64(booked.Requests)
+	if booked.Requests <= 0 || rank.Worker.Role == fleet.Prefill {
+		return w
 	}
+	context := float64(booked.DecodeBlocks*int64(blockTokens(rank.Worker))) / float64(booked.Requests)
+
+	own := float64(min(period.Prompts, booked.Requests))
+	after := max(0, w.Prefills-max(1, w.Prefills/own)) // passes after the first end of a prompt
+	w.Steps = after
+	if before := float64(booked.Requests) - own; before > 0 {
+		w.Steps = w.Prefills + residual
+		w.Context = w.Steps * before * context
+	}
+	w.Context += after / 2 * own * context
 	return w
 }
 

@@ -83,6 +83,8 @@ type Tokens struct {
 	// Outside is the number of them that the rank was expected to load from caches outside engines, if all are of one tier, OutsideTier.
 	Outside     int32
 	OutsideTier fleet.Tier
+	// Held means that the engine was expected to begin the prompt when another request has ended: no slot was free, or the cache had no room.
+	Held bool
 }
 
 // Micros is a time in microseconds, which takes less room than a time.Duration. Times of more than 71 minutes are that.
@@ -219,7 +221,7 @@ func (b *Bookings) insert(id string, k Booking) {
 	}
 	s.byID[id] = k
 	if k.Amount.PrefillTokens > 0 {
-		k.Rank.Load.PrefillBegins(k.At)
+		k.Rank.Load.PrefillBegins(k.Held, k.At)
 	}
 	k.Rank.Load.Add(k.Amount, k.At)
 }

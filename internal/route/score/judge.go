@@ -264,6 +264,7 @@ type expected struct {
 	// Added is the time by which the candidate's prefills take longer with it. It is less than prefill if the prompt is computed in a pass
 	// that is made anyway, because the pass pays its fixed time only once.
 	Added time.Duration
+	Held  bool // it waits until another request has ended
 }
 
 // firstToken is the time until the first token.
@@ -273,7 +274,7 @@ func (e expected) firstToken() time.Duration { return e.Wait + e.Prefill }
 func (j *Judged) Expect(c *pick.Candidate) expected {
 	j.setModelOf(c)
 	there := cost.Expect(&j.Request, &c.Facts, c.Uncached)
-	e := expected{Wait: there.Wait}
+	e := expected{Wait: there.Wait, Held: there.Held}
 	if c.Uncached <= 0 {
 		return e
 	}
