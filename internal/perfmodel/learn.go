@@ -101,6 +101,7 @@ type Learned struct {
 	// assumption that the engine is as fast as the prior. Guarded by mu.
 	residual, count, prior float64
 	scale                  float64 // of the whole prior; guarded by mu
+	logPace                float64 // the mean logarithm of the paces of latest observations; guarded by mu
 	observed               int     // guarded by mu
 }
 
@@ -150,7 +151,12 @@ func NewLearned(start Pass) *Learned {
 func (l *Learned) Pass() *Pass { return l.pass.Load() }
 
 // Observe adds an observation: the time that some work took. Work that lasts no time by the model, or more than a day, is ignored.
-func (l *Learned) Observe(w Work, took time.Duration) {
+func (l *Learned) Observe(w Work, took time.Duration) { l.ObserveAt(1, w, took) }
+
+// ObserveAt is Observe for an engine whose times are known to be a multiple of its class's, the pace. The observation counts as that of an
+// engine with the mean pace. Slow engines have other loads than fast ones, so the model would else take the difference for one of the
+// loads, and the engines for equal.
+func (l *Learned) ObserveAt(pace float64, w Work, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	expected := float64(l.Pass().Time(w))
@@ -158,7 +164,9 @@ func (l *Learned) Observe(w Work, took time.Duration) {
 		return
 	}
 
-	y := min(max(float64(took)/expected, 1.0/beyond), beyond)
+	l.logPace = keep*l.logPace + (1-keep)*math.Log(pace)
+	y := float64(took) / expected * math.Exp(l.logPace) / pace
+	y = min(max(y, 1.0/beyond), beyond)
 	trust := l.trust(math.Abs(y - 1))
 	l.addObservation(w, expected, y, trust)
 	l.observed++

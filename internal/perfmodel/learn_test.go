@@ -206,3 +206,31 @@ func BenchmarkLearned(b *testing.B) {
 		l.Observe(Work{Steps: 1, Context: 5_000, Prefills: 1, Tokens: 700}, 40*time.Millisecond)
 	}
 }
+
+// TestEnginesOfTwoPaces: of two kinds of engines the slow ones decode more, and the fast ones compute more prompts, as they do at a router.
+// With their paces, the model has the division of the time into its terms, at the mean speed. Without, it has long steps.
+func TestEnginesOfTwoPaces(t *testing.T) {
+	speed := DefaultSpeed()
+	truth := Pass{Prefill: speed.Prefill, Decode: speed.Decode}
+	for _, known := range []bool{true, false} {
+		l, rng := NewLearned(truth), rand.New(rand.NewPCG(1, 2))
+		for range 1000 {
+			for _, e := range []struct{ pace, steps, tokens float64 }{{math.Sqrt2, 6, 4000}, {1 / math.Sqrt2, 3, 8000}} {
+				n := 1 + rng.Float64()
+				w := Work{Steps: e.steps * n, Context: 100_000 * e.steps * n, Prefills: 3, Tokens: e.tokens * n}
+				took := time.Duration(e.pace * float64(truth.Time(w)))
+				if known {
+					l.ObserveAt(e.pace, w, took)
+				} else {
+					l.Observe(w, took)
+				}
+			}
+		}
+		p := l.Pass()
+		step := float64(p.Decode.Step(100_000)) / float64(truth.Decode.Step(100_000))
+		token := p.Prefill.Token / truth.Prefill.Token
+		if right := math.Abs(step-1) < 0.05 && math.Abs(token-1) < 0.05; right != known {
+			t.Errorf("paces are known: %v; steps take %.2f times as long as in the mean, and tokens %.2f", known, step, token)
+		}
+	}
+}

@@ -90,7 +90,7 @@ func (s *Speeds) ObservePrefill(k *pick.Booking, p fleet.Ended) {
 		return
 	}
 	load.ObservePace(period.Took, class.Pass.Pass().Time(w), p.At)
-	class.Pass.Observe(w, period.Took)
+	class.Pass.ObserveAt(load.PaceStats(p.At).Pace, w, period.Took)
 }
 
 // residual is the mean number of passes that a prompt waits for until a pass begins that computes it.
@@ -132,7 +132,7 @@ func (s *Speeds) ObserveInterval(rank fleet.Rank, i *fleet.Interval, now time.Ti
 	w := perfmodel.Work{Steps: 1, Context: i.Running * each, Prefills: min(1, i.Passes/passes), Tokens: i.Tokens / passes}
 	expected := float64(class.Pass.Pass().Time(w)) * passes
 	rank.Load.ObservePace(took, time.Duration(expected), now)
-	class.Pass.Observe(w, i.Gap())
+	class.Pass.ObserveAt(rank.Load.PaceStats(now).Pace, w, i.Gap())
 }
 
 // ObserveAnswer learns the length of an answer from the end of a request that was served.
