@@ -236,10 +236,9 @@ func (l *Load) PrefillObserved(booked, end time.Time) Ended {
 	}
 }
 
-// ObservePace adds a prefill that ended at a moment: the time that it took, and the estimate without this
-// rank's pace.
-func (l *Load) ObservePace(took, estimated time.Duration, at time.Time) {
-	l.pace.observe(took, estimated, at)
+// ObservePace adds work of some passes that ended at a moment: the time that it took, and the estimate without this rank's pace.
+func (l *Load) ObservePace(passes float64, took, estimated time.Duration, at time.Time) {
+	l.pace.observe(passes, took, estimated, at)
 }
 
 // PaceStats returns the learned pace of the rank.

@@ -338,7 +338,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("pace %v of an unknown rank", l.View(at(2010), 0).Pace)
 	}
 	for range 200 {
-		l.ObservePace(200*time.Millisecond, 100*time.Millisecond, at(3000))
+		l.ObservePace(1, 200*time.Millisecond, 100*time.Millisecond, at(3000))
 	}
 	if p := l.View(at(3000), 0).Pace; p < 1.9 || p > 2.1 {
 		t.Errorf("pace %v of a rank half as fast", p)

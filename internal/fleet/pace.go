@@ -59,6 +59,9 @@ const (
 	// paceBeyond bounds how many times its estimate a prefill counts. One whose end was missed would
 	// otherwise make the rank seem slow for long.
 	paceBeyond = 5
+	// pacePasses bounds how many prefills an observation of several passes counts as. Chance in single passes evens out in it, but not what
+	// the model does not know of its work.
+	pacePasses = 4
 	// paceKeep is the share of its weight that a prefill keeps at each new one: 0.98 weighs about the last 50.
 	paceKeep = 0.98
 	// paceKeepRecent is the same of the latest observations alone: 0.7 weighs the last three. If these differ clearly, by paceClear
@@ -89,8 +92,8 @@ func (p *pace) now(now int64) float64 {
 	return 1 + (j.ratio-1)*min(max(left, 0), 1)
 }
 
-// observe adds a prefill that ended at a moment. One without an estimate is ignored.
-func (p *pace) observe(took, estimated time.Duration, at time.Time) {
+// observe adds work of some passes that ended at a moment. Work without an estimate is ignored.
+func (p *pace) observe(passes float64, took, estimated time.Duration, at time.Time) {
 	if estimated <= 0 || took < 0 {
 		return
 	}
@@ -99,8 +102,8 @@ func (p *pace) observe(took, estimated time.Duration, at time.Time) {
 	defer p.mu.Unlock()
 	p.observed++
 	seconds, expected := min(took, paceBeyond*estimated).Seconds(), estimated.Seconds()
-	p.evidence.addPrefill(seconds, expected, paceKeep, at)
-	p.recent.addPrefill(seconds, expected, paceKeepRecent, at)
+	p.evidence.add(min(max(passes, 1), pacePasses), seconds, expected, paceKeep, at)
+	p.recent.add(1, seconds, expected, paceKeepRecent, at)
 	if p.recent.differs(&p.evidence) {
 		p.evidence = p.recent
 	}
@@ -127,8 +130,8 @@ func (p *pace) stats(now time.Time) PaceStats {
 	return s
 }
 
-// addPrefill adds a prefill, after older ones have lost weight by their number and their age.
-func (e *paceEvidence) addPrefill(took, estimated, keep float64, at time.Time) {
+// add adds an observation with a weight, after older ones have lost weight by their number and their age.
+func (e *paceEvidence) add(w, took, estimated, keep float64, at time.Time) {
 	keep *= e.faded(at)
 	e.weight *= keep
 	e.took *= keep
@@ -137,12 +140,12 @@ func (e *paceEvidence) addPrefill(took, estimated, keep float64, at time.Time) {
 	e.both *= keep * keep
 	e.est *= keep * keep
 
-	e.weight++
-	e.took += took
-	e.estimated += estimated
-	e.took2 += took * took
-	e.both += took * estimated
-	e.est += estimated * estimated
+	e.weight += w
+	e.took += w * took
+	e.estimated += w * estimated
+	e.took2 += w * w * took * took
+	e.both += w * w * took * estimated
+	e.est += w * w * estimated * estimated
 	if at.After(e.at) {
 		e.at = at
 	}

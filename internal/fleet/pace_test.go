@@ -33,24 +33,25 @@ func TestPaceIgnoresFirstPrefills(t *testing.T) {
 }
 
 // TestPaceFindsSlowRanks observes a rank that is half as fast, under noise: it is recognised within some tens of
-// prefills.
+// prefills. Periods of several passes, in which noise evens out, need fewer observations.
 func TestPaceFindsSlowRanks(t *testing.T) {
 	for _, c := range []struct {
 		sigma  float64
+		passes float64
 		within int
-	}{{0, 4}, {0.1, 6}, {0.3, 15}, {0.6, 40}} {
+	}{{0, 1, 4}, {0.1, 1, 6}, {0.3, 1, 15}, {0.6, 1, 40}, {0, 2, 2}, {0, 100, 2}, {0.15, 4, 3}, {0.3, 4, 6}} {
 		for seed := range uint64(20) {
 			rng, now, found := rand.New(rand.NewPCG(seed, 1)), time.Unix(1000, 0), 0
 			var l fleet.Load
 			for found = 1; found < 100; found++ {
 				now = now.Add(time.Second)
-				l.ObservePace(time.Duration(2*lognormal(rng, c.sigma)*float64(prefill)), prefill, now)
+				l.ObservePace(c.passes, time.Duration(2*lognormal(rng, c.sigma)*float64(prefill)), prefill, now)
 				if l.View(now, 0).Pace > 1.3 {
 					break
 				}
 			}
 			if found > c.within {
-				t.Errorf("σ %v, seed %d: recognised after %d prefills, want %d: %+v", c.sigma, seed, found, c.within, l.PaceStats(now))
+				t.Errorf("σ %v, %g passes, seed %d: recognised after %d observations, want %d: %+v", c.sigma, c.passes, seed, found, c.within, l.PaceStats(now))
 			}
 		}
 	}
@@ -66,7 +67,7 @@ func TestPaceOfEqualRanksIsOne(t *testing.T) {
 			var l fleet.Load
 			for range 200 {
 				now = now.Add(time.Second)
-				l.ObservePace(time.Duration(lognormal(rng, sigma)*float64(prefill)), prefill, now)
+				l.ObservePace(1, time.Duration(lognormal(rng, sigma)*float64(prefill)), prefill, now)
 				all++
 				if l.View(now, 0).Pace != 1 {
 					other++
@@ -87,7 +88,7 @@ func TestPaceDecays(t *testing.T) {
 		now := time.Unix(1000, 0)
 		for range n {
 			now = now.Add(200 * time.Millisecond)
-			l.ObservePace(8*prefill, prefill, now)
+			l.ObservePace(1, 8*prefill, prefill, now)
 		}
 		before := l.View(now, 0).Pace
 		if before < 2 {
@@ -116,7 +117,7 @@ func TestPaceForgets(t *testing.T) {
 			took = 3 * prefill
 		}
 		now = now.Add(time.Second)
-		l.ObservePace(took, prefill, now)
+		l.ObservePace(1, took, prefill, now)
 	}
 	if p := l.View(now, 0).Pace; p != 1 {
 		t.Errorf("pace %v: %+v", p, l.PaceStats(now))
@@ -134,7 +135,7 @@ func TestPaceBoundsStalls(t *testing.T) {
 			took += 1500 * time.Millisecond
 		}
 		now = now.Add(time.Second)
-		l.ObservePace(took, prefill, now)
+		l.ObservePace(1, took, prefill, now)
 		if l.View(now, 0).Pace != 1 {
 			slow++
 		}

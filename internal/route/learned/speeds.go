@@ -89,7 +89,7 @@ func (s *Speeds) ObservePrefill(k *pick.Booking, p fleet.Ended) {
 		}
 		return
 	}
-	load.ObservePace(period.Took, class.Pass.Pass().Time(w), p.At)
+	load.ObservePace(float64(period.Passes), period.Took, class.Pass.Pass().Time(w), p.At)
 	class.Pass.ObserveAt(load.PaceStats(p.At).Pace, w, period.Took)
 }
 
@@ -131,7 +131,7 @@ func (s *Speeds) ObserveInterval(rank fleet.Rank, i *fleet.Interval, now time.Ti
 	each := i.Blocks*float64(blockTokens(rank.Worker)) + class.Answers.meanOfAll()/2
 	w := perfmodel.Work{Steps: 1, Context: i.Running * each, Prefills: min(1, i.Passes/passes), Tokens: i.Tokens / passes}
 	expected := float64(class.Pass.Pass().Time(w)) * passes
-	rank.Load.ObservePace(took, time.Duration(expected), now)
+	rank.Load.ObservePace(1, took, time.Duration(expected), now)
 	class.Pass.ObserveAt(rank.Load.PaceStats(now).Pace, w, i.Gap())
 }
 
