@@ -94,7 +94,8 @@ func (r *Router) newBooking(q *request.Prepared, j *score.Judged, c *pick.Candid
 	return pick.Booking{
 		Rank: *c.Rank, Amount: amount, Last: last, At: d.At,
 		Tokens: pick.Tokens{
-			Prompt: int32(d.PromptTokens), Cached: int32(cached), Certain: int32(certain), Outside: int32(outside), OutsideTier: from, Held: there.Held,
+			Prompt: int32(d.PromptTokens), Cached: int32(cached), Certain: int32(certain), Outside: int32(outside), OutsideTier: from,
+			Held: there.Held,
 		},
 		FirstToken: pick.InMicros(firstToken),
 		Caller:     unique.Make(pick.Caller{Source: d.Source, Account: d.Account, Stream: d.Stream}),

@@ -262,14 +262,24 @@ func TestSearch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(o.Rows) != 3 || len(o.Search) != 2 {
+	if len(o.Rows) != 3 || len(o.Search) != 3 || o.Search[0].Router != "kv" {
 		t.Fatalf("%d rows and %d of the search: %+v", len(o.Rows), len(o.Search), o)
 	}
 	if o.Rows[1].Best || !o.Rows[2].Best || o.Rows[2].Setting != "quick" || len(o.Rows[2].Seeds) != 2 {
 		t.Fatalf("%+v", o)
 	}
-	if o.Search[1].E2E == o.Rows[2].Seeds[0].E2E {
+	if o.Search[2].E2E == o.Rows[2].Seeds[0].E2E {
 		t.Error("the search has the seed of the table")
+	}
+
+	worse := o.Search[2]
+	worse.E2E *= 2
+	other := o
+	other.Search = []row{o.Search[0], o.Search[1], worse}
+	name, _, e2e := summarize([]outcome{o, other}).oneSetting("rival")
+	want := o.Search[0].E2E / o.Search[2].E2E / math.Sqrt2
+	if name != "quick" || math.Abs(e2e-want) > 1e-9 {
+		t.Errorf("the best setting over both cells is %q, and kv's E2E %v of its: want quick, %v", name, e2e, want)
 	}
 }
 

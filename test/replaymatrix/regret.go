@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 )
@@ -123,29 +124,27 @@ func (s *summary) shareNear(of func(*regret) float64) (share float64, worst int)
 }
 
 // oneSetting is the setting of a rival with which its requests are the shortest over all cells, and the geometric means over cells of kv's
-// TTFT and E2E divided by its. They are of the seed of the search. It is empty for a rival with one setting.
+// TTFT and E2E divided by its. They are of the seed of the search. The name is empty for a rival with one setting.
 func (s *summary) oneSetting(router string) (name string, ttft, e2e float64) {
-	logs := map[string]*[2]float64{}
+	type logs struct{ ttft, e2e float64 }
+	sums := map[string]logs{}
 	for i := range s.outcomes {
 		search := s.outcomes[i].Search
 		for j := range search {
 			kv, r := &search[0], &search[j]
-			if r.Router != router || min(kv.TTFT, r.TTFT) <= 0 {
-				continue
+			if r.Router == router && min(kv.TTFT, r.TTFT) > 0 {
+				sum := sums[r.Setting]
+				sums[r.Setting] = logs{sum.ttft + math.Log(kv.TTFT/r.TTFT), sum.e2e + math.Log(kv.badness()/r.badness())}
 			}
-			sum := logs[r.Setting]
-			if sum == nil {
-				sum = &[2]float64{}
-				logs[r.Setting] = sum
-			}
-			sum[0] += math.Log(kv.TTFT / r.TTFT)
-			sum[1] += math.Log(kv.badness() / r.badness())
 		}
 	}
-	for setting, sum := range logs {
-		ofAll := func(i int) float64 { return math.Exp(sum[i] / float64(len(s.outcomes))) }
-		if name == "" || ofAll(1) > e2e {
-			name, ttft, e2e = setting, ofAll(0), ofAll(1)
+
+	cells := float64(len(s.outcomes))
+	for _, setting := range slices.Sorted(maps.Keys(sums)) {
+		sum := sums[setting]
+		if ratio := math.Exp(sum.e2e / cells); ratio > e2e {
+			name, e2e = setting, ratio
+			ttft = math.Exp(sum.ttft / cells)
 		}
 	}
 	return name, ttft, e2e
