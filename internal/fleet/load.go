@@ -236,9 +236,11 @@ func (l *Load) PrefillObserved(booked, end time.Time) Ended {
 	}
 }
 
-// ObservePace adds work of some passes that ended at a moment: the time that it took, and the estimate without this rank's pace.
-func (l *Load) ObservePace(passes float64, took, estimated time.Duration, at time.Time) {
+// ObservePace adds work of some passes that ended at a moment: the time that it took, and the estimate without this rank's pace. It returns
+// the pace at that moment.
+func (l *Load) ObservePace(passes float64, took, estimated time.Duration, at time.Time) float64 {
 	l.pace.observe(passes, took, estimated, at)
+	return l.pace.now(at.UnixNano())
 }
 
 // PaceStats returns the learned pace of the rank.

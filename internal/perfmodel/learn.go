@@ -153,8 +153,8 @@ func (l *Learned) Pass() *Pass { return l.pass.Load() }
 // Observe adds an observation: the time that some work took. Work that lasts no time by the model, or more than a day, is ignored.
 func (l *Learned) Observe(w Work, took time.Duration) { l.ObserveAt(1, w, took) }
 
-// ObserveAt is Observe for an engine whose times are known to be a multiple of its class's, the pace. The observation counts as that of an
-// engine with the mean pace. Slow engines have other loads than fast ones, so the model would else take the difference for one of the
+// ObserveAt is Observe for an engine whose times are known to be a multiple of its class's, the pace. The observation counts as if the
+// engine had the mean pace. Slow engines have other loads than fast ones, so the model would else take the difference for one of the
 // loads, and the engines for equal.
 func (l *Learned) ObserveAt(pace float64, w Work, took time.Duration) {
 	l.mu.Lock()

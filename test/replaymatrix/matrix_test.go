@@ -281,6 +281,10 @@ func TestSearch(t *testing.T) {
 	if name != "quick" || math.Abs(e2e-want) > 1e-9 {
 		t.Errorf("the best setting over both cells is %q, and kv's E2E %v of its: want quick, %v", name, e2e, want)
 	}
+	other.Search = other.Search[1:]
+	if name, _, _ := summarize([]outcome{o, other}).oneSetting("rival"); name != "" {
+		t.Errorf("without a search of kv the best setting is %q", name)
+	}
 }
 
 // TestStore writes outcomes, and resumes.

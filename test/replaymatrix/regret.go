@@ -124,12 +124,16 @@ func (s *summary) shareNear(of func(*regret) float64) (share float64, worst int)
 }
 
 // oneSetting is the setting of a rival with which its requests are the shortest over all cells, and the geometric means over cells of kv's
-// TTFT and E2E divided by its. They are of the seed of the search. The name is empty for a rival with one setting.
+// TTFT and E2E divided by its. They are of the seed of the search. The name is empty for a rival with one setting, and if a cell has no
+// search of kv, as files of earlier versions.
 func (s *summary) oneSetting(router string) (name string, ttft, e2e float64) {
 	type logs struct{ ttft, e2e float64 }
 	sums := map[string]logs{}
 	for i := range s.outcomes {
 		search := s.outcomes[i].Search
+		if len(search) == 0 || search[0].Router != s.outcomes[i].Rows[0].Router {
+			return "", 0, 0
+		}
 		for j := range search {
 			kv, r := &search[0], &search[j]
 			if r.Router == router && min(kv.TTFT, r.TTFT) > 0 {

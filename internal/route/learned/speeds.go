@@ -89,8 +89,8 @@ func (s *Speeds) ObservePrefill(k *pick.Booking, p fleet.Ended) {
 		}
 		return
 	}
-	load.ObservePace(float64(period.Passes), period.Took, class.Pass.Pass().Time(w), p.At)
-	class.Pass.ObserveAt(load.PaceStats(p.At).Pace, w, period.Took)
+	pace := load.ObservePace(float64(period.Passes), period.Took, class.Pass.Pass().Time(w), p.At)
+	class.Pass.ObserveAt(pace, w, period.Took)
 }
 
 // residual is the mean number of passes that a prompt waits for until a pass begins that computes it.
@@ -131,8 +131,8 @@ func (s *Speeds) ObserveInterval(rank fleet.Rank, i *fleet.Interval, now time.Ti
 	each := i.Blocks*float64(blockTokens(rank.Worker)) + class.Answers.meanOfAll()/2
 	w := perfmodel.Work{Steps: 1, Context: i.Running * each, Prefills: min(1, i.Passes/passes), Tokens: i.Tokens / passes}
 	expected := float64(class.Pass.Pass().Time(w)) * passes
-	rank.Load.ObservePace(1, took, time.Duration(expected), now)
-	class.Pass.ObserveAt(rank.Load.PaceStats(now).Pace, w, i.Gap())
+	pace := rank.Load.ObservePace(1, took, time.Duration(expected), now)
+	class.Pass.ObserveAt(pace, w, i.Gap())
 }
 
 // ObserveAnswer learns the length of an answer from the end of a request that was served.

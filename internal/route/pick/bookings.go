@@ -83,8 +83,8 @@ type Tokens struct {
 	// Outside is the number of them that the rank was expected to load from caches outside engines, if all are of one tier, OutsideTier.
 	Outside     int32
 	OutsideTier fleet.Tier
-	// Held means that the engine was expected to begin the prompt when another request has ended: no slot was free, or the cache had no
-	// room.
+	// Held is no count, and lies here because a booking must stay small. It means that the engine was expected to begin the prompt when
+	// another request has ended: no slot was free, or the cache had no room.
 	Held bool
 }
 

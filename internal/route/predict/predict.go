@@ -128,7 +128,7 @@ func (p *Predictor) Expect(made Prediction) { p.apply(made, onTheWay) }
 func (p *Predictor) apply(made Prediction, slack time.Duration) {
 	rank := made.Rank
 	ttl, limit := p.lasts(rank), rank.Worker.Blocks
-	if ttl <= 0 || made.Known >= len(made.Chain) {
+	if ttl <= 0 {
 		return
 	}
 	until := made.Computed.Add(ttl)
